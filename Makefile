@@ -1,0 +1,42 @@
+# Thin: each target is what you would type yourself. The environment is made once, from requirements.lock.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test lint bench lock
+
+help:
+	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
+	@echo "make test   every test"
+	@echo "make lint   ruff, mypy, import-linter"
+	@echo "make bench  rates beside other clients"
+	@echo "make lock   requirements.lock anew, with the newest releases"
+
+demo: $(READY)
+	$(BIN)/kzconsumer demo
+
+test: $(READY)
+	$(BIN)/pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy kzconsumer plugins/spark/kzconsumer_spark tests
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+lock: $(READY)
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
+		--extra sandbox --group dev pyproject.toml --output-file requirements.lock
+
+$(READY): requirements.lock pyproject.toml plugins/spark/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . --editable plugins/spark
+	touch $@

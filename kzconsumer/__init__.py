@@ -1,0 +1,63 @@
+"""kzconsumer: a member of ZooKeeper-coordinated Kafka consumer groups, in Python.
+
+    settings = kzconsumer.Settings.load("group.toml")
+    async with kzconsumer.connect(settings) as consumer:
+        streams = await consumer.create_message_streams({"orders": 2})
+        async for message in streams["orders"][0]:
+            ...
+
+The names below are the public ones; plugin authors also use `kzconsumer.assignors.interface`,
+`kzconsumer.sinks.interface`, `kzconsumer.options` and `kzconsumer.testing`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kzconsumer.config import Settings
+    from kzconsumer.connector import ConsumerConnector, connect
+    from kzconsumer.errors import ConfigError, CorruptRecord, KzConsumerError, OffsetLost, PluginError, SinkFailed
+    from kzconsumer.model import TopicPartition
+    from kzconsumer.streams.kafka_stream import KafkaStream
+    from kzconsumer.streams.message import Message
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ConfigError": "errors",
+    "ConsumerConnector": "connector",
+    "CorruptRecord": "errors",
+    "KafkaStream": "streams.kafka_stream",
+    "KzConsumerError": "errors",
+    "Message": "streams.message",
+    "OffsetLost": "errors",
+    "PluginError": "errors",
+    "Settings": "config",
+    "SinkFailed": "errors",
+    "TopicPartition": "model",
+    "connect": "connector",
+}
+
+__all__ = [
+    "ConfigError",
+    "ConsumerConnector",
+    "CorruptRecord",
+    "KafkaStream",
+    "KzConsumerError",
+    "Message",
+    "OffsetLost",
+    "PluginError",
+    "Settings",
+    "SinkFailed",
+    "TopicPartition",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> object:
+    # Imported when first used: the command line asks for pyarrow and numpy only where it consumes.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

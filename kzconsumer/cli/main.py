@@ -1,0 +1,85 @@
+"""The command `kzconsumer`: reads the command line, runs one verb, turns its errors into lines and an exit status.
+
+Owns no state. A verb is a module of this package with `add_arguments(subparsers)`, which adds the verb's own parser
+and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, so that
+`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration (restarting will not help).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+
+from kzconsumer import __version__
+from kzconsumer.errors import ConfigError, KzConsumerError
+
+EXIT_FAILED = 1
+EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
+
+_VERBS = {
+    "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
+    "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
+    "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
+    "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback"),
+    "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; `argv` is without the program's name. Returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(words)
+    arguments = parser.parse_args(words)
+    if arguments.verb is None:
+        if arguments.config is None:
+            parser.error("nothing to do: give --config FILE, or a verb")
+        return main([*words, "run"])
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return 130
+    except (KzConsumerError, ExceptionGroup) as error:
+        return told(error)
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kzconsumer",
+        description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
+        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help="the group's TOML file")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    for name, (module, summary) in _VERBS.items():
+        if name in words:
+            importlib.import_module(module).add_arguments(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    return parser
+
+
+def told(error: Exception) -> int:
+    """Print an error that a person can act on, one line for each fault; returns the exit status.
+
+    Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.
+    """
+    leaves = list(_leaves(error))
+    if not all(isinstance(leaf, KzConsumerError) for leaf in leaves):
+        raise error
+    for leaf in leaves:
+        lines = leaf.faults if isinstance(leaf, ConfigError) else [" ".join(str(leaf).split("\n"))]
+        for line in lines:
+            print(f"kzconsumer: {line}", file=sys.stderr)
+    return EXIT_CONFIG if any(isinstance(leaf, ConfigError) for leaf in leaves) else EXIT_FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,219 @@
+"""The settings of one member: frozen structs, one for each table of the group's file, with units and defaults.
+
+Owns nothing; `cli` loads the file, `daemon` and applications read the result. Durations become seconds, sizes bytes.
+Every key is also in `config/group.reference.toml` (a test compares the two). It opens no connection and loads no
+plugin: a plugin's name is checked where it is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_byte_size, read_table, reader
+
+_INT32_MAX = 2**31 - 1
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_TOPIC_NAME_MAX = 249
+_CONNECT = re.compile(r"(?P<hosts>[^/]+)(?P<chroot>/[!-~\u00a1-\ud7ff]*)?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
+
+
+def read_connect(value: object) -> str:
+    """Check the form of a ZooKeeper connect string; hosts are looked up, and the text taken apart, by the session."""
+    match = _CONNECT.fullmatch(value) if isinstance(value, str) else None
+    hosts = [_HOST.fullmatch(host.strip()) for host in match["hosts"].split(",")] if match else []
+    chroot = (match["chroot"] or "") if match else ""
+    if not hosts or not all(host and 0 < int(host["port"] or 2181) < 65536 for host in hosts):
+        raise ValueError('is not a list of hosts such as "zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"')
+    if chroot != "/" and ("//" in chroot or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
+        raise ValueError(f'ends in "{chroot}", which is not a ZooKeeper path')
+    return str(value)
+
+
+def read_name(value: object) -> str:
+    """The characters Kafka allows in group and client ids (`kafka.common.Config`, 1.1.1), but not the empty text."""
+    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
+        raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
+    return value
+
+
+def read_topic(value: object) -> str:
+    """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
+    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
+        raise ValueError("is not a topic name (ASCII letters, digits, '.', '_' and '-')")
+    if len(value) > _TOPIC_NAME_MAX:
+        raise ValueError(f"is not a topic name (longer than {_TOPIC_NAME_MAX} characters)")
+    return value
+
+
+def read_fetch_size(value: object) -> int:
+    """A size that fits the fetch request's signed 32-bit field."""
+    size = read_byte_size(value)
+    if not 0 < size <= _INT32_MAX:
+        raise ValueError(f"is not between 1 and {_INT32_MAX} bytes")
+    return size
+
+
+Name = Annotated[str, reader(read_name)]
+TopicName = Annotated[str, reader(read_topic)]
+FetchSize = Annotated[int, reader(read_fetch_size)]
+PluginName = Annotated[str, Meta(min_length=1)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of the file."""
+
+
+class ZooKeeperSettings(_Table, frozen=True, kw_only=True):
+    """`[zookeeper]`: where the group is coordinated."""
+
+    # host:port,host:port with an optional /chroot behind the last; port 2181 when left out
+    connect: Annotated[str, reader(read_connect)]
+    # asked of the server, which may give another; how long the partitions of a dead member stay its own
+    session_timeout: PositiveDuration = 6.0
+
+
+class GroupSettings(_Table, frozen=True, kw_only=True):
+    """`[group]`: which group, and how it divides partitions."""
+
+    id: Name
+    # a plugin of `kzconsumer.assignors`; all members of a group must run the same
+    assignor: PluginName = "range"
+    # for tests only: replaces the generated part of the member's id, which must never be used by two members
+    consumer_id: Name | None = None
+
+
+class SubscriptionSettings(_Table, frozen=True, kw_only=True):
+    """`[subscription]`: what to consume. The daemon needs it; an application names its topics itself."""
+
+    # topic -> number of streams; each stream is consumed one record or batch after the other
+    topics: Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1)] = msgspec.field(default_factory=dict)
+
+
+class OffsetsSettings(_Table, frozen=True, kw_only=True):
+    """`[offsets]`: where to start, and how often to store how far we are."""
+
+    # for a partition without a stored offset, or whose stored offset is no longer in the log: first record, only what
+    # comes, or stop with an error. The original's default is largest; ours loses nothing
+    reset: Literal["smallest", "largest", "fail"] = "smallest"
+    # between two commits of what is processed (with a sink: of batches the sink has made durable)
+    commit_interval: PositiveDuration = 10.0
+
+
+class FetchSettings(_Table, frozen=True, kw_only=True):
+    """`[fetch]`: how records come from the brokers."""
+
+    # most bytes of one partition in one response; a larger record set still comes, alone
+    max_bytes: FetchSize = 1024 * 1024
+    # a broker with less to send waits for more, at most max_wait
+    min_bytes: FetchSize = 1
+    max_wait: Duration = 0.1
+    # bytes fetched and not yet taken, for each stream; a full queue pauses its own partitions only
+    queue_bytes: FetchSize = 32 * 1024 * 1024
+    # most bytes of one response, all partitions together (brokers before 0.10.1 do not know this limit)
+    response_bytes: FetchSize = 50 * 1024 * 1024
+    # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then the member stops
+    largest_batch: FetchSize = 128 * 1024 * 1024
+    # for connecting to a broker, and for each of its answers
+    request_timeout: PositiveDuration = 30.0
+
+
+class BatchSettings(_Table, frozen=True, kw_only=True):
+    """`[batch]`: when what a sink gets is cut; the first limit that is reached counts."""
+
+    max_records: AtLeastOne = 500_000
+    # of decoded data
+    max_bytes: Annotated[ByteSize, Meta(ge=1)] = 64 * 1024 * 1024
+    # since the batch's first record was taken
+    max_time: PositiveDuration = 1.0
+
+
+class SinkSettings(_Table, frozen=True, kw_only=True):
+    """`[sink]`: where records go. The daemon needs it; an application that iterates its streams has none."""
+
+    # a plugin of `kzconsumer.sinks`
+    plugin: PluginName
+    # the plugin's own table, checked by the plugin
+    options: Mapping[str, object] = msgspec.field(default_factory=dict)
+
+
+class StopSettings(_Table, frozen=True, kw_only=True):
+    """`[stop]`: leaving."""
+
+    # for all of it: let the running batch end, commit, leave the group. A second signal does not wait
+    deadline: PositiveDuration = 30.0
+
+
+class LogSettings(_Table, frozen=True, kw_only=True):
+    """`[log]`: what is told on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    # auto is console on a terminal, json otherwise
+    format: Literal["auto", "console", "json"] = "auto"
+    # between two lines that tell what is owned, how far behind and how fast
+    progress_interval: PositiveDuration = 60.0
+
+
+class _File(_Table, frozen=True, kw_only=True):
+    """The tables of the file; those without a required key may be left out."""
+
+    zookeeper: ZooKeeperSettings
+    group: GroupSettings
+    subscription: SubscriptionSettings = SubscriptionSettings()
+    offsets: OffsetsSettings = OffsetsSettings()
+    fetch: FetchSettings = FetchSettings()
+    batch: BatchSettings = BatchSettings()
+    sink: SinkSettings | None = None
+    stop: StopSettings = StopSettings()
+    log: LogSettings = LogSettings()
+
+
+class Settings(_File, frozen=True, kw_only=True):
+    """All settings of one member, and where they came from.
+
+    Raises ConfigError, one line per fault, from each way of making one.
+    """
+
+    # begins every line about a fault
+    source: str = "settings"
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Settings:
+        """Read a TOML file."""
+        source = os.fspath(path)
+        try:
+            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
+        except UnicodeDecodeError as error:
+            raise ConfigError([f"{source}: is not UTF-8 text (byte {error.start})"]) from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError([f"{source}: is not TOML: {error}"]) from None
+        return cls.from_dict(tables, source=source)
+
+    @classmethod
+    def from_dict(cls, tables: Mapping[str, object], *, source: str = "settings") -> Settings:
+        """Take the file's tables as mappings; values are written as in the file (`"10s"`, `"1MiB"`)."""
+        read = read_table(tables, _File, f"{source}:")
+        return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
+
+    def require_daemon(self) -> SinkSettings:
+        """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
+        faults = []
+        if not self.subscription.topics:
+            faults.append(f"{self.source}: [subscription] topics: missing")
+        if self.sink is None:
+            faults.append(f"{self.source}: [sink] plugin: missing")
+        if faults or self.sink is None:
+            raise ConfigError(faults)
+        return self.sink

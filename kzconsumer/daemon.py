@@ -1,0 +1,151 @@
+"""The daemon: one member, one sink, signals, and an end in order. The composition root of `kzconsumer --config`.
+
+Owns nothing beyond a run. The sink starts before the group is joined (a member that cannot write must not own), and is
+closed before the last commit and the end of the session: closing a session while our own worker still writes would let
+two members write the same range.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterable
+
+import anyio
+import msgspec
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.config import Settings
+from kzconsumer.connector import ConsumerConnector, connect, sole_cause
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.sinks.configured import configured_sink
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.zookeeper.cluster import cluster_identity
+from kzconsumer.zookeeper.lease import Lease
+
+log = structlog.get_logger("kzconsumer")
+
+# The second signal leaves this long to tell ZooKeeper that we are gone.
+AT_ONCE = 0.2
+# What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
+GRACE = 1.0
+
+
+def run(settings: Settings) -> int:
+    """Consume until a signal. Returns the exit status: 0 after an orderly stop, 1 after a failure, which it has told.
+
+    Raises ConfigError and PluginError for what the settings name and what cannot be used.
+    """
+    try:
+        anyio.run(Daemon(settings).run)
+    except KzConsumerError as error:
+        log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        return 1
+    return 0
+
+
+class Daemon:
+    """One run, from start to the end that a signal or a failure asks for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lease = Lease()
+        self._consumer: ConsumerConnector | None = None
+        self._fed: tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]] | None = None
+        self._joined = anyio.Event()
+        self._stop = anyio.Event()
+        self._deadline = 0.0
+        self._work = anyio.CancelScope()
+
+    async def run(self) -> None:
+        """Raises KzConsumerError for a failure that ends the member."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._obey_signals)
+                with self._work:
+                    await self._consume()
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise sole_cause(group) from None
+        log.info("stopped")
+
+    async def _consume(self) -> None:
+        settings = self._settings
+        chosen = settings.require_daemon()
+        context = SinkContext(
+            group=settings.group.id,
+            member=settings.group.id,
+            cluster=await cluster_identity(settings.zookeeper.connect, settings.zookeeper.session_timeout),
+            safe_until=lambda: self._lease.safe_until,
+        )
+        runner = SinkRunner(chosen.plugin, configured_sink(settings, context), settings.batch)
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(runner.run, self._source)
+            async with connect(settings, lease=self._lease) as consumer:
+                self._consumer = consumer
+                streams = await consumer.create_message_streams(settings.subscription.topics)
+                queues = [stream.queue for threads in streams.values() for stream in threads]
+                self._fed = queues, self._lease, consumer.commit_offsets
+                self._joined.set()
+                tasks.start_soon(self._tell_progress, consumer)
+                await self._stop.wait()
+                consumer.stop_fetching()
+                await runner.stop(self._deadline - now() - self._reserve())
+                consumer.hurry(self._deadline - now())
+            tasks.cancel_scope.cancel()
+
+    async def _source(self) -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
+        await self._joined.wait()
+        assert self._fed is not None
+        return self._fed
+
+    def _reserve(self) -> float:
+        """What a stop keeps back from the batch in flight: the worker's end, the last commit, closing the session."""
+        needed = 1.0 + 1.0 + self._settings.zookeeper.session_timeout / 3
+        return min(needed, self._settings.stop.deadline / 3)
+
+    async def _obey_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                name = signal.Signals(number).name
+                if not self._stop.is_set():
+                    log.info("stopping", signal=name, deadline=self._settings.stop.deadline)
+                    self._begin_stop()
+                else:
+                    log.warning("stopping at once", signal=name)
+                    if self._consumer is not None:
+                        self._consumer.hurry(AT_ONCE)
+                    self._work.cancel()
+
+    def _begin_stop(self) -> None:
+        deadline = self._settings.stop.deadline
+        self._deadline = now() + deadline
+        self._stop.set()
+        last_resort = threading.Timer(deadline + GRACE, os._exit, [1])
+        last_resort.daemon = True
+        last_resort.start()
+        if not self._joined.is_set():
+            self._work.cancel()  # nothing is owned or written yet: nothing to finish
+
+    async def _tell_progress(self, consumer: ConsumerConnector) -> None:
+        """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""
+        before: dict[tuple[str, int], int] = {}
+        while True:
+            await anyio.sleep(self._settings.log.progress_interval)
+            positions = consumer.positions()
+            done = {(at.topic, at.partition): at.processed for at in positions}
+            advanced = sum(until - before[key] for key, until in done.items() if key in before)
+            known = [at for at in positions if at.high_watermark is not None]
+            log.info(
+                "progress",
+                owned=len(positions),
+                behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
+                per_second=round(advanced / self._settings.log.progress_interval),
+                lease=self._lease.held,
+            )
+            log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
+            before = done

@@ -1,0 +1,107 @@
+"""Every exception of ours, named by what happens next.
+
+Foreign exceptions become these at three seams only: `zookeeper/session`, `network/broker_connection`, `sinks/runner`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kzconsumer.model import TopicPartition
+
+
+class KzConsumerError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class ConfigError(KzConsumerError):
+    """The configuration cannot be used: exit status 78, do not restart. One line per fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+
+class PluginError(KzConsumerError):
+    """A plugin cannot be found, loaded or run; the text names it and its distribution."""
+
+
+class SinkFailed(KzConsumerError):
+    """The sink could not make a batch durable: the member stops, nothing of the batch is committed."""
+
+
+class ConnectionLost(KzConsumerError):
+    """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
+
+
+class BrokerError(KzConsumerError):
+    """A broker answered with an error code."""
+
+    def __init__(self, code: int, name: str, detail: str, *, retriable: bool, refresh_metadata: bool) -> None:
+        self.code = code
+        self.name = name
+        self.retriable = retriable
+        self.refresh_metadata = refresh_metadata
+        super().__init__(f"{detail}: {name} ({code})" if detail else f"{name} ({code})")
+
+
+class ProtocolError(KzConsumerError):
+    """Bytes from a peer that no version of its protocol explains. The connection is closed."""
+
+
+class UnsupportedVersion(KzConsumerError):
+    """We and the broker share no version of a request we need."""
+
+
+class CorruptRecord(KzConsumerError):
+    """A record batch fails its checksum or its structure."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
+
+
+class OffsetLost(KzConsumerError):
+    """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`."""
+
+
+class ZooKeeperError(KzConsumerError):
+    """ZooKeeper refused a request."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {reason}" if path else reason)
+
+
+class NoNode(ZooKeeperError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "no such node")
+
+
+class NodeExists(ZooKeeperError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "node exists")
+
+
+class BadVersion(ZooKeeperError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "version is another")
+
+
+class MultiFailed(ZooKeeperError):
+    """A transaction was refused as a whole; `index` and `error` are the first operation that was the reason."""
+
+    def __init__(self, index: int, error: ZooKeeperError) -> None:
+        self.index = index
+        self.error = error
+        super().__init__(error.path, f"transaction refused at operation {index}: {error}")
+
+
+class SessionExpired(KzConsumerError):
+    """The ZooKeeper session is over: membership ends, a new session begins with a new object."""
+
+
+class ZooKeeperUnreachable(KzConsumerError):
+    """No ZooKeeper server answered within the time given for the first connection."""

@@ -1,0 +1,258 @@
+"""One broker's fetcher: one task, one connection, one request after the other for all its partitions.
+
+Owns the fetch states of the partitions this broker leads. The FetcherManager starts it and hands it partitions; one
+whose leader is elsewhere is *sent* back to the leader finder. The next request is on its way while the last response is
+decoded; a partition whose stream's queue is full is left out, and holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from kzconsumer.clock import now
+from kzconsumer.config import FetchSettings
+from kzconsumer.errors import (
+    BrokerError,
+    ConnectionLost,
+    CorruptRecord,
+    KzConsumerError,
+    ProtocolError,
+    UnsupportedVersion,
+)
+from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.protocol.error_codes import error_code
+from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.records.decode import Decoded, decode, scan_next_offset
+from kzconsumer.streams.chunk_queue import FetchedChunk
+
+log = structlog.get_logger("kzconsumer.fetcher")
+
+# Below this many bytes, handing the work to a thread costs more than the decoding.
+DECODE_IN_THREAD = 64 * 1024
+# A corrupt batch is fetched again: another replica may lead by then, and have it whole.
+ATTEMPTS_AT_A_BATCH = 3
+# While a full queue keeps a partition out, the broker may hold an answer back only this long.
+IMPATIENT_MS = 10
+
+Arrived = list[tuple[PartitionFetchState, FetchedPartition, int]]
+
+
+class BrokerFetcher:
+    """Fetches from one broker, for as long as `run` runs."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        brokers: Brokers,
+        settings: FetchSettings,
+        reset: OffsetReset,
+        find_leader: Callable[[Iterable[PartitionFetchState]], None],
+    ) -> None:
+        self.broker = broker
+        self._brokers = brokers
+        self._settings = settings
+        self._reset = reset
+        self._find_leader = find_leader
+        self._states: dict[TopicPartition, PartitionFetchState] = {}
+        self._work = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<BrokerFetcher {self.broker} {len(self._states)} partitions>"
+
+    @property
+    def states(self) -> Iterable[PartitionFetchState]:
+        return self._states.values()
+
+    def add(self, states: Iterable[PartitionFetchState]) -> None:
+        for state in states:
+            self._states[state.topic_partition] = state
+            state.queue.subscribe(self.wake)
+        self.wake()
+
+    def wake(self) -> None:
+        self._work.set()
+
+    async def run(self) -> None:
+        """For ever: an error of the connection sends all partitions back to the leader finder."""
+        try:
+            while True:
+                await self._work.wait()
+                try:
+                    connection = await self._brokers.connection(self.broker, "fetch")
+                    try:
+                        await self._fetch_from(connection)
+                    finally:
+                        # What is still in flight on it belongs to nobody any more.
+                        self._brokers.drop(connection)
+                except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
+                    log.warning("broker lost", broker=self.broker.id, reason=str(error))
+                    self._send_back(self._states.values())
+                    self._work = anyio.Event()
+        finally:
+            for state in self._states.values():
+                state.queue.unsubscribe(self.wake)
+
+    async def _fetch_from(self, connection: BrokerConnection) -> None:
+        arrived: Arrived = []
+        while True:
+            await self._resolve_positions()
+            asked, impatient = self._next_positions()
+            reply = None
+            if asked:
+                request = FetchRequest(
+                    max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
+                    min_bytes=self._settings.min_bytes,
+                    max_bytes=self._settings.response_bytes,
+                    partitions=asked,
+                )
+                reply = connection.send(request, timeout=self._settings.request_timeout)
+            if arrived:
+                await self._deliver(arrived)
+                arrived = []
+            elif reply is None:
+                await self._wait_for_work()
+            if reply is not None:
+                response = await reply
+                if response.error:
+                    raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
+                arrived = self._take(asked, response.partitions)
+
+    def _next_positions(self) -> tuple[dict[TopicPartition, FetchPosition], bool]:
+        """What to ask for, and whether something was left out for want of room."""
+        self._work = anyio.Event()
+        time = now()
+        asked = {}
+        for partition, state in list(self._states.items()):
+            if not state.open:
+                self._forget(state)
+            elif state.fetchable(time) and state.position is not None:
+                asked[partition] = FetchPosition(state.position, state.max_bytes)
+        return asked, len(asked) < len(self._states)
+
+    def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> Arrived:
+        """Move the positions on by the batches' framing, so that the next request can go out before the decoding."""
+        arrived: Arrived = []
+        for part in fetched:
+            state = self._states.get(part.topic_partition)
+            position = asked.get(part.topic_partition)
+            if state is None or position is None or not state.open or state.position != position.offset:
+                continue  # the partition or its position changed while the request was on its way
+            outcome = judge(part.error)
+            if outcome is FetchOutcome.FIND_LEADER:
+                log.info(
+                    "leader sought",
+                    topic=part.topic_partition.topic,
+                    partition=part.topic_partition.partition,
+                    broker=self.broker.id,
+                    reason=error_code(part.error).name,
+                )
+                self._send_back([state])
+            elif outcome is FetchOutcome.OUT_OF_RANGE:
+                state.reset_due = True
+            else:
+                state.high_watermark = part.high_watermark
+                size = len(part.records)
+                if size:
+                    state.position = scan_next_offset(part.records, position.offset)
+                    # No whole batch: decoding tells whether it is cut short or corrupt.
+                    state.decoding = state.position == position.offset
+                    state.queue.reserve(size)
+                    arrived.append((state, part, position.offset))
+        # Served partitions go to the back: brokers fill responses in the order of the request.
+        for state, part, _ in arrived:
+            self._states[part.topic_partition] = self._states.pop(part.topic_partition, state)
+        return arrived
+
+    async def _deliver(self, arrived: Arrived) -> None:
+        if sum(len(part.records) for _, part, _ in arrived) < DECODE_IN_THREAD:
+            decoded = _decode(arrived)
+        else:
+            decoded = await to_thread.run_sync(_decode, arrived)
+        for (state, part, start), result in zip(arrived, decoded, strict=True):
+            self._enqueue(state, start, len(part.records), result)
+
+    def _enqueue(self, state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:
+        tracker, until = state.tracker, decoded.next_offset
+        state.decoding = False
+        if until > start:
+            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size))
+        else:
+            state.queue.reserve(-size)
+        if decoded.corrupt is None:
+            if until > start:
+                state.succeed()
+            elif decoded.incomplete:
+                self._grow(state)
+            return
+        state.position = until
+        state.failures += 1
+        error = CorruptRecord(state.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
+        if state.failures < ATTEMPTS_AT_A_BATCH:
+            log.warning("corrupt batch, fetching it again", reason=str(error), attempt=state.failures)
+            self._send_back([state])
+        else:
+            self._fail(state, error)
+
+    def _grow(self, state: PartitionFetchState) -> None:
+        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
+        if state.max_bytes >= self._settings.largest_batch:
+            self._fail(
+                state,
+                KzConsumerError(
+                    f"{state.topic_partition}: the batch at offset {state.position} is larger than "
+                    f"largest_batch = {self._settings.largest_batch} bytes of the table [fetch]"
+                ),
+            )
+        else:
+            state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
+
+    def _fail(self, state: PartitionFetchState, error: Exception) -> None:
+        """The stream raises `error` after everything before it; the partition is not asked for again."""
+        assert state.position is not None
+        state.queue.put(FetchedChunk(state.tracker, state.position, state.position, None, 0, error))
+        self._forget(state)
+
+    async def _resolve_positions(self) -> None:
+        due = [s for s in self._states.values() if s.reset_due and s.open and now() >= s.retry_at]
+        if not due:
+            return
+        for state in due:
+            state.pause(now())
+        # Not on the fetch connection: an answer there may be held back for as long as max_wait.
+        control = await self._brokers.connection(self.broker, "control")
+        self._send_back(await self._reset.resolve(control, due))
+
+    def _send_back(self, states: Iterable[PartitionFetchState]) -> None:
+        leaving = list(states)
+        for state in leaving:
+            state.pause(now())
+            self._forget(state)
+        self._find_leader(state for state in leaving if state.open)
+
+    def _forget(self, state: PartitionFetchState) -> None:
+        if self._states.get(state.topic_partition) is state:
+            del self._states[state.topic_partition]
+        if all(state.queue is not other.queue for other in self._states.values()):
+            state.queue.unsubscribe(self.wake)
+
+    async def _wait_for_work(self) -> None:
+        """Until there is room, a new partition, or the end of a pause."""
+        pauses = [s.retry_at for s in self._states.values() if s.retry_at > now()]
+        with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
+            await self._work.wait()
+
+
+def _decode(arrived: Arrived) -> list[Decoded]:
+    return [
+        decode(part.records, topic=state.topic_partition.topic, partition=state.topic_partition.partition, start=start)
+        for state, part, start in arrived
+    ]

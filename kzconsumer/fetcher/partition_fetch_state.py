@@ -1,0 +1,72 @@
+"""Where fetching stands for one claim: the next offset to ask for, and what keeps it from being asked for.
+
+Pure. Written by the BrokerFetcher that holds it (and by offset_reset, which that fetcher calls); lives as long as the
+claim. The fetched offset is this position; consumed and processed offsets are the tracker's.
+"""
+
+from __future__ import annotations
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk_queue import ChunkQueue
+
+# Growing waits after errors, seconds.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 1.0
+
+
+class PartitionFetchState:
+    """`position` is None until a claim without stored offset has been given one by the reset policy."""
+
+    __slots__ = (
+        "_pause",
+        "decoding",
+        "failures",
+        "high_watermark",
+        "max_bytes",
+        "position",
+        "queue",
+        "reset_due",
+        "retry_at",
+        "topic_partition",
+        "tracker",
+    )
+
+    def __init__(self, tracker: OffsetTracker, queue: ChunkQueue, position: int | None, max_bytes: int) -> None:
+        self.topic_partition: TopicPartition = tracker.topic_partition
+        self.tracker = tracker
+        self.queue = queue
+        self.position = position
+        self.max_bytes = max_bytes
+        self.high_watermark: int | None = None
+        self.retry_at = 0.0
+        self.failures = 0  # in a row, at this position: corrupt batches
+        self.decoding = False  # the last response may turn out not to have moved the position
+        self.reset_due = position is None
+        self._pause = FIRST_PAUSE
+
+    def __repr__(self) -> str:
+        return f"<PartitionFetchState {self.topic_partition} at {self.position} of {self.high_watermark} {self.queue}>"
+
+    @property
+    def open(self) -> bool:
+        return self.tracker.open
+
+    def fetchable(self, now: float) -> bool:
+        """Its answer would be welcome: the queue has room and no error or reset stands in the way."""
+        return (
+            self.tracker.open
+            and not self.reset_due
+            and not self.decoding
+            and self.queue.has_room
+            and now >= self.retry_at
+        )
+
+    def succeed(self) -> None:
+        self._pause = FIRST_PAUSE
+        self.failures = 0
+
+    def pause(self, now: float) -> None:
+        """Wait before the next request, longer each time in a row."""
+        self.retry_at = now + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)

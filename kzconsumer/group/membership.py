@@ -1,0 +1,74 @@
+"""Being a member: our registration under `ids`, for as long as one ZooKeeper session.
+
+Owns the `ids/<consumer>` node. Leaving needs no request of its own: closing the session removes it together with the
+owner nodes, in one transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+
+import structlog
+
+from kzconsumer.errors import ConnectionLost, NodeExists
+from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+def new_consumer_id(group: str, fixed: str | None = None) -> str:
+    """`<group>_<hostname>-<epoch ms>-<8 hex>`, as `ZookeeperConsumerConnector` (1.1.1) makes them."""
+    if fixed is not None:
+        return f"{group}_{fixed}"
+    return f"{group}_{socket.gethostname()}-{int(time.time() * 1000)}-{secrets.token_hex(4)}"
+
+
+class Membership:
+    """One member of a group, on one session."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        consumers: ConsumerRegistry,
+        paths: GroupPaths,
+        consumer: str,
+        subscription: Mapping[str, int],
+    ) -> None:
+        self._session = session
+        self._consumers = consumers
+        self.paths = paths
+        self.consumer = consumer
+        self.subscription = subscription
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.consumer} {dict(self.subscription)}>"
+
+    async def register(self) -> None:
+        """Raises NodeExists while another session holds the id."""
+        await self._consumers.register(self.consumer, dict(self.subscription))
+
+    async def join(self) -> None:
+        """Register; an id that an earlier session still holds is waited for. Raises SessionExpired, ZooKeeperError."""
+        path = self.paths.member(self.consumer)
+        told = False
+        while True:
+            try:
+                await self.register()
+            except NodeExists:
+                if not told:
+                    log.info("our id is still held by an earlier session, waiting for its end", consumer=self.consumer)
+                    told = True
+                stat, gone = await repeated(lambda: self._session.watch_exists(path))
+                if stat is not None:
+                    await gone.wait()
+            except ConnectionLost:
+                continue  # the next attempt finds out whether this one was executed
+            else:
+                log.info("registered", consumer=self.consumer, subscription=dict(self.subscription))
+                return

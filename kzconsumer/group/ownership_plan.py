@@ -1,0 +1,59 @@
+"""From a group's state to what this member has to do: keep, move between its own threads, release, claim.
+
+Pure. The rebalancer computes one per attempt and carries it out in this order: release, move, claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kzconsumer.assignors.interface import AssignmentContext, Assignor
+from kzconsumer.errors import PluginError
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+
+
+class OwnershipPlan(msgspec.Struct, frozen=True):
+    """`move` and `claim` give the thread each partition goes to."""
+
+    keep: tuple[TopicPartition, ...]
+    move: Mapping[TopicPartition, ConsumerThreadId]
+    release: tuple[TopicPartition, ...]
+    claim: Mapping[TopicPartition, ConsumerThreadId]
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not (self.move or self.release or self.claim)
+
+
+def wanted_by(
+    consumer: str, assignor_name: str, assignor: Assignor, context: AssignmentContext
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """This member's part of the assignment.
+
+    Raises PluginError when the assignor breaks its contract: a wrong assignment would have two owners fight for ever.
+    """
+    try:
+        assignment = assignor(context)
+    except Exception as error:
+        raise PluginError(f"assignor {assignor_name} failed: {type(error).__name__}: {error}") from error
+    for partition, thread in assignment.items():
+        if thread not in context.threads.get(partition.topic, ()):
+            raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")
+    expected = sum(len(numbers) for topic, numbers in context.partitions.items() if context.threads.get(topic))
+    if len(assignment) != expected:
+        raise PluginError(f"assignor {assignor_name} assigned {len(assignment)} of {expected} partitions")
+    return {partition: thread for partition, thread in assignment.items() if thread.consumer == consumer}
+
+
+def compare(
+    wanted: Mapping[TopicPartition, ConsumerThreadId], held: Mapping[TopicPartition, ConsumerThreadId]
+) -> OwnershipPlan:
+    """What changes between what is held and what is wanted."""
+    return OwnershipPlan(
+        keep=tuple(partition for partition, thread in held.items() if wanted.get(partition) == thread),
+        move={p: thread for p, thread in wanted.items() if p in held and held[p] != thread},
+        release=tuple(partition for partition in held if partition not in wanted),
+        claim={partition: thread for partition, thread in wanted.items() if partition not in held},
+    )

@@ -1,0 +1,38 @@
+"""Everything that may change the assignment, made into one signal with its reasons.
+
+Owns the reasons not yet acted on. Watches, commits and timers fire it; the rebalancer's loop is the only one that
+waits. Events during a rebalance are coalesced into exactly one more.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+# Long enough for the other events of one cause to arrive, short enough not to be noticed.
+QUIET_PERIOD = 0.02
+
+
+class RebalanceTrigger:
+    """Fired synchronously, any number of times; waited for by one task."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, None] = {}
+        self._event = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<RebalanceTrigger {list(self._reasons)}>"
+
+    def fire(self, reason: str) -> None:
+        self._reasons[reason] = None
+        self._event.set()
+
+    async def wait(self, timeout: float | None) -> list[str]:
+        """The reasons, after a short quiet period; `["retry"]` when `timeout` seconds pass without any."""
+        with anyio.move_on_after(timeout):
+            await self._event.wait()
+        if self._reasons:
+            await anyio.sleep(QUIET_PERIOD)
+        reasons = list(self._reasons) or ["retry"]
+        self._reasons.clear()
+        self._event = anyio.Event()
+        return reasons

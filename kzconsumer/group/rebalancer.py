@@ -1,0 +1,176 @@
+"""The one loop that changes what this member owns.
+
+Owns the generation number and what is blocked. It waits for the trigger, reads the group, computes, and carries out:
+release, move, claim. A wait for another member never holds up a release, and ends on events and a timer; each end reads
+everything anew. Nobody else opens or releases claims.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import anyio
+import structlog
+
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.clock import now
+from kzconsumer.errors import ConnectionLost, KzConsumerError, NodeExists, ZooKeeperError
+from kzconsumer.group.claims import Claims
+from kzconsumer.group.membership import Membership
+from kzconsumer.group.ownership_plan import compare, wanted_by
+from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
+from kzconsumer.zookeeper.owner_registry import Blocked, Refused
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+
+log = structlog.get_logger("kzconsumer.group")
+
+FIRST_RETRY = 0.5
+LONGEST_RETRY = 5.0
+
+
+class Rebalancer:
+    """Runs as one task of a membership."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        consumers: ConsumerRegistry,
+        topics: TopicRegistry,
+        watches: Watches,
+        claims: Claims,
+        trigger: RebalanceTrigger,
+        assignor_name: str,
+        assignor: Assignor,
+    ) -> None:
+        self._membership = membership
+        self._consumers = consumers
+        self._topics = topics
+        self._watches = watches
+        self._claims = claims
+        self._trigger = trigger
+        self._assignor_name = assignor_name
+        self._assignor = assignor
+        self._generation = 0
+        self._blocked: dict[TopicPartition, str] = {}
+        self._said: set[str] = set()
+        self.rebalanced_once = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Rebalancer generation {self._generation} {self._claims} {len(self._blocked)} blocked>"
+
+    async def run(self) -> None:
+        """Until cancelled. Raises SessionExpired, PluginError."""
+        self._trigger.fire("start")
+        retry = FIRST_RETRY
+        timeout: float | None = None
+        while True:
+            reasons = await self._trigger.wait(timeout)
+            try:
+                done = await self._rebalance(reasons)
+            except (ConnectionLost, ZooKeeperError) as error:
+                log.warning("rebalance interrupted", reason=str(error))
+                done = False
+            if done:
+                retry, timeout = FIRST_RETRY, None
+            else:
+                timeout = retry * random.uniform(0.8, 1.2)
+                retry = min(retry * 2, LONGEST_RETRY)
+
+    async def _rebalance(self, reasons: list[str]) -> bool:
+        """One attempt; False when it has to be repeated though no event may come."""
+        began = now()
+        for path in self._blocked.values():
+            self._watches.forget(path)
+        if not await self._topics.broker_ids():
+            self._say_once("no broker is registered: waiting for one", "/brokers/ids")
+            self.rebalanced_once.set()
+            return True
+        snapshot = await self._read()
+        if snapshot is None:
+            return False
+        wanted = wanted_by(self._membership.consumer, self._assignor_name, self._assignor, snapshot.context())
+        plan = compare(wanted, self._claims.held)
+        self._tell_idle_streams(snapshot, wanted)
+        await self._claims.release(plan.release)
+        await self._claims.move(plan.move)
+        failed = await self._claims.open(plan.claim, snapshot.topics)
+        if not plan.changes_nothing or not self.rebalanced_once.is_set():
+            self._generation += 1
+            log.info(
+                "rebalanced",
+                generation=self._generation,
+                reasons=reasons,
+                members=len(snapshot.members),
+                kept=len(plan.keep),
+                moved=len(plan.move),
+                released=len(plan.release),
+                claimed=len(plan.claim) - len(failed),
+                blocked=len(failed),
+                seconds=round(now() - began, 3),
+            )
+        await self._await_blocked(failed)
+        self.rebalanced_once.set()
+        return not failed
+
+    async def _read(self) -> GroupSnapshot | None:
+        """The group as it is; None when a member cannot be read, since what it owns cannot be computed then."""
+        nodes = await self._consumers.members()
+        if self._membership.consumer not in nodes:
+            log.warning("our registration is gone, registering again", consumer=self._membership.consumer)
+            try:
+                await self._membership.register()
+            except NodeExists:
+                return None
+            nodes = await self._consumers.members()
+        members = {}
+        for consumer, node in nodes.items():
+            path = self._membership.paths.member(consumer)
+            try:
+                members[consumer] = znodes.decode_registration(node.data)
+            except ValueError as error:
+                self._say_once("a member's registration is unreadable: the group waits until it leaves", path, error)
+                return None
+        all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
+        try:
+            names = subscribed_topics(members, all_topics)
+        except ValueError as error:
+            self._say_once("a member's pattern cannot be used", self._membership.paths.ids, error)
+            return None
+        return GroupSnapshot(members, all_topics, await self._topics.topics(names))
+
+    async def _await_blocked(self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError]) -> None:
+        """Have the end of each blocking owner wake us; say once what is in the way."""
+        before, self._blocked = self._blocked, {}
+        for partition, why in failed.items():
+            if isinstance(why, Blocked):
+                self._blocked[partition] = why.path
+                if before.get(partition) != why.path:
+                    log.info("waiting for an owner", path=why.path, owner=why.owner, persistent=not why.ephemeral_owner)
+                if await self._watches.exists(why.path, f"owner of {partition}") is None:
+                    self._trigger.fire(f"owner of {partition}")
+            elif isinstance(why, Refused):
+                self._say_once("partition is not consumed", why.path, why.reason)
+            else:
+                log.warning("claim failed", partition=str(partition), reason=str(why))
+
+    def _tell_idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        busy = {(partition.topic, thread.thread) for partition, thread in wanted.items()}
+        for topic, streams in self._membership.subscription.items():
+            if topic not in snapshot.topics:
+                self._say_once("topic does not exist: waiting for it", f"/brokers/topics/{topic}")
+                continue
+            for number in range(streams):
+                if (topic, number) not in busy:
+                    self._say_once("stream has no partition", f"{topic} stream {number}")
+
+    def _say_once(self, event: str, path: str, reason: object = None) -> None:
+        if f"{event} {path}" not in self._said:
+            self._said.add(f"{event} {path}")
+            log.warning(event, path=path, **({"reason": str(reason)} if reason else {}))

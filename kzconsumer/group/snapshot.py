@@ -1,0 +1,46 @@
+"""The group as read just now: who is a member with which threads, and which partitions there are.
+
+Pure and frozen; one per rebalance attempt. Built by the rebalancer from what the registries read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kzconsumer.assignors.interface import AssignmentContext
+from kzconsumer.group.subscription import has_wildcard, streams_by_topic
+from kzconsumer.model import ConsumerThreadId
+from kzconsumer.zookeeper.topic_registry import Topic
+from kzconsumer.zookeeper.znodes import Registration
+
+
+class GroupSnapshot(msgspec.Struct, frozen=True):
+    """Members by consumer id, and the topics that exist among those they subscribe to."""
+
+    members: Mapping[str, Registration]
+    all_topics: tuple[str, ...]
+    topics: Mapping[str, Topic]
+
+    def context(self) -> AssignmentContext:
+        """What every member's assignor computes from. Raises ValueError for a wildcard nobody can expand."""
+        threads: dict[str, list[ConsumerThreadId]] = {}
+        for consumer, registration in self.members.items():
+            for topic, streams in streams_by_topic(registration, self.all_topics).items():
+                threads.setdefault(topic, []).extend(ConsumerThreadId(consumer, n) for n in range(streams))
+        return AssignmentContext(
+            threads={topic: tuple(sorted(ids)) for topic, ids in sorted(threads.items())},
+            partitions={
+                topic: self.topics[topic].partitions if topic in self.topics else () for topic in sorted(threads)
+            },
+        )
+
+
+def subscribed_topics(members: Mapping[str, Registration], all_topics: tuple[str, ...]) -> list[str]:
+    """Every topic that anybody in the group subscribes to."""
+    return sorted({topic for member in members.values() for topic in streams_by_topic(member, all_topics)})
+
+
+def needs_all_topics(members: Mapping[str, Registration]) -> bool:
+    return any(has_wildcard(member) for member in members.values())

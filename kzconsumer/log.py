@@ -1,0 +1,55 @@
+"""Where log lines go: readable on a terminal, one JSON object a line otherwise, always on standard error.
+
+Owns the process-wide setup of structlog and of the standard library's logging, which libraries write to. `cli` calls
+it once; modules take `structlog.get_logger()`. As a library we configure nothing: that is the application's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+import structlog
+from structlog.typing import Processor
+
+_QUIET = ("aiozk", "numba", "py4j", "asyncio")
+
+
+def configure(level: str, format: str) -> None:
+    """Send what is at least `level` (debug, info, warning, error) to standard error.
+
+    `format` is console, json, or auto: console if standard error is a terminal. Libraries that tell their inner life
+    are held at warning.
+    """
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    terminal = sys.stderr.isatty()
+    readable = format == "console" or (format == "auto" and terminal)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if readable else "iso", utc=not readable),
+    ]
+    render: list[Processor]
+    if readable:
+        colors = terminal and "NO_COLOR" not in os.environ
+        render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    logging.basicConfig(level=threshold, handlers=[handler], force=True)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
+    logging.captureWarnings(True)

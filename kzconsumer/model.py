@@ -1,0 +1,79 @@
+"""The nouns everybody shares: partitions, threads, brokers, ranges.
+
+Owns no state, does no IO, imports nothing of ours. An offset always means the next record to be read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ConsumerThreadId(NamedTuple):
+    """One stream ("thread") of one group member, written `<consumer id>-<thread>` in ZooKeeper.
+
+    Ordered as the *text*, as `kafka.consumer.ConsumerThreadId` (1.1.1) is: `-10` sorts before `-2`.
+    """
+
+    consumer: str
+    thread: int
+
+    def __str__(self) -> str:
+        return f"{self.consumer}-{self.thread}"
+
+    @classmethod
+    def parse(cls, text: str) -> ConsumerThreadId:
+        """Split at the last `-`, as Kafka's own tools do. Raises ValueError without a thread number."""
+        consumer, dash, thread = text.rpartition("-")
+        if not dash or not consumer:
+            raise ValueError(f"{text!r} is not <consumer id>-<thread>")
+        return cls(consumer, int(thread))
+
+    def __lt__(self, other: tuple[object, ...]) -> bool:
+        return utf16_order(str(self)) < utf16_order(str(other))
+
+    def __gt__(self, other: tuple[object, ...]) -> bool:
+        return utf16_order(str(self)) > utf16_order(str(other))
+
+
+def utf16_order(text: str) -> bytes:
+    """The sort key under which Python orders text as Java's String.compareTo does (UTF-16 code units)."""
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+class Broker(msgspec.Struct, frozen=True, order=True):
+    """Where one broker listens."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"broker {self.id} ({self.host}:{self.port})"
+
+
+class OffsetRange(NamedTuple):
+    """The records of one partition with `first <= offset < until`."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}[{self.first}..{self.until})"

@@ -1,0 +1,65 @@
+"""Progress of one claim: consumed >= processed, and whether the claim is still open.
+
+Pure. Owns the consumed and processed offsets of one partition from claim to release. Streams and the sink runner hand
+over and mark; the committer reads. **An offset always means the next record to be read**: `processed == 7` says that
+everything below 7 is done, and 7 is what a commit stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kzconsumer.model import TopicPartition
+
+
+class OffsetTracker:
+    """The contiguous prefix of what is done, though ranges may be marked in any order.
+
+    Ranges tile: each begins where the one handed over before it ended, so gaps in the log's own offsets (compaction,
+    control records) lie inside ranges and cannot stop the prefix.
+    """
+
+    __slots__ = ("_done", "_on_settled", "consumed", "epoch", "incarnation", "open", "processed", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, start: int, *, incarnation: int = 0, epoch: int = 0) -> None:
+        self.topic_partition = topic_partition
+        self.incarnation = incarnation
+        self.epoch = epoch
+        self.consumed = start
+        self.processed = start
+        self.open = True
+        self._done: dict[int, int] = {}
+        self._on_settled: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self.open else "closed"
+        return f"<OffsetTracker {self.topic_partition} consumed {self.consumed} processed {self.processed} {state}>"
+
+    @property
+    def settled(self) -> bool:
+        """Nothing that was handed over is still being worked on."""
+        return self.processed >= self.consumed
+
+    def restart(self, start: int) -> None:
+        """Begin at a position found only after the claim (a reset); nothing may have been handed over yet."""
+        assert self.settled, self
+        self.consumed = self.processed = start
+
+    def hand_over(self, until: int) -> None:
+        """The application or sink has everything below `until`."""
+        self.consumed = max(self.consumed, until)
+
+    def mark(self, first: int, until: int) -> None:
+        """The work on `first <= offset < until` is done."""
+        self._done[first] = max(until, self._done.get(first, until))
+        while (end := self._done.pop(self.processed, None)) is not None and end > self.processed:
+            self.processed = end
+        if self._on_settled is not None and self.settled:
+            self._on_settled()
+
+    def close(self, on_settled: Callable[[], None] | None = None) -> None:
+        """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done."""
+        self.open = False
+        self._on_settled = on_settled
+        if on_settled is not None and self.settled:
+            on_settled()

@@ -1,0 +1,153 @@
+"""Kafka's primitive types: how a request's fields become bytes and a response's bytes become fields.
+
+Owns no state. The request modules call it. It knows no request and checks no meaning: only lengths and bounds.
+Inside `reading`, whatever a malformed response does to a reader becomes a ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kzconsumer.errors import ProtocolError
+
+INT8 = struct.Struct(">b")
+INT16 = struct.Struct(">h")
+INT32 = struct.Struct(">i")
+INT64 = struct.Struct(">q")
+
+NO_TAGS = b"\0"
+"""An empty tagged-field section (KIP-482)."""
+
+
+def string(text: str) -> bytes:
+    """STRING: two bytes of length, then UTF-8."""
+    data = text.encode()
+    return INT16.pack(len(data)) + data
+
+
+def unsigned_varint(value: int) -> bytes:
+    """UNSIGNED_VARINT (KIP-482): seven bits a byte, the lowest first."""
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def compact_string(text: str) -> bytes:
+    """COMPACT_STRING: length + 1 as UNSIGNED_VARINT, then UTF-8."""
+    data = text.encode()
+    return unsigned_varint(len(data) + 1) + data
+
+
+def read_unsigned_varint(body: memoryview, at: int) -> tuple[int, int]:
+    """The UNSIGNED_VARINT at `at`, and where it ends. Raises IndexError past the end, ProtocolError above 32 bits."""
+    value = body[at]
+    if value < 0x80:  # nearly all are, and there are several for each partition fetched
+        return value, at + 1
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at
+    raise ProtocolError("a varint of more than 32 bits")
+
+
+def skip_tags(body: memoryview, at: int) -> int:
+    """Where the tagged-field section that begins at `at` ends. Tags we do not know are allowed by KIP-482."""
+    if body[at] == 0:
+        return at + 1
+    count, at = read_unsigned_varint(body, at)
+    for _ in range(count):
+        _, at = read_unsigned_varint(body, at)
+        size, at = read_unsigned_varint(body, at)
+        at += size
+        if at > len(body):
+            raise ProtocolError("a tagged field reaches past the end")
+    return at
+
+
+@contextmanager
+def reading(what: str, version: int) -> Iterator[None]:
+    """Turn what malformed bytes cause (too short, not UTF-8) into a ProtocolError naming the response."""
+    try:
+        yield
+    except (struct.error, IndexError, UnicodeDecodeError, ProtocolError) as error:
+        raise ProtocolError(f"malformed {what} v{version} response: {error}") from error
+
+
+class Reader:
+    """A place in a non-flexible response, moved by each read. Use inside `reading`; call `end` last."""
+
+    __slots__ = ("_at", "_body")
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+        self._at = 0
+
+    def __repr__(self) -> str:
+        return f"<Reader at {self._at} of {len(self._body)}>"
+
+    def int8(self) -> int:
+        return self._one(INT8)
+
+    def int16(self) -> int:
+        return self._one(INT16)
+
+    def int32(self) -> int:
+        return self._one(INT32)
+
+    def int64(self) -> int:
+        return self._one(INT64)
+
+    def _one(self, form: struct.Struct) -> int:
+        (value,) = form.unpack_from(self._body, self._at)
+        self._at += form.size
+        return int(value)
+
+    def string(self) -> str:
+        text = self.nullable_string()
+        if text is None:
+            raise ProtocolError("null where a string must be")
+        return text
+
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        if size == -1:
+            return None
+        return str(self._take(size), "utf-8")
+
+    def count(self) -> int:
+        """The number of elements of the ARRAY that follows; a null array counts as empty."""
+        count = self.int32()
+        if count < -1:
+            raise ProtocolError(f"an array of {count} elements")
+        return max(count, 0)
+
+    def skip_int32s(self) -> None:
+        """Pass over an ARRAY of INT32."""
+        self._take(4 * self.count())
+
+    def int64s(self) -> list[int]:
+        """An ARRAY of INT64."""
+        return [value for (value,) in INT64.iter_unpack(self._take(8 * self.count()))]
+
+    def _take(self, size: int) -> memoryview:
+        end = self._at + size
+        if size < 0 or end > len(self._body):
+            raise ProtocolError(f"{size} bytes wanted at {self._at} of {len(self._body)}")
+        part = self._body[self._at : end]
+        self._at = end
+        return part
+
+    def end(self) -> None:
+        """Raises ProtocolError when bytes are left: the response was then not what we took it for."""
+        if self._at != len(self._body):
+            raise ProtocolError(f"{len(self._body) - self._at} bytes left over")

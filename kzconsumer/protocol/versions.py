@@ -1,0 +1,81 @@
+"""Which version of each request to use with a broker: the best that both sides speak.
+
+Owns no state. A connection holds one `Versions`, made from the broker's ApiVersions answer, or the old level of the
+brokers that know no ApiVersions (0.8 and 0.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kzconsumer.errors import UnsupportedVersion
+
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+API_VERSIONS: Final = 18
+
+
+class Api(NamedTuple):
+    """The versions of one request that this package can encode and decode, both ends included."""
+
+    name: str
+    oldest: int
+    newest: int
+    first_flexible: int | None
+    """The first version in the compact encoding of KIP-482, also when we do not speak it."""
+
+
+# Fetch from 13 on names topics by id. ApiVersions 0 is understood by every broker that understands the request at all.
+SPOKEN: Final[Mapping[int, Api]] = {
+    FETCH: Api("Fetch", 0, 12, 12),
+    LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
+    METADATA: Api("Metadata", 0, 8, 9),
+    API_VERSIONS: Api("ApiVersions", 0, 0, 3),
+}
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether header and body of this version are in the compact encoding of KIP-482."""
+    first = SPOKEN[api_key].first_flexible
+    return first is not None and version >= first
+
+
+class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """The versions a broker speaks: `ranges[api_key]` is (oldest, newest), both included."""
+
+    ranges: Mapping[int, tuple[int, int]]
+
+    def choose(self, api_key: int) -> int:
+        """The newest version that both sides speak. Raises UnsupportedVersion when there is none."""
+        ours = SPOKEN[api_key]
+        if api_key not in self.ranges:
+            raise UnsupportedVersion(f"the broker does not know {ours.name}")
+        oldest, newest = self.ranges[api_key]
+        version = min(newest, ours.newest)
+        if version < max(oldest, ours.oldest):
+            raise UnsupportedVersion(
+                f"{ours.name}: the broker speaks {oldest} to {newest}, we speak {ours.oldest} to {ours.newest}"
+            )
+        return version
+
+    def __str__(self) -> str:
+        """The versions that will be used, as `Fetch 12, ListOffsets 5, Metadata 8`."""
+        words = []
+        for api_key in SPOKEN:
+            if api_key in self.ranges and api_key != API_VERSIONS:
+                try:
+                    words.append(f"{SPOKEN[api_key].name} {self.choose(api_key)}")
+                except UnsupportedVersion:
+                    words.append(f"{SPOKEN[api_key].name} none")
+        return ", ".join(words)
+
+
+UNKNOWN: Final = Versions({API_VERSIONS: (0, 0)})
+"""Before the broker has said anything."""
+
+BEFORE_API_VERSIONS: Final = Versions({FETCH: (0, 0), LIST_OFFSETS: (0, 0), METADATA: (0, 0)})
+"""0.8.x and 0.9.x: what both know (0.9 also knows Fetch 1, which only adds the throttle time)."""

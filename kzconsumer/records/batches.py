@@ -1,0 +1,127 @@
+"""From the bytes of a fetch response to a table of batches whose records can be read.
+
+Owns the table and the memory of decompressed bodies while one decode runs. Called by `decode`. It neither reads records
+nor raises: what it cannot use ends the table, with the reason.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from kzconsumer.records import layout as L
+from kzconsumer.records.checksum import TABLES, crc32c_of
+from kzconsumer.records.compression import BadCompression, Body, Scratch, decompress
+from kzconsumer.records.kernel_set import KernelSet, Table
+
+
+class BatchTable:
+    """The whole batches at the beginning of `records`, up to the first fault.
+
+    `table[:rows]` are good so far; `fault` says why there are no more although bytes follow (None at a normal end);
+    `partial` tells that they end inside a batch.
+    """
+
+    def __init__(self, records: memoryview, kernels: KernelSet) -> None:
+        self.records = records
+        self.fault: str | None = None
+        self.partial = False
+        self.rows = 0
+        self._kernels = kernels
+        self._buffer = pa.py_buffer(records)
+        self._scratch = Scratch()
+        self._bodies: list[Body] = []
+        self.table: Table = np.empty((0, L.TABLE_COLUMNS), np.int64)
+
+    def __repr__(self) -> str:
+        return f"BatchTable({self.rows} rows of {len(self.records)} bytes, fault={self.fault!r})"
+
+    def scan(self, *, check: bool) -> None:
+        """Fill the table by the framing alone; `check` compares the checksums as well."""
+        size = len(self.records)
+        capacity = max(16, size // 4096)
+        while True:
+            self.table = np.empty((capacity, L.TABLE_COLUMNS), np.int64)
+            status, position, self.rows = self._kernels.scan(self._buffer.address, size, check, self.table, TABLES)
+            if status != L.TABLE_FULL:
+                break
+            capacity *= 8
+        if status == L.PARTIAL:
+            self.partial = True
+        elif status != L.OK:
+            self.end(self.rows, L.REASONS[status], position)
+        if check:
+            self._check_pending()
+
+    def _check_pending(self) -> None:
+        framing = self.table[: self.rows, : L.CRC + 1]
+        rows = np.flatnonzero(framing[:, L.CRC] >= 0)
+        for row, (position, end, crc) in zip(rows.tolist(), framing[rows].tolist(), strict=True):
+            if crc32c_of(self.records[position + L.CHECKED_FROM : end]) != crc:
+                self.end(row, L.REASONS[L.BAD_CRC], position)
+                return
+
+    def end(self, row: int, reason: str, position: int | None = None) -> None:
+        """Leave out `row` and all after it: it is bad."""
+        if position is None:
+            position = int(self.table[row, L.POSITION])
+        self.rows = row
+        self.partial = False
+        self.fault = f"batch at byte {position}: {reason}"
+
+    def next_offset(self, start: int) -> int:
+        """The offset after the last one that a batch in the table stands for, but at least `start`."""
+        return max(start, int(self.table[: self.rows, L.LAST].max()) + 1) if self.rows else start
+
+    def open_bodies(self, start: int) -> tuple[int, int]:
+        """Make ADDRESS and LENGTH of every row those of uncompressed records; SKIP rows that have none to give.
+
+        Result: the most records, and the bytes, that the rows can hold. The table ends early, without fault, before the
+        batch whose body would take all bodies together beyond MAX_BODY.
+        """
+        rows, records, size, compressed = self._kernels.plan(self.table, self.rows, start, L.MAX_BODY)
+        self._stop_before(rows)
+        if compressed == 0:
+            return records, size
+        used = self.table[:rows]
+        for row in np.flatnonzero((used[:, L.ATTRIBUTES] & L.CODEC_MASK != 0) & (used[:, L.SKIP] == 0)).tolist():
+            try:
+                size += self._open(row)
+            except BadCompression as error:
+                self.end(row, str(error))
+                break
+            if size > L.MAX_BODY and row > 0:
+                self._stop_before(row)
+                break
+        return self._kernels.plan(self.table, self.rows, start, 2 * L.MAX_BODY)[1:3]
+
+    def _stop_before(self, row: int) -> None:
+        if row < self.rows:
+            self.rows, self.partial, self.fault = row, False, None
+
+    def _open(self, row: int) -> int:
+        """Decompress one row; by how much it grew. Raises BadCompression, also for an unusable inner message set."""
+        entry = self.table[row]
+        end, _, magic, attributes = entry[L.END : L.ATTRIBUTES + 1].tolist()
+        length = int(entry[L.LENGTH])
+        if magic == 2 and length == 0:
+            return 0  # emptied by compaction
+        codec = attributes & L.CODEC_MASK
+        body = decompress(codec, magic, self.records[end - length : end], self._scratch)
+        self._bodies.append(body)
+        entry[L.ADDRESS], entry[L.LENGTH] = body.ctypes.data, len(body)
+        if magic == 2:
+            return len(body) - length
+        status, _, count, last = self._kernels.count_messages(int(entry[L.ADDRESS]), len(body), magic)
+        if status != L.OK:
+            raise BadCompression(L.REASONS[status])
+        if count == 0:
+            raise BadCompression("a compressed message holds no message")
+        entry[L.COUNT] = count
+        if magic == 1:
+            # KIP-31: inner offsets are relative, and the wrapper has the offset of the last inner message.
+            base = int(entry[L.LAST]) - last
+            if not -L.MAX_OFFSET <= base <= L.MAX_OFFSET:
+                raise BadCompression(L.REASONS[L.BAD_OFFSET])
+            entry[L.BASE] = base
+        return len(body) - length

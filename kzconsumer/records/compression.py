@@ -1,0 +1,219 @@
+"""Bodies of batches decompressed, each into bounded memory.
+
+Owns nothing beyond a `Scratch` its caller made. Called by `batches`. The size of an output is bounded before a byte of
+it is made: from the block headers (lz4, zstd), from the declared length (snappy), or by the decoder's limit (gzip).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import cramjam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kzconsumer.records import layout as L
+
+Body = npt.NDArray[np.uint8]
+
+_CHUNK = 1 << 20
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = 16  # magic, version int32, lowest compatible version int32
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_BLOCK_SIZES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK_SIZE = 128 << 10
+
+
+class BadCompression(Exception):
+    """The bytes are not what their codec says, or decompress to more than is allowed."""
+
+
+class Scratch:
+    """Memory for decompressed bodies, given out piece by piece and freed as a whole."""
+
+    def __init__(self) -> None:
+        self._chunk: Body = np.empty(0, np.uint8)
+        self._used = 0
+
+    def __repr__(self) -> str:
+        return f"Scratch({self._used} of {len(self._chunk)} bytes of the last chunk used)"
+
+    def room(self, size: int) -> Body:
+        """At least `size` writable bytes, which stay the caller's if it calls `keep`."""
+        if len(self._chunk) - self._used < size:
+            self._chunk = np.frombuffer(memoryview(pa.allocate_buffer(max(size, _CHUNK))), np.uint8)
+            self._used = 0
+        return self._chunk[self._used :]
+
+    def keep(self, size: int) -> Body:
+        """The first `size` bytes of the last room."""
+        self._used += size
+        return self._chunk[self._used - size : self._used]
+
+
+def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Body:
+    """The records of a batch whose attributes name `codec`. Raises BadCompression."""
+    try:
+        if codec == L.GZIP:
+            return np.frombuffer(_gunzip(data), np.uint8)
+        if codec == L.SNAPPY:
+            return _snappy(data, scratch)
+        if codec == L.LZ4:
+            frame, bound = _lz4_frame(data)
+            if magic < 2:
+                frame = _with_right_header_checksum(frame)
+            return _into(cramjam.lz4.decompress_into, frame, bound, scratch)
+        if codec == L.ZSTD and magic == 2:
+            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data), scratch)
+    except (cramjam.DecompressionError, zlib.error, IndexError) as error:
+        raise BadCompression(f"it cannot be decompressed: {error}") from error
+    raise BadCompression(f"its compression codec {codec} is unknown")
+
+
+def _too_large() -> BadCompression:
+    return BadCompression(f"it decompresses to more than {L.MAX_BODY >> 20} MiB")
+
+
+def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scratch: Scratch) -> Body:
+    bound = min(bound, L.MAX_BODY)
+    room = scratch.room(bound)[:bound]
+    try:
+        size = decoder(data, room)
+    except cramjam.DecompressionError:
+        if bound == L.MAX_BODY:
+            raise _too_large() from None
+        raise
+    return scratch.keep(size)
+
+
+def _gunzip(data: memoryview) -> bytes:
+    parts: list[bytes] = []
+    left = L.MAX_BODY
+    rest: bytes | memoryview = data
+    while True:
+        member = zlib.decompressobj(wbits=31)
+        part = member.decompress(rest, left + 1)
+        left -= len(part)
+        if left < 0:
+            raise _too_large()
+        if not member.eof:
+            raise BadCompression("it cannot be decompressed: its gzip data is cut off")
+        parts.append(part)
+        rest = member.unused_data
+        if not rest.startswith(b"\x1f\x8b"):  # java.util.zip.GZIPInputStream ends here, too
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _snappy(data: memoryview, scratch: Scratch) -> Body:
+    """Raw snappy (librdkafka may write it) or xerial's blocks (snappy-java, hence all Java clients)."""
+    if bytes(data[:8]) != _XERIAL_MAGIC:
+        blocks = [data]
+    else:
+        blocks = []
+        position = _XERIAL_HEADER
+        while position < len(data):
+            size = int.from_bytes(data[position : position + 4], "big", signed=True)
+            position += 4
+            if size < 0 or size > len(data) - position:
+                raise BadCompression("it cannot be decompressed: a snappy block is cut off")
+            blocks.append(data[position : position + size])
+            position += size
+    sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
+    total = sum(sizes)
+    if total > L.MAX_BODY:
+        raise _too_large()
+    room = scratch.room(total)
+    at = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        at += cramjam.snappy.decompress_raw_into(block, room[at : at + size].data)
+    return scratch.keep(at)
+
+
+def _lz4_frame(data: memoryview) -> tuple[memoryview, int]:
+    """The first frame (Java stops at its end mark) and a bound of what it decompresses to."""
+    if bytes(data[:4]) != _LZ4_MAGIC:
+        raise BadCompression("it cannot be decompressed: not an lz4 frame")
+    flags = data[4]
+    block_size = _LZ4_BLOCK_SIZES.get(data[5] >> 4 & 7)
+    if block_size is None or flags & 0x01:
+        raise BadCompression("it cannot be decompressed: lz4 block size or dictionary that Kafka does not use")
+    block_checksum = 4 if flags & 0x10 else 0
+    position = _lz4_descriptor_end(flags) + 1
+    bound = 0
+    while True:
+        header = int.from_bytes(data[position : position + 4], "little")
+        position += 4
+        if position > len(data):
+            raise BadCompression("it cannot be decompressed: its lz4 frame is cut off")
+        if header == 0:
+            return data[: position + (4 if flags & 0x04 else 0)], bound
+        size = header & 0x7FFFFFFF
+        bound += min(block_size, 255 * size)
+        position += size + block_checksum
+
+
+def _lz4_descriptor_end(flags: int) -> int:
+    return 6 + (8 if flags & 0x08 else 0)
+
+
+def _with_right_header_checksum(frame: memoryview) -> memoryview:
+    """Kafka before 0.10 took the frame's magic into the header checksum (KAFKA-3160), and for magic 0 still does."""
+    end = _lz4_descriptor_end(frame[4])
+    checksum = lz4_header_checksum(bytes(frame[4:end]))
+    if frame[end] == checksum:
+        return frame
+    if frame[end] != lz4_header_checksum(bytes(frame[:end])):
+        raise BadCompression("it cannot be decompressed: wrong lz4 header checksum")
+    right = bytearray(frame)
+    right[end] = checksum
+    return memoryview(right)
+
+
+def lz4_header_checksum(data: bytes) -> int:
+    """The second lowest byte of the xxHash32, with seed 0, of fewer than 16 bytes."""
+    prime1, prime2, prime3, prime4, prime5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
+    mask = 0xFFFFFFFF
+
+    def rotate(value: int, bits: int) -> int:
+        return (value << bits | value >> (32 - bits)) & mask
+
+    value = prime5 + len(data) & mask
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little")
+        value = rotate(value + word * prime3 & mask, 17) * prime4 & mask
+    for byte in data[whole:]:
+        value = rotate(value + byte * prime5 & mask, 11) * prime1 & mask
+    value = (value ^ value >> 15) * prime2 & mask
+    value = (value ^ value >> 13) * prime3 & mask
+    return (value ^ value >> 16) >> 8 & 255
+
+
+def _zstd_bound(data: memoryview) -> int:
+    """What the frames decompress to at most: the sum of their blocks' bounds."""
+    position = 0
+    bound = 0
+    while position < len(data):
+        if bytes(data[position : position + 4]) != _ZSTD_MAGIC:
+            raise BadCompression("it cannot be decompressed: not a zstd frame")
+        descriptor = data[position + 4]
+        single_segment = descriptor >> 5 & 1
+        position += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+        position += (single_segment, 2, 4, 8)[descriptor >> 6]
+        last = 0
+        while not last:
+            header = int.from_bytes(data[position : position + 3], "little")
+            position += 3
+            if position > len(data):
+                raise BadCompression("it cannot be decompressed: its zstd frame is cut off")
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            bound += _ZSTD_BLOCK_SIZE if kind == 2 else size
+            position += 1 if kind == 1 else size
+            if bound > L.MAX_BODY:
+                return bound
+        position += 4 if descriptor & 4 else 0
+    return bound

@@ -1,0 +1,98 @@
+"""Record bytes of a fetch response to one Arrow record batch: the only door into this package.
+
+Owns no state. Called by the fetcher, from threads; the heavy parts run without the GIL. It does not raise on any input,
+does not filter aborted transactions (read_uncommitted), and keeps no reference to the bytes it was given.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.records import layout as L
+from kzconsumer.records.batches import BatchTable
+from kzconsumer.records.columns import SCHEMA, RecordColumns
+from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, ready_kernels
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+
+__all__ = ["SCHEMA", "Corruption", "Decoded", "decode", "kernels_in_use", "scan_next_offset", "warm"]
+
+# Below this many bytes the Python kernels are quick enough while numba's are not loaded.
+_SMALL = 4096
+
+
+class Corruption(msgspec.Struct, frozen=True):
+    """Why decoding stopped early."""
+
+    offset: int
+    """The first offset not decoded: everything below it was."""
+    reason: str
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """What one fetch response held for one partition."""
+
+    batch: pa.RecordBatch | None
+    """Rows of `SCHEMA` with strictly increasing offsets, all >= start; None without rows."""
+    next_offset: int
+    """Where to go on: after the last offset that a decoded batch stands for, also when compaction or a control record
+    took the record itself. `start` when no batch was decoded, and always the offset of `corrupt`."""
+    incomplete: bool
+    """There were bytes but not one whole batch: the fetch size is too small."""
+    corrupt: Corruption | None
+    """The batch after the decoded ones cannot be used."""
+    size: int
+    """Bytes of memory that `batch` holds."""
+
+
+def decode(records: memoryview, *, topic: str, partition: int, start: int) -> Decoded:
+    """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
+
+    `start`: the offset that was asked for; a response may begin before it. A batch cut off at the end is normal and
+    left out. Control batches give no rows. Bodies together are bounded: where they would exceed 256 MiB decoding stops
+    before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
+    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs` and read_uncommitted.
+    """
+    kernels = _kernels_for(len(records))
+    batches = BatchTable(records, kernels)
+    batches.scan(check=True)
+    incomplete = batches.partial and batches.rows == 0
+    batch = _read(batches, topic, partition, start, kernels)
+    next_offset = batches.next_offset(start)
+    corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault)
+    return Decoded(batch, next_offset, incomplete, corrupt, 0 if batch is None else batch.get_total_buffer_size())
+
+
+def scan_next_offset(records: memoryview, start: int) -> int:
+    """`decode(records, start=start).next_offset` for good data, by looking at the framing only."""
+    batches = BatchTable(records, _kernels_for(len(records)))
+    batches.scan(check=False)
+    return batches.next_offset(start)
+
+
+def warm() -> None:
+    """Load numba's kernels, compiling them if no cache has them: 0.5 to 15 s, to be spent in a thread at start."""
+    load_kernels()
+
+
+def _kernels_for(size: int) -> KernelSet:
+    return ready_kernels() or (PYTHON_KERNELS if size < _SMALL else load_kernels())
+
+
+def _read(batches: BatchTable, topic: str, partition: int, start: int, kernels: KernelSet) -> pa.RecordBatch | None:
+    records, size = batches.open_bodies(start)
+    if batches.rows == 0:
+        return None
+    columns = RecordColumns(records, size, start)
+    used = batches.table[: batches.rows]
+    row = 0
+    while row < len(used):
+        read = kernels.read_batches if used[row, L.MAGIC] == 2 else kernels.read_messages
+        status, _, row = read(used, row, len(used), columns.outputs, columns.state)
+        if status != L.OK:
+            batches.end(row, L.REASONS[status])
+            break
+    if columns.state[L.S_ROWS] == 0:
+        return None
+    return columns.build(topic, partition, batches.table[: batches.rows], kernels)

@@ -1,0 +1,83 @@
+"""Which kernels are used: numba's, once loaded, else plain Python.
+
+Owns the loaded kernels, or the reason why there are none, behind one lock. Called by `decode`. Importing this module
+does not import numba (0.8 s); it does not log: `kernels_in_use` says what a start-up warning needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+
+_SOURCES = ("kernels.py", "framing_kernels.py", "record_kernels.py", "pointers.py", "layout.py")
+
+_lock = threading.Lock()
+_loaded: KernelSet | None = None
+_description = "python: numba's kernels have not been asked for yet"
+
+
+def ready_kernels() -> KernelSet | None:
+    """numba's kernels, or Python's if numba failed; None while nobody has loaded them."""
+    return _loaded
+
+
+def load_kernels() -> KernelSet:
+    """Compiles the kernels, or loads them from the cache; the first call takes 0.5 to 15 s. Never raises."""
+    global _loaded, _description
+    with _lock:
+        if _loaded is None:
+            _loaded, _description = _load()
+        return _loaded
+
+
+def kernels_in_use() -> str:
+    """`numba`, `numba, not cached: <why>` or `python: <why>`. Anything but `numba` deserves a warning at start."""
+    return _description
+
+
+def _load() -> tuple[KernelSet, str]:
+    try:
+        folder = _cache_folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} is not writable")
+        why_not_cached = ""
+    except (OSError, RuntimeError) as error:
+        why_not_cached = str(error)
+    try:
+        import numba.core.config
+
+        from kzconsumer.records.kernels import compile_all
+
+        # numba fixes a function's cache folder when it is decorated; the setting is process-wide, so it is put back.
+        settings: Any = numba.core.config
+        before = settings.CACHE_DIR
+        if not why_not_cached:
+            settings.CACHE_DIR = str(folder)
+        try:
+            kernels = compile_all(cache=not why_not_cached)
+        finally:
+            settings.CACHE_DIR = before
+    except Exception as error:  # whatever numba or LLVM has: the Python kernels give the same results
+        return PYTHON_KERNELS, f"python: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return kernels, f"numba, not cached: {why_not_cached}" if why_not_cached else "numba"
+
+
+def _cache_folder() -> Path:
+    """One folder per version of the kernels' source, because numba notices changes in the kernel's own file only.
+
+    Under NUMBA_CACHE_DIR, else systemd's CacheDirectory=, else the user's cache folder.
+    """
+    here = Path(__file__).parent
+    source = b"".join((here / name).read_bytes() for name in _SOURCES)
+    systemd = os.environ.get("CACHE_DIRECTORY", "").split(":")[0]
+    base = os.environ.get("NUMBA_CACHE_DIR") or systemd
+    if not base:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kzconsumer")
+    return Path(base) / f"kernels-{hashlib.sha256(source).hexdigest()[:12]}"

@@ -1,0 +1,48 @@
+"""The record formats read at native speed: numba functions over raw addresses, without the GIL.
+
+Owns nothing. `kernel_loading` imports it and calls `compile_all`; `python_kernels` has the same functions in plain
+Python and documents their arguments and results.
+A kernel never raises, never reads outside the bytes it was given, and writes no further than the capacities in the
+state. The rules for that: a record is bounded by its length first, each field by the record's end; every byte of a
+varint is checked; lengths are compared by subtraction, because a sum could overflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from numba import njit
+
+from kzconsumer.records.framing_kernels import count_messages, plan, scan
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.record_kernels import read_batches, read_headers, read_messages
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SCAN = "UniTuple(int64, 3)(int64, int64, boolean, int64[:, ::1], Array(uint32, 3, 'C', readonly=True))"
+_PLAN = "UniTuple(int64, 4)(int64[:, ::1], int64, int64, int64)"
+_COUNT = "UniTuple(int64, 4)(int64, int64, int64)"
+_READ = "UniTuple(int64, 3)(int64[:, ::1], int64, int64, int64[::1], int64[::1])"
+_READ_HEADERS = "int64(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64)"
+
+
+def compile_all(*, cache: bool) -> KernelSet:
+    """Every kernel compiled, or loaded from numba's cache as it is configured at this moment.
+
+    Raises whatever numba raises.
+    """
+
+    def compiled(signature: str, function: Callable[P, R]) -> Callable[P, R]:
+        kernel: Callable[P, R] = njit(signature, nogil=True, cache=cache, error_model="numpy")(function)
+        return kernel
+
+    return KernelSet(
+        scan=compiled(_SCAN, scan),
+        plan=compiled(_PLAN, plan),
+        count_messages=compiled(_COUNT, count_messages),
+        read_batches=compiled(_READ, read_batches),
+        read_messages=compiled(_READ, read_messages),
+        read_headers=compiled(_READ_HEADERS, read_headers),
+    )

@@ -1,0 +1,70 @@
+"""From chunks to a batch: collects ranges until one of the limits cuts.
+
+Pure. Owned by the sink runner. Ranges tile each partition: what one batch ends with, the next begins with.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.streams.chunk_queue import FetchedChunk
+
+
+class _Range(msgspec.Struct):
+    first: int
+    until: int
+    batches: list[pa.RecordBatch]
+
+
+class BatchBuilder:
+    """`full` when the next batch has reached its records or bytes."""
+
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._ranges: dict[OffsetTracker, _Range] = {}
+        self._records = 0
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<BatchBuilder {len(self._ranges)} ranges {self._records} records {self._bytes} bytes>"
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    @property
+    def full(self) -> bool:
+        return self._records >= self._max_records or self._bytes >= self._max_bytes
+
+    def add(self, chunk: FetchedChunk) -> None:
+        """A partition's chunks come in order, each beginning where the last one ended."""
+        part = self._ranges.setdefault(chunk.tracker, _Range(chunk.first, chunk.first, []))
+        part.until = chunk.until
+        if chunk.batch is not None:
+            part.batches.append(chunk.batch)
+            self._records += chunk.batch.num_rows
+            self._bytes += chunk.batch.nbytes
+
+    def cut(self) -> tuple[Batch, list[OffsetTracker]]:
+        """What is collected, with the trackers to mark, in the same order; claims closed meanwhile are left out."""
+        open_ranges = {tracker: part for tracker, part in self._ranges.items() if tracker.open}
+        batch = Batch(
+            tuple(
+                RangeData(
+                    topic=tracker.topic_partition.topic,
+                    partition=tracker.topic_partition.partition,
+                    first=part.first,
+                    until=part.until,
+                    batches=tuple(part.batches),
+                    incarnation=tracker.incarnation,
+                    epoch=tracker.epoch,
+                )
+                for tracker, part in open_ranges.items()
+            )
+        )
+        self._ranges = {}
+        self._records = self._bytes = 0
+        return batch, list(open_ranges)

@@ -1,0 +1,62 @@
+"""The sink that is the user's own coroutine function: `async def f(batch)`.
+
+Owns nothing but the function. An entry point of `kzconsumer.sinks`. It does not retry: returning means durable, and
+what the function raises stops the member.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.options import read_table
+from kzconsumer.sinks.function_reference import load_function
+from kzconsumer.sinks.interface import Batch, SinkContext
+
+_WHERE = "[sink.options]"
+
+
+class CallableOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`function` is "module:function", an `async def` of one argument, the `Batch`."""
+
+    function: str
+
+
+class CallableSink:
+    """Awaits the user's function with every batch.
+
+    Raises ConfigError when the function cannot be imported or is not `async def`; `write` raises SinkFailed from
+    whatever the function raised.
+    """
+
+    def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
+        self._reference = read_table(options, CallableOptions, _WHERE).function
+        self._function: Callable[[Batch], Awaitable[None]] = load_function(self._reference, f"{_WHERE} function")
+        if not _is_async(self._function):
+            raise ConfigError([f"{_WHERE} function: {self._reference} is not an async function"])
+
+    def __repr__(self) -> str:
+        return f"CallableSink({self._reference})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        try:
+            await self._function(batch)
+        except Exception as error:
+            raise SinkFailed(f"{self._reference} raised {type(error).__name__}: {error}") from error
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

@@ -1,0 +1,31 @@
+"""The sink that the settings name, built but not entered.
+
+Owns no state; `daemon` and `cli check-config` call it, so that both find the same faults.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from kzconsumer.config import Settings
+from kzconsumer.errors import KzConsumerError, PluginError
+from kzconsumer.options import faults_in
+from kzconsumer.plugins import SINKS, load_chosen
+from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
+
+
+def configured_sink(settings: Settings, context: SinkContext) -> Sink:
+    """Load the sink's plugin and let it check its options.
+
+    Raises ConfigError (lines that begin with the file) for faults of the settings, PluginError for those of the plugin.
+    """
+    chosen = settings.require_daemon()
+    build = cast(SinkPlugin, load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin"))
+    try:
+        with faults_in(settings.source):
+            return build(chosen.options, context)
+    except KzConsumerError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise PluginError(f'{SINKS} plugin "{chosen.plugin}" failed to check its options: {reason}') from error

@@ -1,0 +1,96 @@
+"""What a sink is: the contract between the member and whatever makes records durable.
+
+Owns no state. Plugin authors read this file; `sinks/runner` is the only caller. A plugin is an entry point of the group
+`kzconsumer.sinks` that names a callable `(options, context) -> Sink`. Calling it checks the options and touches nothing
+outside the process; entering the sink starts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+import msgspec
+
+from kzconsumer.model import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangeData(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records of one partition: every record of the log with `first <= offset < until`.
+
+    `batches` hold them in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Offsets may have gaps
+    (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it tells a recreated topic
+    from its predecessor), `epoch` the partition's reset epoch.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    batches: tuple[pa.RecordBatch, ...]
+    incarnation: int
+    epoch: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.first, self.until)
+
+    @property
+    def records(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one `write` makes durable: ranges of different partitions, never two of the same one."""
+
+    ranges: tuple[RangeData, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(part.records for part in self.ranges)
+
+
+class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What the member tells its sink.
+
+    `safe_until` gives the time on `kzconsumer.clock` until which nobody else can own our partitions;
+    past it a sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`.
+    """
+
+    group: str
+    member: str
+    cluster: str
+    safe_until: Callable[[], float]
+
+
+class Sink(Protocol):
+    """Where batches go.
+
+    `write` returns when the batch is durable; raising stops the member with nothing of the batch committed. Being slow
+    is the backpressure. `write` is never called twice at once, and is cancelled when the member must stop.
+    """
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None: ...
+
+    async def write(self, batch: Batch) -> None: ...
+
+
+class SinkPlugin(Protocol):
+    """What an entry point of `kzconsumer.sinks` names: a class or function that builds the sink.
+
+    Raises `kzconsumer.errors.ConfigError` for options it cannot use (see `kzconsumer.options.read_table`).
+    """
+
+    def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...

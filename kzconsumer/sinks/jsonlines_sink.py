@@ -1,0 +1,147 @@
+"""The sink that prints: one JSON object a line on standard output.
+
+Owns the write side of file descriptor 1 while it is entered. An entry point of `kzconsumer.sinks`. Returning from
+`write` means that the kernel has the bytes; a member that dies in a write may leave a torn last line behind.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeAlias, cast
+
+import anyio.from_thread
+import anyio.to_thread
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.errors import SinkFailed
+from kzconsumer.options import read_table
+from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+
+Content: TypeAlias = "str | dict[str, str] | None"
+"""Bytes as JSON has them: text if valid UTF-8, else `{"base64": ...}`; null stays null."""
+
+_PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
+_POLL_SECONDS = 0.2
+_encoder = msgspec.json.Encoder()
+
+
+class JsonLinesOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The sink has no options."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One record; the fields are the object's keys, in this order. `timestamp` is ms since 1970, UTC, or null."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int | None
+    key: Content
+    value: Content
+    headers: Sequence[tuple[str, Content]]
+
+
+class JsonLinesSink:
+    """Writes each batch to standard output before it returns.
+
+    `write` raises SinkFailed when nobody reads standard output any more. A reader that only stalls is backpressure.
+    """
+
+    def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
+        read_table(options, JsonLinesOptions, "[sink.options]")
+
+    def __repr__(self) -> str:
+        return "JsonLinesSink(stdout)"
+
+    async def __aenter__(self) -> Self:
+        sys.stdout.flush()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        try:
+            await anyio.to_thread.run_sync(_print_batch, batch)
+        except BrokenPipeError as error:
+            raise SinkFailed("jsonlines: standard output was closed by its reader") from error
+        except OSError as error:
+            raise SinkFailed(f"jsonlines: cannot write to standard output: {error}") from error
+
+
+def encode_range(part: RangeData) -> bytes:
+    """The lines of one range, each ended by a newline."""
+    return b"".join(_encode(part.topic, part.partition, batch) for batch in part.batches)
+
+
+def _encode(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+    lines = [
+        Line(topic, partition, offset, timestamp, key, value, headers)
+        for offset, timestamp, key, value, headers in zip(
+            _integers(batch.column("offset")),
+            _integers(batch.column("timestamp").cast(pa.int64())),
+            _contents(batch.column("key")),
+            _contents(batch.column("value")),
+            _headers(batch.column("headers")),
+            strict=True,
+        )
+    ]
+    return _encoder.encode_lines(lines)
+
+
+def _integers(column: pa.Array[Any]) -> list[Any]:
+    # Through NumPy a column becomes Python objects in C; with nulls it would become floats, so those go the slow way.
+    return column.to_pylist() if column.null_count else column.to_numpy(zero_copy_only=False).tolist()
+
+
+def _contents(column: pa.Array[Any]) -> list[Content]:
+    if column.null_count == len(column):
+        return [None] * len(column)
+    try:
+        texts = column.cast(pa.string())  # checks the UTF-8 of the whole column at once
+    except pa.ArrowInvalid:
+        return [_content(each) for each in column.to_numpy(zero_copy_only=False).tolist()]
+    return texts.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _content(raw: bytes | None) -> Content:
+    if raw is None:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode()}
+
+
+def _headers(column: pa.Array[Any]) -> list[list[tuple[str, Content]]]:
+    if len(cast("pa.ListArray[Any]", column).flatten()) == 0:
+        return [[]] * len(column)
+    return [[(header["key"], _content(header["value"])) for header in headers or ()] for headers in column.to_pylist()]
+
+
+def _print_batch(batch: Batch) -> None:
+    descriptor = sys.stdout.fileno()
+    for part in batch.ranges:
+        _write_all(descriptor, encode_range(part))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write to a descriptor that may stall for ever, yet notice within a moment that our caller was cancelled."""
+    piece = len(data) if stat.S_ISREG(os.fstat(descriptor).st_mode) else _PIPE_ATOM
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    rest = memoryview(data)
+    while rest:
+        if poll.poll(_POLL_SECONDS * 1000):
+            rest = rest[os.write(descriptor, rest[:piece]) :]
+        else:
+            anyio.from_thread.check_cancelled()

@@ -1,0 +1,159 @@
+"""Feeds the member's one sink from all its streams: collect, cut, write, mark, commit.
+
+Owns the sink's lifetime, the batch being collected and the one being written. The daemon runs it. The next batch is
+collected while one is written, up to the limits of a batch; then the queues fill and the fetchers park: a slow sink is
+its own backpressure. A record is processed when `write` returned. A sink's exceptions become SinkFailed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+
+from kzconsumer.clock import now
+from kzconsumer.config import BatchSettings
+from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.batch_builder import BatchBuilder
+from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.zookeeper.lease import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = structlog.get_logger("kzconsumer.sink")
+
+
+class SinkRunner:
+    """One sink's life: run as a task, fed when the member has joined, stopped before it leaves."""
+
+    def __init__(self, name: str, sink: Sink, limits: BatchSettings) -> None:
+        self._name = name
+        self._sink = sink
+        self._max_time = limits.max_time
+        self._builder = BatchBuilder(limits.max_records, limits.max_bytes)
+        self._begun = 0.0  # when the first chunk of the batch being collected came
+        self._stream_error: Exception | None = None
+        self._stopping = False
+        self._change = anyio.Event()
+        self._room = anyio.Event()
+        self._ended = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<SinkRunner {self._name} {self._builder}>"
+
+    async def run(
+        self,
+        source: Callable[[], Awaitable[tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]]],
+        *,
+        task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Enter the sink, tell `started`, and feed it from the queues that `source` gives, until `stop`.
+
+        `source` gives the streams' queues, the lease and the member's commit, once there is a member. Raises
+        SinkFailed, or the error a stream ended with, after what came before it has been written and committed.
+        """
+        try:
+            with self._scope, self._mapped():
+                async with self._sink:
+                    task_status.started()
+                    queues, lease, commit = await source()
+                    async with anyio.create_task_group() as tasks:
+                        for queue in queues:
+                            tasks.start_soon(self._collect, queue)
+                        await self._write_batches(lease, commit)
+                        tasks.cancel_scope.cancel()
+        finally:
+            self._ended.set()
+
+    async def stop(self, patience: float) -> None:
+        """Begin no batch; let the one being written end within `patience` seconds, else cancel it; close the sink."""
+        self._stopping = True
+        self._change.set()
+        with anyio.move_on_after(patience):
+            await self._ended.wait()
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def _collect(self, queue: ChunkQueue) -> None:
+        while True:
+            while self._builder.full:
+                await self._room.wait()
+            try:
+                chunk = await queue.get()
+            except EndOfStream:
+                return
+            if chunk.error is not None:
+                self._stream_error = chunk.error
+                self._change.set()
+                return
+            if not self._builder:
+                self._begun = now()
+            self._builder.add(chunk)
+            self._change.set()
+
+    async def _write_batches(self, lease: Lease, commit: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._until_due()
+            await lease.wait()
+            if self._stopping:
+                return
+            batch, trackers = self._builder.cut()
+            self._room.set()
+            self._room = anyio.Event()
+            await self._write(batch, trackers)
+            await self._commit(commit)
+            if self._stream_error is not None and not self._builder:
+                raise self._stream_error
+
+    async def _until_due(self) -> None:
+        """Until a limit is reached, a stream has failed, or the runner has to stop."""
+        while not (self._stopping or self._builder.full or self._stream_error is not None):
+            self._change = anyio.Event()
+            left = self._begun + self._max_time - now() if self._builder else None
+            if left is not None and left <= 0:
+                return
+            with anyio.move_on_after(left):
+                await self._change.wait()
+
+    async def _write(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
+        for tracker, part in zip(trackers, batch.ranges, strict=True):
+            tracker.hand_over(part.until)
+        began = now()
+        # Ranges without records (control records, holes) are done as they are.
+        written = Batch(tuple(part for part in batch.ranges if part.records))
+        if written.ranges:
+            with self._mapped():
+                await self._sink.write(written)
+            log.debug(
+                "batch written",
+                ranges=[str(part.range) for part in written.ranges],
+                records=written.records,
+                seconds=round(now() - began, 3),
+            )
+        for tracker, part in zip(trackers, batch.ranges, strict=True):
+            tracker.mark(part.first, part.until)
+
+    async def _commit(self, commit: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await commit()
+        except SessionExpired:
+            pass  # the connector says so, and the claims are gone
+        except ZooKeeperError as error:
+            log.error("commit failed, trying again with the next", reason=str(error))
+
+    @contextmanager
+    def _mapped(self) -> Iterator[None]:
+        try:
+            yield
+        except (KzConsumerError, BaseExceptionGroup):
+            raise
+        except Exception as error:
+            raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,127 @@
+"""The bounded queue between the fetchers and one stream.
+
+Owns the waiting chunks of one stream and their byte budget. Fetchers put without waiting and ask `has_room` before they
+fetch for it: a full queue parks the partitions of its own stream and no others. Queues carry chunks, never messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import anyio
+import pyarrow as pa
+
+from kzconsumer.offsets.tracker import OffsetTracker
+
+
+class FetchedChunk:
+    """What one fetch brought for one claim: every record with `first <= offset < until`, or the reason there is none.
+
+    `batch` is None where the range holds no record (control records, a reset). A chunk with an `error` is the last of
+    its claim: the records before it have all been queued.
+    """
+
+    __slots__ = ("batch", "error", "first", "size", "tracker", "until")
+
+    def __init__(
+        self,
+        tracker: OffsetTracker,
+        first: int,
+        until: int,
+        batch: pa.RecordBatch | None,
+        size: int,
+        error: Exception | None = None,
+    ) -> None:
+        self.tracker = tracker
+        self.first = first
+        self.until = until
+        self.batch = batch
+        self.size = size
+        self.error = error
+
+    def __repr__(self) -> str:
+        rows = self.batch.num_rows if self.batch is not None else 0
+        return f"<FetchedChunk {self.tracker.topic_partition}[{self.first}..{self.until}) {rows} rows>"
+
+
+class EndOfStream(Exception):
+    """The queue was closed and everything in it taken: iteration ends for good."""
+
+
+class ChunkQueue:
+    """Chunks of one stream in the order they were fetched, `max_bytes` of fetched data at a time."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._chunks: deque[FetchedChunk] = deque()
+        self._bytes = 0
+        self._closed = False
+        self._arrival = anyio.Event()
+        self._on_room: set[Callable[[], None]] = set()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<ChunkQueue {len(self._chunks)} chunks {self._bytes} of {self._max_bytes} bytes{state}>"
+
+    @property
+    def has_room(self) -> bool:
+        return self._bytes < self._max_bytes
+
+    def reserve(self, size: int) -> None:
+        """Count bytes that have been fetched and are still being decoded."""
+        self._bytes += size
+
+    def put(self, chunk: FetchedChunk) -> None:
+        """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
+        if self._closed or not chunk.tracker.open:
+            self._free(chunk.size)
+            return
+        self._chunks.append(chunk)
+        self._arrival.set()
+
+    async def get(self) -> FetchedChunk:
+        """The next chunk of an open claim. Raises EndOfStream once closed. Cancelled, it takes nothing."""
+        while True:
+            if (chunk := self.get_nowait()) is not None:
+                return chunk
+            if self._closed:
+                raise EndOfStream
+            self._arrival = anyio.Event()
+            await self._arrival.wait()
+
+    def get_nowait(self) -> FetchedChunk | None:
+        while self._chunks:
+            chunk = self._chunks.popleft()
+            self._free(chunk.size)
+            if chunk.tracker.open:
+                return chunk
+        return None
+
+    def drop(self, tracker: OffsetTracker) -> None:
+        """Forget what is queued for a claim."""
+        kept = [chunk for chunk in self._chunks if chunk.tracker is not tracker]
+        freed = sum(chunk.size for chunk in self._chunks if chunk.tracker is tracker)
+        self._chunks = deque(kept)
+        self._free(freed)
+
+    def close(self) -> None:
+        """No more chunks: what is queued is dropped and the iteration ends."""
+        self._closed = True
+        self._chunks.clear()
+        self._bytes = 0
+        self._arrival.set()
+
+    def subscribe(self, on_room: Callable[[], None]) -> None:
+        """Call `on_room` whenever a full queue has room again."""
+        self._on_room.add(on_room)
+
+    def unsubscribe(self, on_room: Callable[[], None]) -> None:
+        self._on_room.discard(on_room)
+
+    def _free(self, size: int) -> None:
+        was_full = not self.has_room
+        self._bytes -= size
+        if was_full and self.has_room:
+            for on_room in tuple(self._on_room):
+                on_room()

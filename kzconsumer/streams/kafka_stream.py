@@ -1,0 +1,129 @@
+"""A stream of one topic's records, for one thread: `async for message in stream`, or `stream.batches()`.
+
+Owns the place inside the current chunk. Application code iterates; the connector closes and drops. Fetched and consumed
+positions are separate: the fetcher runs ahead, and consumption is marked here as things are taken. A message or batch
+is *processed* when the next one is taken, or by `ack()`. All iterators of a stream share its one place, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pyarrow as pa
+
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, FetchedChunk
+from kzconsumer.streams.message import Message, messages
+from kzconsumer.zookeeper.lease import Lease
+
+# Rows made into objects at a time: fewer cost more per row, more hold memory and delay a release.
+ROWS_AT_A_TIME = 1000
+
+
+class KafkaStream:
+    """One thread's records, of every partition it owns; order is kept within a partition."""
+
+    def __init__(self, topic: str, thread: int, queue: ChunkQueue, lease: Lease) -> None:
+        self.topic = topic
+        self.thread = thread
+        self.queue = queue
+        self._lease = lease
+        self._chunk: FetchedChunk | None = None
+        self._row = 0  # rows of the chunk made into messages or batches
+        self._marked = 0  # everything of the chunk below this offset is marked as processed
+        self._rows: list[Message] = []
+        self._rest: Iterator[Message] = iter(self._rows)
+        self._message: Message | None = None  # in hand: taken, not yet processed
+        self._batch_until: int | None = None  # in hand: a batch, up to this offset
+
+    def __repr__(self) -> str:
+        return f"<KafkaStream {self.topic}/{self.thread} at {self._marked} of {self._chunk} {self.queue}>"
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Message]:
+        while True:
+            # Emptying the list ends this loop at once: that is how a release takes back what was not handed out.
+            for message in self._rest:
+                self._message = message
+                yield message
+            try:
+                batch, tracker = await self._next_rows(ROWS_AT_A_TIME)
+            except EndOfStream:
+                return
+            self._rows = messages(batch, *tracker.topic_partition)
+            self._rest = iter(self._rows)
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
+        while True:
+            # What `async for` made into messages and did not hand out goes out in batches instead.
+            self._row -= sum(1 for _ in self._rest)
+            try:
+                batch, _ = await self._next_rows(None)
+            except EndOfStream:
+                return
+            assert self._chunk is not None
+            self._batch_until = self._chunk.until
+            self._chunk.tracker.hand_over(self._chunk.until)
+            yield batch
+
+    def ack(self) -> None:
+        """What is in hand is processed: a commit from now on includes it."""
+        if self._message is not None:
+            self._mark(self._message.offset + 1)
+            self._message = None
+        elif self._batch_until is not None:
+            self._mark(self._batch_until)
+            self._batch_until = None
+
+    def checkpoint(self) -> None:
+        """Tell the claim's tracker how far the application has come; the message in hand is not processed."""
+        if self._message is not None and self._chunk is not None:
+            self._chunk.tracker.hand_over(self._message.offset + 1)
+            self._mark(self._message.offset)
+
+    def drop(self, tracker: OffsetTracker) -> None:
+        """The claim is closed: hand out nothing more of it. What is in hand may still be marked."""
+        self.queue.drop(tracker)
+        if self._chunk is not None and self._chunk.tracker is tracker:
+            self.checkpoint()
+            self._rows.clear()
+            if self._chunk.batch is not None:
+                self._row = self._chunk.batch.num_rows
+
+    def close(self) -> None:
+        """The iteration ends; what was fetched and not handed out is dropped."""
+        if self._chunk is not None:
+            self.drop(self._chunk.tracker)
+        self.queue.close()
+
+    async def _next_rows(self, limit: int | None) -> tuple[pa.RecordBatch, OffsetTracker]:
+        """The next rows of the chunk, or of the next one. What was in hand before is processed by this call."""
+        self.ack()
+        while True:
+            chunk = self._chunk
+            if chunk is not None and chunk.batch is not None and self._row < chunk.batch.num_rows:
+                if not self._lease.held:
+                    await self._lease.wait()
+                    continue  # the claim may have been closed meanwhile
+                rows = chunk.batch.slice(self._row, limit)
+                self._row += rows.num_rows
+                return rows, chunk.tracker
+            if chunk is not None:
+                if chunk.tracker.open:
+                    self._mark(chunk.until)
+                self._chunk = None
+            chunk = await self.queue.get()
+            if chunk.error is not None:
+                raise chunk.error
+            self._chunk, self._row, self._marked = chunk, 0, chunk.first
+
+    def _mark(self, until: int) -> None:
+        assert self._chunk is not None
+        tracker = self._chunk.tracker
+        if until > self._marked:
+            tracker.hand_over(until)
+            tracker.mark(self._marked, until)
+            self._marked = until

@@ -1,0 +1,53 @@
+"""Which cluster this is: a name for it that stays the same over restarts and members.
+
+Owns no state; the daemon asks once, before its sink starts. Destinations keep the name to refuse another cluster's
+records.
+"""
+
+from __future__ import annotations
+
+import anyio
+import structlog
+
+from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+
+log = structlog.get_logger("kzconsumer.zookeeper")
+
+
+async def cluster_identity(connect: str, timeout: float) -> str:
+    """The cluster's own id; for clusters from before 0.10.1, which have none, the connect string with sorted hosts.
+
+    Waits until ZooKeeper answers and a broker has registered: before that, "no id" would not mean an old cluster.
+    """
+    connect_string = ConnectString.parse(connect)
+    while True:
+        try:
+            async with ZooKeeperSession(connect_string, timeout) as session:
+                return await _identity(session, connect_string)
+        except (ConnectionLost, SessionExpired):
+            continue
+
+
+async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
+    changed = anyio.Event()
+
+    def notify(reason: str) -> None:
+        changed.set()
+
+    registry = TopicRegistry(session, Watches(session, notify))
+    warned = False
+    while True:
+        found = await registry.cluster_id()
+        if found:
+            return found
+        if await registry.broker_ids():
+            hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
+            return f"{hosts}{connect.chroot}"
+        if not warned:
+            log.warning("no broker is registered: waiting for one", path="/brokers/ids")
+            warned = True
+        await changed.wait()
+        changed = anyio.Event()

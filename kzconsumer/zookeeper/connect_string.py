@@ -1,0 +1,90 @@
+"""Kafka's `zookeeper.connect`: hosts and an optional chroot, and where a path lies under that chroot.
+
+Pure, owns no state. Read from the configuration; used by the session to dial and to place every path.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+DEFAULT_PORT = 2181
+
+
+class ConnectString(msgspec.Struct, frozen=True):
+    """Where an ensemble listens, and the node that stands for `/` ("" without one)."""
+
+    hosts: tuple[tuple[str, int], ...]
+    chroot: str
+
+    def __str__(self) -> str:
+        return ",".join(host_port(host, port) for host, port in self.hosts) + self.chroot
+
+    @classmethod
+    def parse(cls, text: str) -> ConnectString:
+        """Read `h1:2181,h2,[::1]:2182/chroot`; a missing port is 2181, a chroot of `/` is none.
+
+        Raises ValueError, with the reason, on anything else.
+        """
+        servers, slash, rest = text.strip().partition("/")
+        if not servers:
+            raise ValueError(f"{text!r} names no host")
+        chroot = slash + rest
+        if chroot in ("", "/"):
+            chroot = ""
+        elif fault := path_fault(chroot):
+            raise ValueError(f"chroot {chroot!r} {fault}")
+        return cls(tuple(_host(server.strip()) for server in servers.split(",")), chroot)
+
+    def full(self, path: str) -> str:
+        """The server's name of a path of ours. Raises ValueError on what is no path, before it can leave the chroot."""
+        if fault := path_fault(path):
+            raise ValueError(fault)
+        if path == "/":
+            return self.chroot or "/"
+        return self.chroot + path
+
+
+def host_port(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def path_fault(path: str) -> str:
+    """Why ZooKeeper takes this for no path (`org.apache.zookeeper.common.PathUtils`, 3.8), or ""."""
+    if not path.startswith("/"):
+        return "does not start with /"
+    if path == "/":
+        return ""
+    if path.endswith("/"):
+        return "ends with /"
+    for name in path[1:].split("/"):
+        if name in ("", ".", ".."):
+            return f"has {name!r} between its slashes"
+    for character in path:
+        if not _allowed(ord(character)):
+            return f"holds the character {character!r}"
+    return ""
+
+
+def _allowed(code: int) -> bool:
+    # Java looks at UTF-16 units: whatever needs two of them is refused with the surrogates.
+    return not (code <= 0x1F or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xF8FF or code >= 0xFFF0)
+
+
+def _host(text: str) -> tuple[str, int]:
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise ValueError(f"{text!r} is not [address]:port")
+        colon, port = rest[:1], rest[1:]
+    else:
+        host, colon, port = text.partition(":")
+        if ":" in port:
+            raise ValueError(f"{text!r}: write an IPv6 address in brackets")
+    if not host or any(character.isspace() for character in host):
+        raise ValueError(f"{text!r} names no host")
+    if not colon:
+        return host, DEFAULT_PORT
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"{text!r}: {port!r} is no port")
+    return host, int(port)

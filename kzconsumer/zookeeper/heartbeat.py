@@ -1,0 +1,107 @@
+"""When to send the next `sync`, and until when the answered ones show that the server cannot have expired the session.
+
+Pure: time comes in. Owns the evidence of one session; the session asks it on every beat what to do, and on every
+reading of `safe_until`. A courtesy that makes zombies rare: correctness rests on versions, not on this.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class Instant(NamedTuple):
+    """One moment on both clocks, in seconds: boottime measures, realtime shows what boottime slept through."""
+
+    boottime: float
+    realtime: float
+
+    @property
+    def apart(self) -> float:
+        return self.realtime - self.boottime
+
+
+class Beat(enum.Enum):
+    """What a beat calls for."""
+
+    WAIT = "wait"
+    SYNC = "sync"
+    DOUBT = "doubt"
+    """What was answered so far is no evidence any more: send a `sync` now."""
+    SILENT = "silent"
+    """No `sync` was answered for a third of the timeout: drop the connection."""
+
+
+class Heartbeat:
+    """Fractions of T, the negotiated timeout: a `sync` every T/6, good for T/2 from its sending; silence after T/3.
+
+    Only what the leader answered counts: a follower cut off from it goes on answering pings and reads.
+    """
+
+    BEATS_PER_SYNC = 4
+
+    def __init__(self) -> None:
+        self._timeout = 0.0
+        self._evidence: Instant | None = None  # sending of the last answered sync or handshake
+        self._not_before = 0.0  # what was sent before this is no evidence
+        self._heard = 0.0  # when the last answer came
+        self._next_sync = 0.0
+        self._due: float | None = None  # when the next beat should come; None without a connection
+
+    def __repr__(self) -> str:
+        until = self._evidence.boottime + self._timeout / 2 if self._evidence else 0.0
+        return f"<Heartbeat T={self._timeout:g}s safe until {until:.3f}>"
+
+    @property
+    def interval(self) -> float:
+        """Seconds between beats."""
+        return self._timeout / 6 / self.BEATS_PER_SYNC
+
+    def attach(self, sent: Instant, now: Instant, timeout: float) -> None:
+        """A handshake sent at `sent` was answered with this timeout: as good as a `sync`. Beats begin."""
+        self._timeout = timeout
+        self._heard = self._next_sync = self._due = now.boottime
+        self._renew(sent)
+
+    def detach(self) -> None:
+        """The connection is gone: no beats. What was answered stays evidence."""
+        self._due = None
+
+    def sync_sent(self, now: Instant) -> None:
+        self._next_sync = now.boottime + self._timeout / 6
+
+    def sync_answered(self, sent: Instant, now: Instant) -> None:
+        """The `sync` sent at `sent` was answered without error."""
+        self._heard = now.boottime
+        self._renew(sent)
+
+    def beat(self, now: Instant) -> Beat:
+        """To be called every `interval` while connected."""
+        doubtful = self._late(now) or self._clocks_moved(now)
+        self._due = now.boottime + self.interval
+        if doubtful:
+            self._evidence = None
+            self._not_before = now.boottime
+            self._heard = now.boottime  # answers may lie unread while we stood still: patience starts anew
+            return Beat.DOUBT
+        if now.boottime - self._heard > self._timeout / 3:
+            return Beat.SILENT
+        if now.boottime + self.interval / 2 >= self._next_sync:
+            return Beat.SYNC
+        return Beat.WAIT
+
+    def safe_until(self, now: Instant) -> float:
+        """On the boottime clock; 0.0 without evidence and in doubt, also where no beat has found the doubt yet."""
+        if self._evidence is None or self._late(now) or self._clocks_moved(now):
+            return 0.0
+        return self._evidence.boottime + self._timeout / 2
+
+    def _renew(self, sent: Instant) -> None:
+        if sent.boottime >= self._not_before and (self._evidence is None or sent > self._evidence):
+            self._evidence = sent
+
+    def _late(self, now: Instant) -> bool:
+        return self._due is not None and now.boottime - self._due > self._timeout / 6
+
+    def _clocks_moved(self, now: Instant) -> bool:
+        return self._evidence is not None and abs(now.apart - self._evidence.apart) > self._timeout / 6

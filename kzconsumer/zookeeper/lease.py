@@ -1,0 +1,49 @@
+"""May we still act as owners? The session of the moment, seen through one object that outlives sessions.
+
+Owns the reference to the current session; the connector sets it, streams and the sink runner ask it. A courtesy that
+makes zombies rare: correctness rests on fenced commits.
+"""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+
+from kzconsumer.errors import SessionExpired
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+
+class Lease:
+    """Delivery and publishing are allowed while `held`."""
+
+    def __init__(self) -> None:
+        self._session: ZooKeeperSession | None = None
+        self._changed = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Lease until {self.safe_until:.3f} of {self._session!r}>"
+
+    @property
+    def safe_until(self) -> float:
+        """The time on `kzconsumer.clock` before which no server can have expired the session; 0 without one."""
+        return self._session.safe_until if self._session is not None else 0.0
+
+    @property
+    def held(self) -> bool:
+        return self._session is not None and self._session.trusted()
+
+    def set(self, session: ZooKeeperSession | None) -> None:
+        self._session = session
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def wait(self) -> None:
+        """Until the lease is held, over the end of one session and the beginning of the next."""
+        while not self.held:
+            if self._session is None or self._session.expired:
+                await self._changed.wait()
+                continue
+            try:
+                await self._session.wait_trusted()
+            except SessionExpired:
+                await anyio.lowlevel.checkpoint()

@@ -1,0 +1,169 @@
+"""One TCP connection to one server: frames, and who waits for which reply.
+
+Owns the socket and the queue of calls in flight. The session opens it, sends on it and learns of its loss from `lost`.
+It decides nothing: no retry, no reconnect, no session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import anyio
+
+from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.connect_string import host_port
+
+MAX_FRAME = 64 << 20
+"""Bytes. A list of children may exceed what the server takes in a request."""
+
+_SIZE = struct.Struct("!i")
+_SIZE_XID = struct.Struct("!ii")
+
+
+class Call(Protocol):
+    """Something sent that awaits its reply."""
+
+    def answered(self, reply: wire.Reply) -> None:
+        """Runs while the reply is read. Raises ConnectionLost or ProtocolError when the connection is of no use."""
+
+    def lost(self, reason: str) -> None:
+        """There will be no reply."""
+
+
+class Link(asyncio.Protocol):
+    """Frames in and out, replies matched to calls in order.
+
+    A raw asyncio protocol, not streams: replies and events are handled in the read callback itself, so that nothing can
+    come between an event and the reply behind it, and a frame cut short simply stays in the buffer.
+    """
+
+    def __init__(
+        self, host: tuple[str, int], on_event: Callable[[bytes], None], on_zxid: Callable[[int], None]
+    ) -> None:
+        self.host = host
+        self.where = host_port(*host)
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the connection is over, with the reason."""
+        self._hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._on_event = on_event
+        self._on_zxid = on_zxid
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._calls: deque[tuple[int, Call]] = deque()
+        self._xid = 0
+
+    def __repr__(self) -> str:
+        state = f"lost: {self.lost.result()}" if self.lost.done() else f"{len(self._calls)} in flight"
+        return f"<Link {self.where} {state}>"
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        handshake: bytes,
+        *,
+        timeout: float,
+        on_event: Callable[[bytes], None],
+        on_zxid: Callable[[int], None],
+    ) -> tuple[Link, wire.Established]:
+        """Connect and shake hands. Raises ConnectionLost or ProtocolError, with the reason, also after `timeout`."""
+        link = cls((host, port), on_event, on_zxid)
+        try:
+            with anyio.fail_after(timeout):
+                await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+                link._write(_SIZE.pack(len(handshake)) + handshake)
+                return link, wire.established(await link._hello)
+        except TimeoutError:
+            link.abort("no answer")
+            raise ConnectionLost(f"{link.where}: no answer within {timeout:.1f} s") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
+            link.abort(str(error))
+            raise ConnectionLost(f"{link.where}: {error}") from error
+        except BaseException as error:
+            link.abort(str(error))
+            raise
+
+    def send(self, body: bytes, call: Call, xid: int | None = None) -> None:
+        """Send now; the reply comes to `call`, in the order of sending. A lost link answers with the loss."""
+        if self.lost.done():
+            call.lost(self._loss())
+            return
+        if xid is None:
+            self._xid = xid = self._xid % 0x7FFFFFFF + 1
+        self._calls.append((xid, call))
+        self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
+
+    def abort(self, reason: str) -> None:
+        """Close at once; calls in flight are lost. Idempotent."""
+        if self.lost.done():
+            return
+        self.lost.set_result(reason)
+        if self._transport:
+            self._transport.abort()
+        if not self._hello.done():
+            self._hello.cancel()
+        while self._calls:
+            _, call = self._calls.popleft()
+            call.lost(self._loss())
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(str(exc) if exc else "closed by the server")
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while len(buffer) - start >= _SIZE.size and not self.lost.done():
+                (size,) = _SIZE.unpack_from(buffer, start)
+                if not 0 <= size <= MAX_FRAME:
+                    raise ProtocolError(f"a frame of {size} bytes")
+                end = start + _SIZE.size + size
+                if len(buffer) < end:
+                    break
+                self._frame(bytes(buffer[start + _SIZE.size : end]))
+                start = end
+        except (ProtocolError, ConnectionLost) as error:
+            self._fail(str(error))
+        del buffer[:start]
+
+    def _frame(self, frame: bytes) -> None:
+        if not self._hello.done():
+            self._hello.set_result(frame)
+            return
+        reply = wire.reply(frame)
+        if reply.xid == wire.EVENT_XID:
+            self._on_event(reply.body)
+        elif not self._calls or self._calls[0][0] != reply.xid:
+            raise ProtocolError(f"a reply to request {reply.xid}, which is not the oldest in flight")
+        else:
+            _, call = self._calls.popleft()
+            try:
+                call.answered(reply)
+            except (ProtocolError, ConnectionLost) as error:
+                call.lost(f"{self.where}: {error}")
+                raise
+        if reply.zxid > 0 and not self.lost.done():
+            self._on_zxid(reply.zxid)
+
+    def _fail(self, reason: str) -> None:
+        if not self._hello.done():
+            self._hello.set_exception(ConnectionLost(f"{self.where}: {reason}"))
+            self._hello.exception()  # read here: an `open` that was cancelled just now will not
+        self.abort(reason)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _loss(self) -> str:
+        return f"{self.where}: {self.lost.result()}; what was in flight may or may not have been executed"

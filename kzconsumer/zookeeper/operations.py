@@ -1,0 +1,62 @@
+"""What a node is, and the operations of a transaction.
+
+Pure, owns no state. The session reads and writes these; `group/` and `offsets/` compose transactions of them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """ZooKeeper's record of a node. zxids are transaction ids, times ms since the epoch."""
+
+    czxid: int
+    mzxid: int
+    version: int
+    cversion: int
+    ephemeral_owner: int
+    """Session id of the owner (signed, compare with `ZooKeeperSession.id`); 0: persistent."""
+    num_children: int
+    ctime: int
+    mtime: int
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node's content (b"" also where the server holds null) and its stat."""
+
+    data: bytes
+    stat: Stat
+
+
+class Create(msgspec.Struct, frozen=True):
+    """Make a node; refused with NodeExists, or NoNode without a parent."""
+
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+class SetData(msgspec.Struct, frozen=True):
+    """Replace a node's content; refused with NoNode, or BadVersion unless `version` is the node's (-1: any)."""
+
+    path: str
+    data: bytes
+    version: int
+
+
+class Delete(msgspec.Struct, frozen=True):
+    """Remove a node without children; refused with NoNode, or BadVersion unless `version` is the node's (-1: any)."""
+
+    path: str
+    version: int
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Change nothing; refused with NoNode, or BadVersion unless `version` is the node's."""
+
+    path: str
+    version: int
+
+
+Operation = Create | SetData | Delete | Check

@@ -1,0 +1,202 @@
+"""Owner nodes and claim records: claim, change of thread, release, each one fenced transaction.
+
+Owns no state: versions come back as a `Fence` that the claim keeps. Called by group/claims. The rules and the runs that
+taught them: kzconsumer/README.md, "Claims".
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+import structlog
+
+from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
+from kzconsumer.zookeeper.znodes import CLAIM_RECORD_VERSION, ClaimRecord
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it."""
+
+    owner_path: str
+    owner_version: int
+    record_path: str
+    record_version: int
+
+    def checks(self) -> tuple[Check, Check]:
+        return Check(self.owner_path, self.owner_version), Check(self.record_path, self.record_version)
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """The partition is ours; `offset` is what was stored, read after the claim (version -1: nothing)."""
+
+    fence: Fence
+    record: ClaimRecord
+    stored: int | None
+    stored_version: int
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Somebody else holds the owner node."""
+
+    path: str
+    owner: str
+    ephemeral_owner: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The partition must not be consumed by this version."""
+
+    path: str
+    reason: str
+
+
+class OwnerRegistry:
+    """Reads and writes of `owners`, `claims` and (reads only) `offsets` on one session."""
+
+    def __init__(self, session: ZooKeeperSession, paths: GroupPaths, assignor: str) -> None:
+        self._session = session
+        self._paths = paths
+        self._assignor = assignor
+        self._ensured: set[str] = set()
+
+    async def claim(
+        self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
+    ) -> Claimed | Blocked | Refused:
+        """Create the owner node and move the claim record, as one transaction; then read the stored offset."""
+        path = self._paths.owner(partition)
+        record_path = self._paths.claim_record(partition)
+        text = str(thread).encode()
+        await self._ensure_containers(partition.topic)
+        while True:
+            found = await self._session.find(record_path)
+            try:
+                record = self._next_record(found, incarnation)
+            except ValueError as error:
+                return Refused(record_path, str(error))
+            data = znodes.encode_claim_record(record)
+            try:
+                stats = await self._session.multi(
+                    [
+                        Create(path, text, ephemeral=True),
+                        # Ours is at version 1, an original owner's always at 0.
+                        SetData(path, text, 0),
+                        SetData(record_path, data, found.stat.version) if found else Create(record_path, data),
+                    ]
+                )
+            except ConnectionLost:
+                # Executed or not: the node tells. Ours by a lost reply, or still free, or somebody's.
+                fence = await repeated(partial(self._fence_of_ours, path, record_path, text))
+                if fence is None:
+                    continue
+            except MultiFailed as refused:
+                if refused.index == 0 and isinstance(refused.error, NodeExists):
+                    fence = await self._fence_of_ours(path, record_path, text)
+                    if fence is None:
+                        blocked = await self._blocked(path)
+                        if blocked is None:
+                            continue  # gone again between the two requests
+                        return blocked
+                elif isinstance(refused.error, NoNode):
+                    self._ensured.discard(partition.topic)  # somebody removed the containers
+                    await self._ensure_containers(partition.topic)
+                    continue
+                elif isinstance(refused.error, (BadVersion, NodeExists)):
+                    continue  # the record moved since it was read
+                else:
+                    raise refused.error from refused
+            else:
+                moved = stats[2]
+                fence = Fence(path, 1, record_path, moved.version if isinstance(moved, Stat) else 0)
+            self._tell_recreated(partition, found, record)
+            stored, version = await self._stored(partition)
+            return Claimed(fence, record, stored, version)
+
+    async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
+        """Name another of our own threads as the owner, without giving the partition up. Raises MultiFailed if lost."""
+        data = str(thread).encode()
+        try:
+            stats = await self._session.multi(
+                [Check(fence.record_path, fence.record_version), SetData(fence.owner_path, data, fence.owner_version)]
+            )
+        except ConnectionLost:
+            node = await repeated(partial(self._synced, fence.owner_path))
+            if node is None or node.data != data or node.stat.version != fence.owner_version + 1:
+                return await self.change_thread(fence, thread)  # not executed, or refused now if the claim is lost
+            return msgspec.structs.replace(fence, owner_version=node.stat.version)
+        moved = stats[1]
+        assert moved is not None
+        return msgspec.structs.replace(fence, owner_version=moved.version)
+
+    async def release(self, fence: Fence) -> bool:
+        """Delete our owner node; False when it was no longer ours, which leaves nothing to release."""
+        try:
+            await self._session.multi(
+                [Check(fence.record_path, fence.record_version), Delete(fence.owner_path, fence.owner_version)]
+            )
+        except ConnectionLost:
+            node = await repeated(partial(self._synced, fence.owner_path))
+            if node is not None and node.stat.ephemeral_owner == self._session.id:
+                return await self.release(fence)
+        except MultiFailed:
+            return False
+        return True
+
+    async def _synced(self, path: str) -> Node | None:
+        await self._session.sync(path)
+        return await self._session.find(path)
+
+    async def _ensure_containers(self, topic: str) -> None:
+        if topic not in self._ensured:
+            for path in self._paths.containers(topic):
+                await self._session.ensure(path)
+            self._ensured.add(topic)
+
+    def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
+        """The record as this claim leaves it. Raises ValueError where it holds what this version cannot honour."""
+        if found is None:
+            return ClaimRecord(CLAIM_RECORD_VERSION, self._assignor, f"{incarnation:#x}")
+        record = znodes.decode_claim_record(found.data)
+        if record.plan is not None:
+            raise ValueError("a range is planned there that only the version that planned it can replay")
+        return msgspec.structs.replace(record, assignor=self._assignor, incarnation=f"{incarnation:#x}")
+
+    async def _fence_of_ours(self, path: str, record_path: str, text: bytes) -> Fence | None:
+        """The fence of an owner node this very session made, None for anybody else's or none."""
+        owner = await self._synced(path)
+        if owner is None or owner.stat.ephemeral_owner != self._session.id or owner.data != text:
+            return None
+        record = await self._session.get(record_path)
+        return Fence(path, owner.stat.version, record_path, record.stat.version)
+
+    async def _blocked(self, path: str) -> Blocked | None:
+        owner = await self._session.find(path)
+        if owner is None:
+            return None
+        return Blocked(path, owner.data.decode("utf-8", "replace"), owner.stat.ephemeral_owner)
+
+    async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
+        path = self._paths.offset(partition)
+        node = await self._session.find(path)
+        if node is None:
+            return None, -1
+        try:
+            return znodes.decode_offset(node.data), node.stat.version
+        except ValueError:
+            log.error("stored offset unreadable, taken as none", path=path, content=node.data[:40])
+            return None, node.stat.version
+
+    @staticmethod
+    def _tell_recreated(partition: TopicPartition, before: Node | None, now: ClaimRecord) -> None:
+        if before is None:
+            return
+        was = znodes.decode_claim_record(before.data).incarnation
+        if was != now.incarnation:
+            log.warning("topic was recreated", topic=partition.topic, partition=partition.partition, was=was)

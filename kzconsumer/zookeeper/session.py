@@ -1,0 +1,247 @@
+"""The ZooKeeper session: one object is one session; it survives connections and ends once.
+
+Owns nothing beyond its `SessionLife`; every module that touches ZooKeeper calls it. It never retries a request and
+never begins a second session: after the end, every call and every waiter raises SessionExpired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import anyio
+
+from kzconsumer import clock
+from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
+from kzconsumer.zookeeper.session_calls import Arming
+from kzconsumer.zookeeper.session_life import SessionLife, SessionState
+from kzconsumer.zookeeper.watch import Watch, WatchKind
+
+__all__ = [
+    "Check",
+    "ConnectString",
+    "Create",
+    "Delete",
+    "Node",
+    "Operation",
+    "SessionState",
+    "SetData",
+    "Stat",
+    "Watch",
+    "ZooKeeperSession",
+]
+
+R = TypeVar("R")
+
+
+class _Watching(Protocol[R]):
+    def __call__(self, path: str, full: str, *, watch: bool) -> wire.Request[R]: ...
+
+
+class ZooKeeperSession:
+    """An ensemble's nodes as seen by one session, below the connect string's chroot.
+
+    `async with` begins it (waiting for the first server for ever: the caller sets the deadline) and closes it. Every
+    call raises ConnectionLost (the outcome is unknown, the caller re-reads), SessionExpired (also when closed), NoNode,
+    NodeExists, BadVersion, ZooKeeperError. Concurrent calls are pipelined in call order. While there is no connection
+    calls wait for one. `timeout` is in seconds: the one asked for, after the first connection the one negotiated.
+    """
+
+    def __init__(self, connect: ConnectString, timeout: float) -> None:
+        self._connect = connect
+        self._life = SessionLife(connect, timeout)
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperSession {self._life.name} {self._life.state.value} at {self._connect}>"
+
+    async def __aenter__(self) -> Self:
+        if self._task:
+            raise RuntimeError("a ZooKeeperSession is entered once")
+        # A task of its own, not a task group: the caller's deadline around this call ends before the session does.
+        self._task = asyncio.create_task(self._life.run(), name="zookeeper session")
+        try:
+            while self._life.state is not SessionState.CONNECTED:
+                self._life.check()
+                await self._life.changed.wait()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the session; its ephemerals go at once if a server can be told within timeout / 3. Idempotent.
+
+        Raises nothing for a broken connection. When cancelled it still ends the session on our side.
+        """
+        if self._task is None:
+            self._life.end(SessionState.CLOSED, "closed")
+            return
+        if self._closing:
+            await asyncio.wait([self._task])
+            return
+        self._closing = True
+        try:
+            with anyio.move_on_after(self.timeout / 3):
+                await self._life.close()
+        finally:
+            self._task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._task])
+            self._life.end(SessionState.CLOSED, "closed")
+
+    @property
+    def id(self) -> int:
+        """As `Stat.ephemeral_owner` has it; 0 before the first connection."""
+        return self._life.id
+
+    @property
+    def timeout(self) -> float:
+        return self._life.timeout
+
+    @property
+    def safe_until(self) -> float:
+        """Before this time (`kzconsumer.clock.now()`) the server has not expired us; 0.0 when that is in doubt."""
+        return self._life.safe_until
+
+    @property
+    def state(self) -> SessionState:
+        return self._life.state
+
+    @property
+    def expired(self) -> bool:
+        """The server ended the session; our own close does not count."""
+        return self._life.state is SessionState.EXPIRED
+
+    def trusted(self) -> bool:
+        """Whether the lease holds right now."""
+        return clock.now() < self.safe_until
+
+    async def wait_trusted(self) -> None:
+        """Until the lease holds. Raises SessionExpired after the end."""
+        while not self.trusted():
+            self._life.check()
+            await self._life.changed.wait()
+
+    async def wait_expired(self) -> None:
+        """Until the server has ended the session; for ever when we closed it ourselves."""
+        while not self.expired:
+            await self._life.changed.wait()
+
+    def add_listener(self, callback: Callable[[SessionState], None]) -> None:
+        """Told every change of state from now on, synchronously. It may not raise."""
+        self._life.listeners.append(callback)
+
+    async def get(self, path: str) -> Node:
+        return await self._life.ask(wire.get(path, self._full(path)))
+
+    async def find(self, path: str) -> Node | None:
+        """The node, or None."""
+        try:
+            return await self.get(path)
+        except NoNode:
+            return None
+
+    async def exists(self, path: str) -> Stat | None:
+        """The node's stat, or None."""
+        try:
+            return await self._life.ask(wire.exists(path, self._full(path)))
+        except NoNode:
+            return None
+
+    async def children(self, path: str) -> list[str]:
+        """The names of a node's children, sorted."""
+        return await self._life.ask(wire.children(path, self._full(path)))
+
+    async def watch_data(self, path: str) -> tuple[Node | None, Watch]:
+        """The node and a watch for its change or deletion; None and a watch for its creation."""
+        while True:
+            watch = Watch(path)
+            try:
+                return await self._watch(wire.get, watch, {wire.OK: WatchKind.DATA}), watch
+            except NoNode:
+                stat, watch = await self.watch_exists(path)
+                if stat is None:
+                    return None, watch
+                watch.cancel()  # created in between: read it
+
+    async def watch_exists(self, path: str) -> tuple[Stat | None, Watch]:
+        """The stat and a watch for the node's change or deletion; None and a watch for its creation."""
+        watch = Watch(path)
+        kinds = {wire.OK: WatchKind.DATA, wire.NO_NODE: WatchKind.EXIST}
+        try:
+            return await self._watch(wire.exists, watch, kinds), watch
+        except NoNode:
+            return None, watch
+
+    async def watch_children(self, path: str) -> tuple[list[str], Watch]:
+        """The sorted children and a watch for one coming or going, or the node's deletion. Raises NoNode."""
+        watch = Watch(path)
+        return await self._watch(wire.children, watch, {wire.OK: WatchKind.CHILD}), watch
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
+        """Make a node that anyone may read and write, as Kafka does without ACLs. Its parent must exist."""
+        await self._life.ask(wire.create(path, self._full(path), data, ephemeral=ephemeral))
+
+    async def ensure(self, path: str) -> None:
+        """Make the node and its parents, the chroot included, empty and persistent, where they are missing."""
+        if await self.exists(path) is not None:
+            return
+        names = self._full(path).strip("/").split("/")
+        refusal: ZooKeeperError | None = None
+        for depth in range(1, len(names) + 1):
+            full = "/" + "/".join(names[:depth])
+            try:
+                await self._life.ask(wire.create(path, full, b"", ephemeral=False))
+            except NodeExists:
+                refusal = None
+            except ZooKeeperError as error:
+                # A parent above us may be there and closed to us; what it holds decides.
+                refusal = refusal or error
+            else:
+                refusal = None
+        if refusal:
+            raise refusal
+
+    async def set(self, path: str, data: bytes, version: int) -> Stat:
+        """Replace the content if the node's version is `version` (-1: any)."""
+        return await self._life.ask(wire.set_data(path, self._full(path), data, version))
+
+    async def delete(self, path: str, version: int) -> None:
+        """Remove the node if its version is `version` (-1: any)."""
+        await self._life.ask(wire.delete(path, self._full(path), version))
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        """All operations or none: per operation the new stat of a SetData, else None. Raises MultiFailed."""
+        if not operations:
+            return []
+        return await self._life.ask(wire.multi(operations, self._full))
+
+    async def sync(self, path: str = "/") -> None:
+        """Reads asked for after this see at least what the leader had when it was answered."""
+        await self._life.ask(wire.sync(path, self._full(path)))
+
+    def _full(self, path: str) -> str:
+        try:
+            return self._connect.full(path)
+        except ValueError as error:
+            raise ZooKeeperError(path, str(error)) from None
+
+    async def _watch(self, ask: _Watching[R], watch: Watch, kinds: Mapping[int, WatchKind]) -> R:
+        full = self._full(watch.path)
+        try:
+            return await self._life.ask(ask(watch.path, full, watch=True), Arming(watch, full, kinds))
+        except asyncio.CancelledError:
+            watch.cancel()  # the reply may have armed it just before
+            raise

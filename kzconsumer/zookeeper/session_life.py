@@ -1,0 +1,265 @@
+"""One ZooKeeper session over its successive connections: established, kept, restored, ended.
+
+Owns the connection, the session's id, its last zxid, the lease, and the calls that wait for a connection. Used by
+`session.py` alone, which puts the operations on top. One background task does all of it; nothing is ever sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import anyio
+import structlog
+
+from kzconsumer import clock
+from kzconsumer.errors import ConnectionLost, ProtocolError, SessionExpired
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
+from kzconsumer.zookeeper.link import Link
+from kzconsumer.zookeeper.session_calls import Arming, Asked, Own
+from kzconsumer.zookeeper.watch import WatchTable, run_callback
+
+log = structlog.get_logger("kzconsumer.zookeeper")
+
+R = TypeVar("R")
+PAUSE = 0.05, 1.0
+"""Seconds between rounds over the hosts, first and longest; each is shortened by up to half, at random."""
+MIN_ATTEMPT = 0.5
+"""Seconds a host is given at least to answer the handshake."""
+
+
+class SessionState(enum.Enum):
+    """What listeners are told. EXPIRED and CLOSED are the end."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+class SessionLife:
+    """See the module. `run` is the background task; `ask` the way in for every request."""
+
+    def __init__(self, connect: ConnectString, timeout: float) -> None:
+        self.connect = connect
+        self.timeout = timeout
+        self.id = 0
+        self.state = SessionState.SUSPENDED
+        self.watches = WatchTable()
+        self.listeners: list[Callable[[SessionState], None]] = []
+        self.changed = asyncio.Event()
+        """Set, and replaced, when the state changes and when the lease is renewed."""
+        self._password = bytes(16)
+        self._zxid = 0
+        self._restoring = 0  # SetWatches without reply: until they are through, _zxid stays where they start from
+        self._heartbeat = Heartbeat()
+        self._link: Link | None = None
+        self._waiting: dict[Asked[Any], None] = {}
+        self._closing = False
+        self._over = ""
+        self._pause = 0.0
+
+    def __repr__(self) -> str:
+        return f"<SessionLife {self.name} {self.state.value} {self._link} {self.watches} {self._heartbeat}>"
+
+    @property
+    def name(self) -> str:
+        """The session's id as ZooKeeper's own logs write it."""
+        return f"{self.id & 0xFFFFFFFFFFFFFFFF:#x}"
+
+    @property
+    def over(self) -> bool:
+        return bool(self._over)
+
+    @property
+    def safe_until(self) -> float:
+        return 0.0 if self._over else self._heartbeat.safe_until(_now())
+
+    def check(self) -> None:
+        """Raises SessionExpired after the end."""
+        if self._over:
+            raise SessionExpired(self._over)
+
+    async def ask(self, request: wire.Request[R], arming: Arming | None = None) -> R:
+        """The reply. Sent in the order of calls; waits for a connection if there is none, and leaves when cancelled.
+
+        Raises ConnectionLost (sent, no reply), SessionExpired, and what the server refused with.
+        """
+        self.check()
+        if self._closing:
+            raise SessionExpired("the session is being closed")
+        return await self._ask(Asked(request, self._loss, arming, self.watches))
+
+    async def close(self) -> None:
+        """Tell the server, so that our ephemerals go at once; again on a new connection: closing twice is harmless."""
+        self._closing = True
+        # The end comes while the reply is read: the server's FIN behind it must not look like a loss.
+        closing = wire.close_session(lambda: self.end(SessionState.CLOSED, "closed"))
+        while self.id and not self._over:
+            try:
+                await self._ask(Asked(closing, self._loss))
+            except ConnectionLost:
+                continue
+            except SessionExpired:
+                return
+
+    def end(self, state: SessionState, reason: str) -> None:
+        """Nothing of this session runs after this; whoever waits for something is told. Idempotent."""
+        if self._over:
+            return
+        self._over = f"session {self.name}: {reason}"
+        if self._link:
+            self._link.abort(reason)
+        for call in list(self._waiting):
+            call.lost(reason)
+        self._waiting.clear()
+        self.watches.end(self._over)
+        self._tell(state)
+
+    async def run(self) -> None:
+        """Connect and serve until the session is over. Ends without an exception unless cancelled."""
+        try:
+            while not self._over:
+                link = await self._connect()
+                await self._serve(link)
+                self._heartbeat.detach()
+                if not self._over:
+                    log.warning("connection lost", host=link.where, session=self.name, reason=link.lost.result())
+                    self._tell(SessionState.SUSPENDED)
+        except SessionExpired as error:
+            if not self._closing:
+                log.warning("session expired", session=self.name)
+            self.end(SessionState.CLOSED if self._closing else SessionState.EXPIRED, str(error))
+        except Exception as error:
+            log.exception("session failed", session=self.name)
+            self.end(SessionState.EXPIRED, f"failed: {error!r}")
+
+    async def _ask(self, call: Asked[R]) -> R:
+        if self._link and not self._link.lost.done():
+            self._link.send(call.request.body, call)
+        else:
+            self._waiting[call] = None
+        try:
+            return await call.outcome
+        finally:
+            self._waiting.pop(call, None)
+
+    async def _connect(self) -> Link:
+        warned = False
+        while True:
+            await anyio.sleep(self._pause * random.uniform(0.5, 1))
+            # Back to no pause when a sync is answered: a server that takes us and drops us is a failing one too.
+            self._pause = min(max(self._pause * 2, PAUSE[0]), PAUSE[1])
+            reasons = []
+            for host, port in self._order():
+                sent = _now()
+                try:
+                    link, answer = await Link.open(
+                        host,
+                        port,
+                        wire.handshake(self.id, self._password, self.timeout, self._zxid),
+                        timeout=max(self.timeout / 3 / len(self.connect.hosts), MIN_ATTEMPT),
+                        on_event=self._event,
+                        on_zxid=self._seen,
+                    )
+                except (ConnectionLost, ProtocolError) as error:
+                    log.debug("connection refused", reason=str(error))
+                    reasons.append(str(error))
+                    continue
+                if answer.session_id and answer.timeout > 0:
+                    self._attach(link, answer, sent)
+                    return link
+                link.abort("the server does not know the session")
+                if self.id:
+                    raise SessionExpired("expired")
+                reasons.append(f"{link.where}: no session given")
+            if not warned:
+                log.warning("no ZooKeeper server answers", hosts=str(self.connect), reasons=reasons)
+                warned = True
+
+    def _order(self) -> list[tuple[str, int]]:
+        hosts = random.sample(self.connect.hosts, len(self.connect.hosts))
+        return sorted(hosts, key=lambda host: self._link is not None and self._link.host == host)  # the lost one last
+
+    def _attach(self, link: Link, answer: wire.Established, sent: Instant) -> None:
+        again = self.id != 0
+        self.id, self._password, self.timeout = answer.session_id, answer.password, answer.timeout
+        self._heartbeat.attach(sent, _now(), self.timeout)
+        self._link = link
+        if link.lost.done():
+            return
+        log.info("connected", host=link.where, session=self.name, timeout=self.timeout, again=again)
+        # Watches before any request: the server keeps the order, so no reply overtakes a missed event.
+        chunks = list(self.watches.chunks(wire.WATCH_CHUNK))
+        self._restoring = len(chunks)
+        for chunk in chunks:
+            link.send(wire.set_watches(self._zxid, chunk), Own(self._restored), wire.SET_WATCHES_XID)
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting:
+            if not call.outcome.done():  # else given up just now
+                link.send(call.request.body, call)
+        self._tell(SessionState.CONNECTED)
+
+    async def _serve(self, link: Link) -> None:
+        while not link.lost.done():
+            match self._heartbeat.beat(_now()):
+                case Beat.SILENT:
+                    link.abort(f"no sync answered for {self.timeout / 3:.1f} s")
+                    return
+                case Beat.DOUBT:
+                    log.warning(
+                        "session doubtful", session=self.name, reason="the event loop was late or a clock jumped"
+                    )
+                    self._sync(link)
+                case Beat.SYNC:
+                    self._sync(link)
+                case Beat.WAIT:
+                    pass
+            await asyncio.wait([link.lost], timeout=self._heartbeat.interval)
+
+    def _sync(self, link: Link) -> None:
+        sent = _now()
+
+        def answered() -> None:
+            self._heartbeat.sync_answered(sent, _now())
+            self._pause = 0.0
+            self._changed()
+
+        self._heartbeat.sync_sent(sent)
+        link.send(wire.sync("/", "/").body, Own(answered))
+
+    def _loss(self, reason: str) -> ConnectionLost | SessionExpired:
+        return SessionExpired(self._over) if self._over else ConnectionLost(reason)
+
+    def _restored(self) -> None:
+        self._restoring -= 1
+
+    def _seen(self, zxid: int) -> None:
+        # A connection that breaks between two SetWatches must not hide events from the second.
+        if not self._restoring:
+            self._zxid = zxid
+
+    def _event(self, body: bytes) -> None:
+        if event := wire.event(body):
+            self.watches.fire(*event)
+
+    def _tell(self, state: SessionState) -> None:
+        if state is not self.state:
+            self.state = state
+            for listener in self.listeners:
+                run_callback(lambda listener=listener: listener(state))  # type: ignore[misc]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def _now() -> Instant:
+    return Instant(clock.now(), time.time())

@@ -1,0 +1,76 @@
+"""Topics and brokers as brokers register them. Reads only.
+
+Owns no state. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker addresses).
+"""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from kzconsumer.model import Broker
+from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+
+log = structlog.get_logger("kzconsumer.zookeeper")
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic that exists: its partitions, ascending, and the czxid that tells it from an earlier one of its name."""
+
+    partitions: tuple[int, ...]
+    incarnation: int
+
+
+class TopicRegistry:
+    """Reads of `/brokers` on one session."""
+
+    def __init__(self, session: ZooKeeperSession, watches: Watches) -> None:
+        self._session = session
+        self._watches = watches
+
+    async def topics(self, names: list[str]) -> dict[str, Topic]:
+        """The named topics that exist; any write to one, its creation and its deletion notify as `topic <name>`."""
+        nodes = await together([self._watches.data(paths.topic(name), f"topic {name}") for name in names])
+        found = {}
+        for name, node in zip(names, nodes, strict=True):
+            if node is not None:
+                try:
+                    found[name] = Topic(znodes.decode_topic(node.data), node.stat.czxid)
+                except ValueError as error:
+                    log.error("topic node unreadable", path=paths.topic(name), reason=str(error))
+        return found
+
+    async def all_topics(self) -> list[str]:
+        """Every topic's name; a new or deleted one notifies as `topics`."""
+        return await self._watches.children(paths.BROKER_TOPICS, "topics")
+
+    async def broker_ids(self) -> list[int]:
+        """The ids of the brokers that are up; a change notifies as `brokers`."""
+        return [int(name) for name in await self._watches.children(paths.BROKER_IDS, "brokers")]
+
+    async def brokers(self) -> list[Broker]:
+        """The brokers that are up and have a listener we can use."""
+        ids = [int(name) for name in await self._session.children(paths.BROKER_IDS)]
+        nodes = await together([self._session.find(paths.broker(number)) for number in ids])
+        found = []
+        for number, node in zip(ids, nodes, strict=True):
+            if node is None:
+                continue
+            try:
+                broker = znodes.decode_broker(number, node.data)
+            except (ValueError, KeyError) as error:
+                log.error("broker registration unreadable", path=paths.broker(number), reason=str(error))
+                continue
+            if broker is None:
+                log.warning("broker has no PLAINTEXT listener", broker=number)
+            else:
+                found.append(broker)
+        return found
+
+    async def cluster_id(self) -> str:
+        """The cluster's own id; empty before 0.10.1, which wrote none."""
+        node = await self._session.find(paths.CLUSTER_ID)
+        return str(msgspec.json.decode(node.data).get("id", "")) if node else ""

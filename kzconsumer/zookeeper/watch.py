@@ -1,0 +1,151 @@
+"""One-shot watches: who waits for which event of which node, and what a new connection must arm again.
+
+WatchTable owns the armed watches of one session; only the session's replies and events write to it. Callbacks run
+inside the reading of the event, so before any reply that shows the change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Iterator
+
+import structlog
+
+from kzconsumer.errors import SessionExpired
+
+log = structlog.get_logger("kzconsumer.zookeeper")
+
+
+class WatchKind(enum.Enum):
+    """Which of the server's lists a watch is on: what was true when it was set decides, not which call set it."""
+
+    DATA = "data"
+    """A node that is there: fires on change and deletion."""
+    EXIST = "exist"
+    """A node that is not there: fires on creation."""
+    CHILD = "child"
+    """A node's children: fires when one comes or goes, and on the node's deletion."""
+
+
+class EventType(enum.IntEnum):
+    """`org.apache.zookeeper.Watcher.Event.EventType` (3.8)."""
+
+    CREATED = 1
+    DELETED = 2
+    DATA_CHANGED = 3
+    CHILDREN_CHANGED = 4
+
+
+FIRES = {
+    EventType.CREATED: (WatchKind.EXIST, WatchKind.DATA),
+    EventType.DELETED: (WatchKind.DATA, WatchKind.EXIST, WatchKind.CHILD),
+    EventType.DATA_CHANGED: (WatchKind.DATA, WatchKind.EXIST),
+    EventType.CHILDREN_CHANGED: (WatchKind.CHILD,),
+}
+
+
+class Watch:
+    """One event to come. It survives reconnects (an event missed meanwhile fires then), not the session."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.fired = False
+        self._callbacks: list[Callable[[], None]] = []
+        self._over = asyncio.Event()
+        self._ended: str | None = None
+        self._forget: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        state = "fired" if self.fired else "ended" if self._over.is_set() else "armed" if self._forget else "unset"
+        return f"<Watch {self.path} {state}>"
+
+    def add_callback(self, callback: Callable[[], None]) -> None:
+        """Call it once, synchronously, when the event comes; now if it has come. Never on cancel or session end."""
+        if self.fired:
+            run_callback(callback)
+        elif not self._over.is_set():
+            self._callbacks.append(callback)
+
+    async def wait(self) -> None:
+        """Until the event. Raises SessionExpired when the session ends first; a cancelled watch waits for ever."""
+        await self._over.wait()
+        if self._ended is not None:
+            raise SessionExpired(self._ended)
+
+    def cancel(self) -> None:
+        """Forget the watch here; the server's event, if one comes, then meets nobody."""
+        self._callbacks.clear()
+        if self._forget:
+            self._forget()
+            self._forget = None
+
+    def _fire(self) -> None:
+        self.fired = True
+        self._forget = None
+        self._over.set()
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            run_callback(callback)
+
+    def _end(self, reason: str) -> None:
+        self._ended = reason
+        self._forget = None
+        self._callbacks.clear()
+        self._over.set()
+
+
+class WatchTable:
+    """The armed watches of one session, by the server's path."""
+
+    def __init__(self) -> None:
+        self._armed: dict[WatchKind, dict[str, set[Watch]]] = {kind: {} for kind in WatchKind}
+
+    def __repr__(self) -> str:
+        return "<WatchTable " + " ".join(f"{kind.value}={len(paths)}" for kind, paths in self._armed.items()) + ">"
+
+    def arm(self, kind: WatchKind, path: str, watch: Watch) -> None:
+        self._armed[kind].setdefault(path, set()).add(watch)
+        watch._forget = lambda: self._discard(kind, path, watch)
+
+    def fire(self, event: EventType, path: str) -> None:
+        # All watches leave the table before the first callback, which may look at it or cancel others.
+        for watch in [watch for kind in FIRES[event] for watch in self._armed[kind].pop(path, ())]:
+            watch._fire()
+
+    def end(self, reason: str) -> None:
+        """The session is over: everyone who waits is told so."""
+        watches = [watch for paths in self._armed.values() for armed in paths.values() for watch in armed]
+        for paths in self._armed.values():
+            paths.clear()
+        for watch in watches:
+            watch._end(reason)
+
+    def chunks(self, limit: int) -> Iterator[dict[WatchKind, list[str]]]:
+        """Every armed path once per kind, in groups of at most `limit` bytes of paths (but one path at least)."""
+        chunk: dict[WatchKind, list[str]] = {kind: [] for kind in WatchKind}
+        size = 0
+        for kind, paths in self._armed.items():
+            for path in paths:
+                cost = len(path.encode()) + 4
+                if size and size + cost > limit:
+                    yield chunk
+                    chunk, size = {kind: [] for kind in WatchKind}, 0
+                chunk[kind].append(path)
+                size += cost
+        if size:
+            yield chunk
+
+    def _discard(self, kind: WatchKind, path: str, watch: Watch) -> None:
+        armed = self._armed[kind].get(path, set())
+        armed.discard(watch)
+        if not armed:
+            self._armed[kind].pop(path, None)
+
+
+def run_callback(callback: Callable[[], None]) -> None:
+    """Callbacks may not raise: one that does is a bug of its own, and no reason to lose the connection over."""
+    try:
+        callback()
+    except Exception:
+        log.exception("callback failed", callback=repr(callback))

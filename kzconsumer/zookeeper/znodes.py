@@ -1,0 +1,137 @@
+"""What znodes hold: the bytes brokers and members write, to values and back.
+
+Pure. Readers take what any broker from 0.8.2 to 3.9 and any original consumer writes; writers produce the original's
+form exactly, but for fields the original ignores. A reader raises ValueError with the reason; callers add the path.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from kzconsumer.model import Broker
+
+WHITE_LIST = "white_list"
+BLACK_LIST = "black_list"
+STATIC = "static"
+
+# As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
+ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a member says of itself in `ids/<consumer>`: topic (or one pattern) -> number of streams."""
+
+    pattern: str
+    subscription: dict[str, int]
+    ours: bool
+
+
+def encode_registration(subscription: dict[str, int], timestamp_ms: int, version: str) -> bytes:
+    """The original's JSON with one field of ours: the original reads `pattern` and `subscription` only."""
+    return msgspec.json.encode(
+        {
+            "version": 1,
+            "subscription": subscription,
+            "pattern": STATIC,
+            "timestamp": str(timestamp_ms),
+            "kzconsumer": version,
+        }
+    )
+
+
+def decode_registration(data: bytes) -> Registration:
+    """Reads any member's registration; 1.1.x retries with doubled backslashes, for 0.8 writers, and so do we."""
+    try:
+        fields = _json_object(data)
+    except ValueError:
+        fields = _json_object(data.replace(b"\\", b"\\\\"))
+    subscription = fields.get("subscription")
+    pattern = fields.get("pattern")
+    if not isinstance(subscription, dict) or not isinstance(pattern, str):
+        raise ValueError("no pattern or no subscription")
+    for topic, streams in subscription.items():
+        if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
+            raise ValueError(f"{streams!r} is not a number of streams (for {topic!r})")
+    if pattern not in (WHITE_LIST, BLACK_LIST):
+        pattern = STATIC  # as the original reads any other word
+    elif not subscription:
+        raise ValueError(f"a {pattern} without a pattern")
+    return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)
+
+
+def decode_broker(broker_id: int, data: bytes, protocol: str = "PLAINTEXT") -> Broker | None:
+    """A broker's address for one security protocol, from registrations v1 to v5; None where it has no such listener."""
+    fields = _json_object(data)
+    endpoints = fields.get("endpoints")
+    if not isinstance(endpoints, list):  # version 1: 0.8
+        return Broker(broker_id, str(fields["host"]), int(fields["port"]))
+    protocols = fields.get("listener_security_protocol_map")
+    for endpoint in endpoints:
+        match = ENDPOINT.fullmatch(str(endpoint))
+        if match and (protocols or {}).get(match["listener"], match["listener"]) == protocol:
+            # An empty host means all interfaces: the registration's own host field says which name to use.
+            return Broker(broker_id, match["host"] or str(fields.get("host") or ""), int(match["port"]))
+    return None
+
+
+def decode_topic(data: bytes) -> tuple[int, ...]:
+    """The partition numbers of a topic, ascending, from `/brokers/topics/<topic>` versions 1 to 3."""
+    partitions = _json_object(data).get("partitions")
+    if not isinstance(partitions, dict):
+        raise ValueError("no partitions")
+    return tuple(sorted(int(number) for number in partitions))
+
+
+def encode_offset(offset: int) -> bytes:
+    return b"%d" % offset
+
+
+def decode_offset(data: bytes) -> int:
+    """A stored offset: decimal text, the next record to be read."""
+    return int(data.decode("ascii").strip())
+
+
+class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `claims/<topic>/<partition>`; the node's *version* is the fence.
+
+    `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `plan` is the range in
+    flight of a replayable sink (none is written yet).
+    """
+
+    version: int
+    assignor: str
+    incarnation: str
+    epoch: int = 0
+    fingerprint: str = ""
+    plan: dict[str, Any] | None = None
+
+
+CLAIM_RECORD_VERSION = 1
+
+
+def encode_claim_record(record: ClaimRecord) -> bytes:
+    return msgspec.json.encode(record)
+
+
+def decode_claim_record(data: bytes) -> ClaimRecord:
+    """Raises ValueError for a format this version does not know: such a partition must not be consumed."""
+    try:
+        record = msgspec.json.decode(data, type=ClaimRecord)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a claim record: {error}") from error
+    if record.version != CLAIM_RECORD_VERSION:
+        raise ValueError(f"claim record of format {record.version}, this version knows {CLAIM_RECORD_VERSION}")
+    return record
+
+
+def _json_object(data: bytes) -> dict[str, Any]:
+    try:
+        fields = msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ValueError("not a JSON object")
+    return fields

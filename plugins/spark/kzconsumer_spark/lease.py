@@ -1,0 +1,38 @@
+"""The worker's copy of the daemon's lease: until when it may write and publish.
+
+Owns the newest `safe_until`. The thread that reads the daemon's commands renews it, the thread that runs a batch asks.
+A courtesy that makes zombies rare: correctness rests on the names of the target, where the first writer wins.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kzconsumer import clock
+
+
+class LeaseLost(Exception):
+    """The lease ran out and was not renewed in time."""
+
+
+class Lease:
+    """`safe_until` is in seconds of `kzconsumer.clock`, the same clock on both sides of the pipe."""
+
+    def __init__(self, safe_until: float, patience: float = 30.0) -> None:
+        self._safe_until = safe_until
+        self._patience = patience
+        self._changed = threading.Condition()
+
+    def __repr__(self) -> str:
+        return f"Lease({self._safe_until - clock.now():+.1f} s)"
+
+    def renew(self, safe_until: float) -> None:
+        with self._changed:
+            self._safe_until = safe_until
+            self._changed.notify_all()
+
+    def require(self) -> None:
+        """Return when the lease holds, waiting up to `patience` seconds for its renewal. Raises LeaseLost."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: clock.now() < self._safe_until, self._patience):
+                raise LeaseLost(f"the lease ran out and was not renewed within {self._patience:.0f} s")

@@ -1,0 +1,104 @@
+"""What the daemon and its Spark worker say to each other: one JSON object a line, commands down, events up.
+
+Pure. `worker_process` (daemon) and `worker` use it. The two always come from the same installation, so there are no
+versions of these messages. Record data never goes this way, only the names of spool files.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kzconsumer.model import OffsetRange
+
+
+class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none)."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    incarnation: int
+    epoch: int
+    records: int
+    file: str | None
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.first, self.until)
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """The first command: how to build the session, what to do with batches, the number of the first one to come."""
+
+    scratch: str
+    master: str
+    conf: dict[str, str]
+    destination: Literal["parquet", "function"]
+    target: str
+    next_batch: int
+    safe_until: float
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """The daemon lives; `safe_until` (seconds of `kzconsumer.clock`) is the lease as it is now."""
+
+    safe_until: float
+
+
+class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """Make these ranges durable. Numbers go up by one; a number that failed may come again."""
+
+    number: int
+    ranges: tuple[SpooledRange, ...]
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Stop Spark and exit. Only sent between batches."""
+
+
+Command: TypeAlias = Start | Heartbeat | RunBatch | Stop
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The session is up and the query waits for its first batch."""
+
+    application: str
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """foreachBatch returned: the batch is durable. `published` and `present` count ranges by who put them there."""
+
+    number: int
+    rows: int
+    published: int
+    present: int
+    seconds: float
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log."""
+
+    number: int | None
+    error: str
+
+
+Event: TypeAlias = Ready | Done | Failed
+
+_commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+_events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(message: Command | Event) -> bytes:
+    """One line, newline included."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    return _commands.decode(line)
+
+
+def decode_event(line: bytes) -> Event:
+    return _events.decode(line)

@@ -1,0 +1,71 @@
+"""Directories that belong to one living process, and the removal of those whose process is gone.
+
+A `PrivateDirectory` owns `<parent>/<name>/` as long as it holds the lock on `<parent>/<name>.lock`; the kernel drops
+the lock with the process, also after a kill -9. The daemon keeps its scratch in one, the worker its staging. It will
+not touch anything that has no lock file beside it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+
+class PrivateDirectory:
+    """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        self._lock = -1
+        while self._lock < 0:
+            self.path = parent / uuid.uuid4().hex
+            self._lock = _locked(_lock_file(self.path), create=True)
+        self.path.mkdir(mode=0o700)
+
+    def __repr__(self) -> str:
+        return f"PrivateDirectory({self.path})"
+
+    def remove(self) -> None:
+        if self._lock >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            _lock_file(self.path).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = -1
+
+
+def sweep(parent: Path) -> int:
+    """Remove the directories under `parent` whose processes are gone; how many there were."""
+    removed = 0
+    for lock_file in sorted(parent.glob("*.lock")):
+        lock = _locked(lock_file, create=False)
+        if lock < 0:
+            continue
+        shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
+        lock_file.unlink(missing_ok=True)
+        os.close(lock)
+        removed += 1
+    return removed
+
+
+def _lock_file(directory: Path) -> Path:
+    return directory.with_name(f"{directory.name}.lock")
+
+
+def _locked(path: Path, *, create: bool) -> int:
+    """A descriptor that holds the lock on the file now called `path`, or -1 if somebody else has it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
+    except FileNotFoundError:
+        return -1
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A sweeper may have locked and removed the file between our open and our lock: then we hold a nameless one.
+        if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return -1

@@ -1,0 +1,206 @@
+"""The Spark sink as the daemon sees it: spool a batch, have the worker run it, try again, or say why not.
+
+Owns the scratch directory, the worker process and the batch numbers. An entry point of `kzconsumer.sinks`. The event
+loop never waits for py4j or the JVM, and a dead worker does not cost the membership. It never imports a Spark session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.sinks.function_reference import load_function
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.java import java_environment
+from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange, Start
+from kzconsumer_spark.options import WHERE, local_path, read_options
+from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
+
+_HEARTBEAT_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class SparkSink:
+    """Writes batches through Spark's foreachBatch, in a process of its own.
+
+    Options: `kzconsumer_spark.options.SparkOptions`. Entering starts Spark (about ten seconds) and raises ConfigError
+    for a target that is another group's, PluginError without Java, SinkFailed when Spark does not start. `write` raises
+    SinkFailed after the last attempt. When `write` is cancelled, the worker and its JVM are killed and gone before it
+    returns: what was not published by then will not be.
+    """
+
+    def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
+        self._options = read_options(options)
+        self._context = context
+        self._target: Target | None = None
+        if self._options.path is not None:
+            self._target = Target(local_path(self._options.path))
+        if self._options.function is not None:
+            load_function(self._options.function, f"{WHERE} function")
+        # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
+        self._next_batch = time.time_ns() // 1_000_000
+        self._worker: WorkerProcess | None = None
+        self._stack = AsyncExitStack()
+
+    def __repr__(self) -> str:
+        return f"SparkSink({self._options.destination}, {self._worker or 'no worker'}, next batch {self._next_batch})"
+
+    async def __aenter__(self) -> Self:
+        self._environment = _environment()
+        async with AsyncExitStack() as stack:
+            self._scratch = await anyio.to_thread.run_sync(self._prepare)
+            stack.push_async_callback(anyio.to_thread.run_sync, self._scratch.remove)
+            stack.push_async_callback(self._close_worker)
+            try:
+                await self._open_worker()
+            except WorkerDied as error:
+                raise SinkFailed(f"Spark did not start: {error}") from error
+            self._stack = stack.pop_all()
+        self._heartbeats = await anyio.create_task_group().__aenter__()
+        self._heartbeats.start_soon(self._send_heartbeats)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._worker is not None and kind is None:
+                await self._worker.stop()
+            self._heartbeats.cancel_scope.cancel()
+            await self._heartbeats.__aexit__(None, None, None)  # an error of the body is not the group's
+        finally:
+            with anyio.CancelScope(shield=True):  # each step of it is bounded
+                await self._stack.aclose()
+
+    async def write(self, batch: Batch) -> None:
+        if not batch.ranges or (self._target is None and not batch.records):
+            return
+        number = self._next_batch
+        self._next_batch += 1
+        ranges = await anyio.to_thread.run_sync(write_spool, self._spool, batch.ranges)
+        try:
+            await self._run(RunBatch(number=number, ranges=ranges))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_remove_files, ranges)
+
+    async def _run(self, batch: RunBatch) -> None:
+        backoff = self._options.retry_backoff
+        for attempt in range(1, self._options.attempts + 1):
+            reason = await self._attempt(batch)
+            if reason is None:
+                return
+            _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
+            if attempt < self._options.attempts:
+                await anyio.sleep(backoff)
+                backoff *= 2
+        ranges = ", ".join(str(part.range) for part in batch.ranges)
+        raise SinkFailed(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
+
+    async def _attempt(self, batch: RunBatch) -> str | None:
+        """Have the batch run once, by a new worker if the last one died; why it failed, or None."""
+        try:
+            worker = self._worker or await self._open_worker(batch.number)
+            await worker.send(batch)
+            event = await worker.receive()
+        except WorkerDied as error:
+            await self._close_worker()
+            return str(error)
+        except BaseException:
+            await self._close_worker()
+            raise
+        if isinstance(event, Done) and event.number == batch.number:
+            _log.debug("spark batch done", batch=event.number, rows=event.rows, seconds=round(event.seconds, 3))
+            return None
+        if isinstance(event, Failed):
+            return event.error
+        raise AssertionError(f"batch {batch.number} answered by {event!r}")
+
+    async def _open_worker(self, next_batch: int | None = None) -> WorkerProcess:
+        """Raises WorkerDied when Spark does not start in time."""
+        directory = Path(self._scratch.path, f"worker-{time.monotonic_ns()}")
+        start = Start(
+            scratch=str(directory),
+            master=self._options.master,
+            conf=dict(self._options.conf),
+            destination=self._options.destination,
+            target=str(self._target.path) if self._target else self._options.function or "",
+            next_batch=self._next_batch if next_batch is None else next_batch,
+            safe_until=finite(self._context.safe_until()),
+        )
+        began = time.monotonic()
+        try:
+            with anyio.fail_after(self._options.start_timeout):
+                self._worker = await WorkerProcess.open(start, self._environment)
+        except TimeoutError as error:
+            raise WorkerDied(f"Spark was not ready within {self._options.start_timeout:g} s") from error
+        _log.info(
+            "spark ready",
+            application=self._worker.application,
+            pid=self._worker.pid,
+            seconds=round(time.monotonic() - began, 1),
+            log=str(directory / "spark.log"),
+        )
+        return self._worker
+
+    async def _close_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.close()
+
+    async def _send_heartbeats(self) -> None:
+        while True:
+            if self._worker is not None:
+                # A dead worker is the next batch's business.
+                with contextlib.suppress(WorkerDied):
+                    await self._worker.heartbeat(self._context.safe_until())
+            await anyio.sleep(_HEARTBEAT_SECONDS)
+
+    def _prepare(self) -> PrivateDirectory:
+        if self._target is not None:
+            owner = Owner(cluster=self._context.cluster, group=self._context.group)
+            try:
+                self._target.claim(owner)
+            except (NotOurs, OSError) as error:
+                raise ConfigError([f"{WHERE} path: {error}"]) from error
+        parent = Path(self._options.scratch or tempfile.gettempdir()).absolute() / f"kzconsumer-spark-{os.getuid()}"
+        try:
+            sweep(parent)
+            scratch = PrivateDirectory(parent)
+        except OSError as error:
+            raise ConfigError([f"{WHERE} scratch: {error}"]) from error
+        self._spool = scratch.path / "spool"
+        self._spool.mkdir()
+        return scratch
+
+
+def _environment() -> dict[str, str]:
+    """The worker's environment: Spark's Python processes are this Python and import what this process can import."""
+    return java_environment(os.environ) | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+    }
+
+
+def _remove_files(ranges: tuple[SpooledRange, ...]) -> None:
+    for part in ranges:
+        if part.file is not None:
+            Path(part.file).unlink(missing_ok=True)

@@ -1,0 +1,144 @@
+"""The worker process: holds Spark for one daemon, runs the batches it is told, dies with it.
+
+Owns the Spark session and the JVM. Started by `worker_process` in a session of its own with the command pipe as
+standard input and the event pipe as standard output; what user code prints goes to the daemon's standard error, what
+the JVM says to `spark.log` in the scratch directory. It decides nothing: retries are the daemon's.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import BinaryIO
+
+from pyspark.sql import SparkSession
+
+from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_spark.destinations import Destination, FunctionDestination, ParquetDestination
+from kzconsumer_spark.lease import Lease
+from kzconsumer_spark.messages import (
+    Command,
+    Event,
+    Failed,
+    Heartbeat,
+    Ready,
+    RunBatch,
+    Start,
+    Stop,
+    decode_command,
+    encode,
+)
+from kzconsumer_spark.query import RangeQuery, first_line
+from kzconsumer_spark.session import build_session
+from kzconsumer_spark.target import Target
+
+LOG_NAME = "spark.log"
+
+
+def main() -> None:
+    commands, events = _take_pipes()
+    start = decode_command(commands.readline())
+    assert isinstance(start, Start)
+    Path(start.scratch).mkdir()
+    lease = Lease(start.safe_until)
+    inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(commands, lease, inbox), daemon=True).start()
+    try:
+        session = _with_log(start)
+        destination = _destination(start, session, lease)
+    except BaseException as error:
+        traceback.print_exc()
+        _say(events, Failed(number=None, error=first_line(error)))
+        raise SystemExit(1) from error
+    try:
+        _serve(start, session, destination, lease, inbox, events)
+        destination.close()
+        session.stop()
+    except BaseException:
+        # The JVM is gone, most likely: threads that still talk to it must not keep this process.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _serve(
+    start: Start,
+    session: SparkSession,
+    destination: Destination,
+    lease: Lease,
+    inbox: queue.SimpleQueue[Command],
+    events: BinaryIO,
+) -> None:
+    queries = 0
+    next_batch = start.next_batch
+    query = RangeQuery(session, destination, lease, Path(start.scratch) / "query-0", next_batch)
+    _say(events, Ready(application=session.sparkContext.applicationId))
+    while isinstance(batch := inbox.get(), RunBatch):
+        outcome = query.run(batch)
+        _say(events, outcome)
+        if isinstance(outcome, Failed):
+            query.stop()
+            queries += 1
+            query = RangeQuery(session, destination, lease, Path(start.scratch) / f"query-{queries}", batch.number)
+    query.stop()
+
+
+def _destination(start: Start, session: SparkSession, lease: Lease) -> Destination:
+    if start.destination == "parquet":
+        return ParquetDestination(session, Target(Path(start.target)), lease)
+    return FunctionDestination(session, load_function(start.target, "[sink.options] function"))
+
+
+def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command]) -> None:
+    """Take commands until the pipe ends, which is the daemon's end, however it came: then everything here ends too."""
+    for line in commands:
+        command = decode_command(line)
+        if isinstance(command, Heartbeat):
+            lease.renew(command.safe_until)
+        else:
+            inbox.put(command)
+            if isinstance(command, Stop):
+                return
+    # The JVM is in our process group, Python processes of Spark end with the JVM.
+    os.killpg(0, signal.SIGKILL)
+
+
+def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Keep the two pipes for ourselves: no child, no print and no JVM can read or write them."""
+    commands, events = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
+
+
+def _with_log(start: Start) -> SparkSession:
+    """Build the session with the JVM's output going to the log; ours goes where it went."""
+    kept = os.dup(2)
+    log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    try:
+        return build_session(start)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _say(events: BinaryIO, event: Event) -> None:
+    events.write(encode(event))
+    events.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The daemon's handle of one Spark worker process: start it, talk to it, end it and everything it started.
+
+Owns the process, its pipes and, in effect, its whole session of processes (Python driver, JVM, Spark's Python workers).
+The sink makes one, and another one after it died. It does not retry and knows no batches.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from kzconsumer import clock
+from kzconsumer_spark.messages import Command, Event, Failed, Heartbeat, Ready, Start, Stop, decode_event, encode
+
+_MAX_LINE = 1 << 20
+_STOP_SECONDS = 5.0
+_KILL_SECONDS = 5.0
+
+
+class WorkerDied(Exception):
+    """The worker process is gone, or its event pipe is; it is to be killed and replaced."""
+
+
+class WorkerProcess:
+    """A running worker. `close` must be called once; it is safe at any time and from a cancelled task."""
+
+    def __init__(self, process: anyio.abc.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._commands = process.stdin
+        self._events = BufferedByteReceiveStream(process.stdout)
+        self.application = ""
+
+    def __repr__(self) -> str:
+        return f"WorkerProcess(pid {self._process.pid}, {self.application or 'starting'})"
+
+    @property
+    def pid(self) -> int:
+        """Also the id of the session and process group that hold everything the worker started."""
+        return self._process.pid
+
+    @classmethod
+    async def open(cls, start: Start, environment: Mapping[str, str]) -> WorkerProcess:
+        """Start a worker and wait until Spark is ready, for ever. Raises WorkerDied with the reason."""
+        process = await anyio.open_process(
+            [sys.executable, "-m", "kzconsumer_spark.worker"],
+            stderr=None,
+            env=environment,
+            start_new_session=True,
+        )
+        worker = cls(process)
+        try:
+            await worker.send(start)
+            event = await worker.receive()
+            if not isinstance(event, Ready):
+                raise WorkerDied(event.error if isinstance(event, Failed) else f"unexpected {event!r}")
+            worker.application = event.application
+        except BaseException:
+            await worker.close()
+            raise
+        return worker
+
+    async def send(self, command: Command) -> None:
+        """Raises WorkerDied when the worker no longer reads its commands."""
+        try:
+            await self._commands.send(encode(command))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError) as error:
+            raise WorkerDied("the Spark worker process died") from error
+
+    async def heartbeat(self, safe_until: float) -> None:
+        await self.send(Heartbeat(finite(safe_until)))
+
+    async def receive(self) -> Event:
+        """The next event. Raises WorkerDied when there will be none."""
+        try:
+            line = await self._events.receive_until(b"\n", _MAX_LINE)
+        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            raise WorkerDied("the Spark worker process died") from error
+        return decode_event(line)
+
+    async def stop(self) -> None:
+        """Let Spark end in its own way within a few seconds, then `close`. Only between batches."""
+        with anyio.move_on_after(_STOP_SECONDS):
+            try:
+                await self.send(Stop())
+                await self._process.wait()
+            except WorkerDied:
+                pass
+        await self.close()
+
+    async def close(self) -> None:
+        """Kill everything in the worker's session and wait until it is gone: no write of it is under way after this."""
+        with anyio.move_on_after(2 * _KILL_SECONDS, shield=True):
+            await anyio.to_thread.run_sync(_end_session, self.pid)
+            await self._process.wait()
+            await self._process.aclose()
+
+
+def finite(safe_until: float) -> float:
+    """A lease without end, as one that JSON can say."""
+    return min(safe_until, clock.now() + 1e9) if not math.isnan(safe_until) else 0.0
+
+
+def _end_session(session: int) -> None:
+    """Kill every process of a session and wait until the kernel is done with them, within reason."""
+    deadline = time.monotonic() + _KILL_SECONDS
+    while _kill_session(session) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _kill_session(session: int) -> int:
+    """SIGKILL to every living process of a session; how many there were."""
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, _, of_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(of_session) == session and state not in "ZX":
+                found += 1
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,56 @@
+"""Fixtures every test may use, and hypothesis' two profiles.
+
+The servers are real. Each is started once, when the first test asks for it, and lives until the run ends. Where Java or
+the jars cannot be had, the tests that ask for servers fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.servers import Servers
+
+QUIET = [HealthCheck.too_slow]
+settings.register_profile("fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=QUIET)
+settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    """Everything that runs for this test run, and the means to run more: `servers.cluster(...)`."""
+    running = Servers(tmp_path_factory.mktemp("servers"))
+    yield running
+    running.kill()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(servers: Servers) -> ZooKeeperServer:
+    """The ZooKeeper all tests share (`.connect`, `.host`, `.port`, `.pid`): make a chroot, never stop it."""
+    return servers.zookeeper
+
+
+@pytest.fixture(scope="session")
+def cluster_of(servers: Servers) -> Callable[[str], Cluster]:
+    """`cluster_of("1.1.1")`: that version's shared cluster, one broker (`.connect` with its chroot, `.bootstrap`)."""
+    return servers.cluster_of
+
+
+@pytest.fixture(scope="session")
+def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
+    """The shared cluster of the newest version."""
+    return cluster_of("3.9.1")
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name of this test's own, good for a topic, a group or a chroot."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name)[:40].strip("-") + "-" + uuid.uuid4().hex[:8]

@@ -1,0 +1,205 @@
+"""Connections to real brokers of every version: what they agree on, and every version of every request we speak."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from kzconsumer.errors import ConnectionLost
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.protocol import error_codes
+from kzconsumer.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
+from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
+from kzconsumer.protocol.versions import FETCH, LIST_OFFSETS, METADATA, SPOKEN, Versions
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.servers import Servers
+
+ClusterOf = Callable[[str], Cluster]
+
+AGREED = {
+    "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0",
+    "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2",
+    "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5",
+    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 8",
+    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 8",
+}
+LIMIT = 20.0
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster) -> AsyncIterator[BrokerConnection]:
+    broker = cluster.brokers[1]
+    connection = await BrokerConnection.open(Broker(1, broker.host, broker.port), client_id="test", timeout=LIMIT)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+async def produce(cluster: Cluster, topic: str, values: dict[int, list[bytes]]) -> None:
+    """Each partition's values, and return when the broker has them; this also waits until it serves the topic."""
+    settings: dict[str, str | int | float | bool] = {"bootstrap.servers": cluster.bootstrap, "acks": "all"}
+    if cluster.version.startswith("0.8"):
+        settings |= {"api.version.request": False, "broker.version.fallback": "0.8.2.2"}
+    refused: list[object] = []
+
+    def delivered(error: object, _message: object) -> None:
+        if error is not None:
+            refused.append(error)
+
+    producer = Producer(settings)
+    for partition, each in values.items():
+        for value in each:
+            producer.produce(topic, value, partition=partition, on_delivery=delivered)
+    assert await asyncio.to_thread(producer.flush, 30.0) == 0
+    assert refused == []
+
+
+async def metadata_of(connection: BrokerConnection, topic: str, partitions: int) -> MetadataResponse:
+    """The broker's answer as soon as it knows all leaders."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        answer = await connection.call(MetadataRequest((topic,)), timeout=LIMIT)
+        known = answer.topics[topic].partitions.values()
+        if len(known) == partitions and all(partition.leader >= 0 for partition in known):
+            return answer
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.05)
+
+
+async def fetch(
+    connection: BrokerConnection, wanted: dict[TopicPartition, FetchPosition], isolation: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, FetchedPartition]:
+    """One fetch that waits for nothing; the answer by partition."""
+    request = FetchRequest(0, 0, 1 << 24, wanted, isolation)
+    answer = await connection.call(request, timeout=LIMIT)
+    assert answer.error == error_codes.NONE
+    return {part.topic_partition: part for part in answer.partitions}
+
+
+@pytest.mark.parametrize("version", AGREED)
+async def test_what_both_sides_agree_on(cluster_of: ClusterOf, version: str) -> None:
+    async with connected(cluster_of(version)) as connection:
+        assert str(connection.versions) == AGREED[version]
+
+
+def levels(versions: Versions, api_key: int) -> list[int]:
+    """Every version of a request that both sides speak."""
+    oldest, newest = versions.ranges[api_key]
+    return list(range(max(oldest, SPOKEN[api_key].oldest), min(newest, SPOKEN[api_key].newest) + 1))
+
+
+@pytest.mark.parametrize("version", AGREED)
+async def test_every_version_of_every_request(cluster_of: ClusterOf, version: str, unique: str) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2)
+    await produce(cluster, unique, {0: [b"value-%d" % number for number in range(3)], 1: [b"other"]})
+    async with connected(cluster) as connection:
+        agreed = connection.versions
+        for level in levels(agreed, METADATA):
+            connection.versions = Versions({METADATA: (level, level)})
+            await check_metadata(connection, level, unique)
+        for level in levels(agreed, LIST_OFFSETS):
+            connection.versions = Versions({LIST_OFFSETS: (level, level)})
+            await check_list_offsets(connection, level, unique)
+        for level in levels(agreed, FETCH):
+            connection.versions = Versions({FETCH: (level, level)})
+            await check_fetch(connection, level, unique)
+
+
+async def check_metadata(connection: BrokerConnection, level: int, topic: str) -> None:
+    metadata = await metadata_of(connection, topic, 2)
+    assert metadata.brokers == {1: connection.broker}, level
+    assert {each.leader for each in metadata.topics[topic].partitions.values()} == {1}, level
+    assert metadata.topics[topic].partitions[0].leader_epoch == (0 if level >= 7 else -1), level
+    absent = await connection.call(MetadataRequest((topic + "-not",)), timeout=LIMIT)
+    assert absent.topics[topic + "-not"].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
+    assert topic in (await connection.call(MetadataRequest(None), timeout=LIMIT)).topics, level
+    assert (await connection.call(MetadataRequest(()), timeout=LIMIT)).topics == {}, level
+
+
+async def check_list_offsets(connection: BrokerConnection, level: int, topic: str) -> None:
+    p0, p1, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic + "-not", 0)
+    earliest = await connection.call(ListOffsetsRequest({p0: EARLIEST, p1: EARLIEST}), timeout=LIMIT)
+    assert {where: each.offset for where, each in earliest.items()} == {p0: 0, p1: 0}, level
+    wanted = {p0: LATEST, p1: LATEST, missing: LATEST}
+    latest = await connection.call(ListOffsetsRequest(wanted, READ_COMMITTED), timeout=LIMIT)
+    assert {where: each.offset for where, each in latest.items()} == {p0: 3, p1: 1, missing: -1}, level
+    assert latest[missing].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
+    if level >= 1:
+        by_time = await connection.call(ListOffsetsRequest({p0: 1, p1: 1 << 60}), timeout=LIMIT)
+        assert by_time[p0].offset == 0, level
+        assert by_time[p0].timestamp > 1_500_000_000_000, level
+        assert by_time[p1].offset == -1, level
+
+
+async def check_fetch(connection: BrokerConnection, level: int, topic: str) -> None:
+    p0, p1, missing = TopicPartition(topic, 0), TopicPartition(topic, 1), TopicPartition(topic + "-not", 0)
+    wanted = {where: FetchPosition(offset, 1 << 20) for where, offset in ((p0, 1), (missing, 0), (p1, 7))}
+    for isolation in (READ_UNCOMMITTED, READ_COMMITTED):
+        fetched = await fetch(connection, wanted, isolation)
+        assert fetched.keys() == wanted.keys(), level
+        assert fetched[p0].error == error_codes.NONE, level
+        assert fetched[p0].high_watermark == 3, level
+        assert fetched[p0].log_start_offset == (0 if level >= 5 else -1), level
+        assert fetched[p0].aborted == (), level
+        assert b"value-2" in bytes(fetched[p0].records), level
+        assert fetched[p1].error == error_codes.OFFSET_OUT_OF_RANGE, level
+        assert fetched[missing].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
+        assert len(fetched[missing].records) == 0, level
+
+
+async def test_large_answers_and_many_calls_in_flight(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 4)
+    large = {number: bytes([65 + number]) * 400_000 for number in range(4)}
+    await produce(cluster, unique, {number: [value] for number, value in large.items()})
+    await produce(cluster, unique, {0: [b"small"]})
+    everything = {TopicPartition(unique, number): FetchPosition(0, 1 << 20) for number in range(4)}
+    little = {TopicPartition(unique, 0): FetchPosition(1, 1 << 20)}
+    async with connected(cluster) as connection:
+        answers = await asyncio.gather(*(fetch(connection, everything if turn % 2 else little) for turn in range(20)))
+        assert repr(connection).endswith("; 0 in flight>")
+    for fetched in answers[0::2]:
+        assert fetched.keys() == little.keys()
+        assert b"small" in bytes(fetched[TopicPartition(unique, 0)].records)
+        assert len(fetched[TopicPartition(unique, 0)].records) < 200
+    for fetched in answers[1::2]:
+        assert all(large[where.partition] in bytes(part.records) for where, part in fetched.items())
+        assert fetched.keys() == everything.keys()
+        assert all(part.records.readonly for part in fetched.values())
+
+
+async def test_a_stopped_and_a_killed_broker(servers: Servers, unique: str) -> None:
+    cluster = servers.cluster(unique)
+    await create_topic(cluster.connect, unique, 1)
+    await produce(cluster, unique, {0: [b"one"]})
+    long_poll = FetchRequest(60_000, 1, 1 << 20, {TopicPartition(unique, 0): FetchPosition(1, 1 << 20)})
+
+    async with connected(cluster) as connection:
+        # Without a fault the same call is answered.
+        await connection.call(MetadataRequest(()), timeout=2.0)
+        cluster.brokers[1].send_signal(signal.SIGSTOP)
+        with pytest.raises(ConnectionLost, match="no answer to Metadata within 2 s"):
+            await connection.call(MetadataRequest(()), timeout=2.0)
+        with pytest.raises(ConnectionLost, match="within 1 s"):
+            await BrokerConnection.open(connection.broker, client_id="test", timeout=1.0)
+        cluster.brokers[1].send_signal(signal.SIGCONT)
+
+    async with connected(cluster) as connection:
+        polls = [asyncio.ensure_future(connection.call(long_poll, timeout=60.0)) for _ in range(2)]
+        await asyncio.wait(polls, timeout=0.3)
+        assert not any(poll.done() for poll in polls)
+        cluster.brokers[1].kill()
+        outcomes = await asyncio.wait_for(asyncio.gather(*polls, return_exceptions=True), LIMIT)
+        assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
+        with pytest.raises(ConnectionLost, match="broker 1"):
+            await BrokerConnection.open(connection.broker, client_id="test", timeout=LIMIT)

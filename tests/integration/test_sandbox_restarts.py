@@ -1,0 +1,63 @@
+"""Servers of a sandbox can be stopped, killed and started again on their old port and data, under a running client."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kzconsumer.sandbox.readiness import ephemeral_nodes, known_brokers, led_partitions, zookeeper_serves
+from kzconsumer.sandbox.sandbox import Sandbox
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.processes import exists
+from tests.support.producing import Sent, produce
+
+
+@asynccontextmanager
+async def two_brokers(folder: Path) -> AsyncIterator[Sandbox]:
+    """A short session, so that a killed broker is soon forgotten."""
+    config = {"zookeeper.session.timeout.ms": 3000}
+    async with Sandbox(folder, "1.1.1", 2, heap="192m", config=config) as sandbox:
+        yield sandbox
+
+
+async def test_a_killed_broker_comes_back(tmp_path: Path, unique: str) -> None:
+    async with two_brokers(tmp_path) as sandbox:
+        await create_topic(sandbox.zookeeper_connect, unique, 2, replicas=2)
+        first, second = sandbox.brokers[1], sandbox.brokers[2]
+        before = first.pid
+        await sandbox.stop_broker(1, signal.SIGKILL)
+        assert known_brokers(first.host, first.port) is None
+        assert first.registered()  # what start_broker has to wait for
+        await sandbox.start_broker(1)
+        assert first.pid != before
+        assert known_brokers(first.host, first.port) is not None
+        assert known_brokers(second.host, second.port) is not None
+        sent = [Sent(partition, None, b"again") for partition in (0, 1)]
+        assert await asyncio.to_thread(produce, sandbox.bootstrap, "1.1.1", unique, sent) == [0, 0]
+
+
+async def test_zookeeper_comes_back_with_its_data(tmp_path: Path, unique: str) -> None:
+    async with two_brokers(tmp_path) as sandbox:
+        await create_topic(sandbox.zookeeper_connect, unique, 1)
+        zookeeper, broker = sandbox.zookeeper, sandbox.brokers[1]
+        await sandbox.stop_zookeeper(signal.SIGKILL)
+        assert not zookeeper_serves(zookeeper.host, zookeeper.port)
+        await sandbox.start_zookeeper()
+        assert "/k111/brokers/ids/1" in ephemeral_nodes(zookeeper.host, zookeeper.port)
+        assert led_partitions(broker.host, broker.port, unique) == {0}
+        await create_topic(sandbox.zookeeper_connect, unique + "-2", 1)
+
+
+async def test_all_is_gone_after_an_exception(tmp_path: Path) -> None:
+    pids: list[int] = []
+    try:
+        async with two_brokers(tmp_path) as sandbox:
+            pids = [sandbox.zookeeper.pid, *(broker.pid for broker in sandbox.brokers.values())]
+            raise LookupError
+    except LookupError:
+        pass
+    assert len(pids) == 3
+    assert not any(map(exists, pids))

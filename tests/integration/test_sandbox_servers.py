@@ -1,0 +1,56 @@
+"""Every pinned broker version starts, takes topics and records, and comes back on its port after a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kzconsumer.errors import NodeExists
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.readiness import known_brokers
+from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer.sandbox.versions import VERSIONS
+from tests.support.producing import Sent, compatibility, produce
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_version_takes_topics_and_records(
+    cluster_of: Callable[[str], Cluster], version: str, unique: str
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2, {"max.message.bytes": 100_000})
+    sent = [Sent(number % 2, b"k", b"value %d" % number) for number in range(20)]
+    offsets = await asyncio.to_thread(produce, cluster.bootstrap, version, unique, sent)
+    assert offsets == [number // 2 for number in range(20)]
+    assert known_brokers(cluster.brokers[1].host, cluster.brokers[1].port) == {1}
+    values = await asyncio.to_thread(_read, cluster, unique, 1, 10)
+    assert values == [record.value for record in sent if record.partition == 1]
+
+
+async def test_a_topic_is_created_once(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    with pytest.raises(Exception, match="exists") as caught:
+        await create_topic(cluster.connect, unique, 1)
+    assert isinstance(getattr(caught.value, "error", caught.value), NodeExists)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_partitions_are_added(cluster_of: Callable[[str], Cluster], version: str, unique: str) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 1)
+    await add_partitions(cluster.connect, unique, 3)
+    offsets = await asyncio.to_thread(produce, cluster.bootstrap, version, unique, [Sent(2, None, b"new")])
+    assert offsets == [0]
+
+
+def _read(cluster: Cluster, topic: str, partition: int, count: int) -> list[bytes | None]:
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", **compatibility(cluster.version)}
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=30)]
+    finally:
+        consumer.close()

@@ -1,0 +1,342 @@
+"""Our requests against kio's, byte for byte, and our reading of responses that kio wrote, at every version we speak."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib
+import io
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.protocol.api_versions import ApiVersionsRequest
+from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.protocol.frames import request_frame, response_body
+from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
+from kzconsumer.protocol.versions import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, SPOKEN, is_flexible
+
+ZERO = datetime.timedelta(0)
+
+int8s = st.integers(0, 1)
+int16s = st.integers(-(2**15), 2**15 - 1)
+int32s = st.integers(-(2**31), 2**31 - 1)
+int64s = st.integers(-(2**63), 2**63 - 1)
+millis = st.integers(0, 2**31 - 1)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
+partitions = st.builds(TopicPartition, names, int32s)
+byte_strings = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140))
+
+
+def versions_of(api_key: int) -> list[int]:
+    return list(range(SPOKEN[api_key].oldest, SPOKEN[api_key].newest + 1))
+
+
+def schema(api: str, version: int, side: str) -> Any:
+    return importlib.import_module(f"kio.schema.{api}.v{version}.{side}")
+
+
+def make(kind: Any, **values: object) -> Any:
+    """An entity of kio's, from those of `values` that it knows at its version."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in values.items() if name in known})
+
+
+def written(entity: Any) -> bytes:
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+def ms(value: int) -> datetime.timedelta:
+    return datetime.timedelta(milliseconds=value)
+
+
+@pytest.mark.parametrize("version", versions_of(FETCH))
+@given(data=st.data())
+def test_fetch_request(version: int, data: st.DataObject) -> None:
+    positions = data.draw(st.dictionaries(partitions, st.builds(FetchPosition, int64s, int32s), max_size=20))
+    wait, least, most, isolation = (data.draw(kind) for kind in (millis, int32s, int32s, int8s))
+    kio = schema("fetch", version, "request")
+    topics = tuple(
+        make(
+            kio.FetchTopic,
+            topic=topic,
+            partitions=tuple(
+                make(
+                    kio.FetchPartition,
+                    partition=each.partition,
+                    fetch_offset=positions[each].offset,
+                    partition_max_bytes=positions[each].max_bytes,
+                )
+                for each in run
+            ),
+        )
+        for topic, run in groupby(positions, key=lambda each: each.topic)
+    )
+    expected = make(
+        kio.FetchRequest,
+        replica_id=-1,
+        max_wait=ms(wait),
+        min_bytes=least,
+        max_bytes=most,
+        isolation_level=isolation,
+        topics=topics,
+        forgotten_topics_data=(),
+    )
+    assert FetchRequest(wait, least, most, positions, isolation).encode(version) == written(expected)
+
+
+@pytest.mark.parametrize("version", versions_of(FETCH))
+@given(data=st.data())
+def test_fetch_response(version: int, data: st.DataObject) -> None:
+    error, throttle = data.draw(errors), data.draw(millis)
+    aborted = st.lists(st.tuples(int64s, int64s), max_size=3)
+    parts = data.draw(
+        st.lists(
+            st.tuples(
+                partitions, errors, int64s, int64s, int64s, st.none() | aborted, int32s, st.none() | byte_strings
+            ),
+            max_size=8,
+        )
+    )
+    kio = schema("fetch", version, "response")
+    transaction = getattr(kio, "AbortedTransaction", None)
+    tagged = {}
+    if version >= 12 and data.draw(st.booleans()):
+        tagged = {"current_leader": kio.LeaderIdAndEpoch(leader_id=3, leader_epoch=data.draw(int32s))}
+    response = make(
+        kio.FetchResponse,
+        throttle_time=ms(throttle),
+        error_code=ErrorCode(error),
+        session_id=0,
+        responses=tuple(
+            make(
+                kio.FetchableTopicResponse,
+                topic=where.topic,
+                partitions=(
+                    make(
+                        kio.PartitionData,
+                        partition_index=where.partition,
+                        error_code=ErrorCode(code),
+                        high_watermark=high,
+                        last_stable_offset=stable,
+                        log_start_offset=start,
+                        aborted_transactions=None
+                        if gone is None
+                        else tuple(transaction and transaction(producer_id=p, first_offset=f) for p, f in gone),
+                        preferred_read_replica=replica,
+                        records=records,
+                        **tagged,
+                    ),
+                ),
+            )
+            for where, code, high, stable, start, gone, replica, records in parts
+        ),
+    )
+    body = written(response)
+    read = FetchRequest(0, 0, 0, {}).decode(version, memoryview(body))
+    assert read.error == (error if version >= 7 else 0)
+    assert read.throttle_ms == (throttle if version >= 1 else 0)
+    assert read.partitions == [
+        FetchedPartition(
+            where,
+            code,
+            high,
+            stable if version >= 4 else -1,
+            start if version >= 5 else -1,
+            tuple(gone or ()) if version >= 4 else (),
+            memoryview(records or b""),
+        )
+        for where, code, high, stable, start, gone, _, records in parts
+    ]
+    assert all(part.records.obj is body for part in read.partitions)
+
+
+@pytest.mark.parametrize("version", versions_of(METADATA))
+@given(topics=st.none() | st.lists(names, max_size=5))
+def test_metadata_request(version: int, topics: list[str] | None) -> None:
+    kio = schema("metadata", version, "request")
+    wanted = None if topics is None else tuple(kio.MetadataRequestTopic(name=name) for name in topics)
+    expected = make(
+        kio.MetadataRequest,
+        topics=() if wanted is None and version == 0 else wanted,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    assert MetadataRequest(None if topics is None else tuple(topics)).encode(version) == written(expected)
+
+
+@pytest.mark.parametrize("version", versions_of(METADATA))
+@given(data=st.data())
+def test_metadata_response(version: int, data: st.DataObject) -> None:
+    brokers = data.draw(st.lists(st.builds(Broker, int32s, names, int32s), max_size=4, unique_by=lambda each: each.id))
+    replicas = st.lists(int32s, max_size=3).map(tuple)
+    part = st.tuples(errors, int32s, int32s, replicas, replicas, replicas)
+    topics = data.draw(st.dictionaries(names, st.tuples(errors, st.dictionaries(int32s, part, max_size=4)), max_size=4))
+    kio = schema("metadata", version, "response")
+    response = make(
+        kio.MetadataResponse,
+        throttle_time=ZERO,
+        brokers=tuple(
+            make(kio.MetadataResponseBroker, node_id=b.id, host=b.host, port=b.port, rack=data.draw(st.none() | names))
+            for b in brokers
+        ),
+        cluster_id=data.draw(st.none() | names),
+        controller_id=data.draw(int32s),
+        topics=tuple(
+            make(
+                kio.MetadataResponseTopic,
+                error_code=ErrorCode(error),
+                name=name,
+                is_internal=data.draw(st.booleans()),
+                partitions=tuple(
+                    make(
+                        kio.MetadataResponsePartition,
+                        error_code=ErrorCode(code),
+                        partition_index=index,
+                        leader_id=leader,
+                        leader_epoch=epoch,
+                        replica_nodes=nodes,
+                        isr_nodes=isr,
+                        offline_replicas=offline,
+                    )
+                    for index, (code, leader, epoch, nodes, isr, offline) in parts.items()
+                ),
+            )
+            for name, (error, parts) in topics.items()
+        ),
+    )
+    read = MetadataRequest(None).decode(version, memoryview(written(response)))
+    assert read.brokers == {broker.id: broker for broker in brokers}
+    assert read.topics == {
+        name: TopicMetadata(
+            error,
+            {
+                index: PartitionMetadata(code, leader, epoch if version >= 7 else -1)
+                for index, (code, leader, epoch, *_) in parts.items()
+            },
+        )
+        for name, (error, parts) in topics.items()
+    }
+
+
+@pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
+@given(wanted=st.dictionaries(partitions, int64s, max_size=10), isolation=int8s)
+def test_list_offsets_request(version: int, wanted: dict[TopicPartition, int], isolation: int) -> None:
+    kio = schema("list_offsets", version, "request")
+    by_topic: dict[str, list[tuple[int, int]]] = {}
+    for (topic, partition), timestamp in wanted.items():
+        by_topic.setdefault(topic, []).append((partition, timestamp))
+    expected = make(
+        kio.ListOffsetsRequest,
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=tuple(
+            kio.ListOffsetsTopic(
+                name=topic,
+                partitions=tuple(kio.ListOffsetsPartition(partition_index=p, timestamp=t) for p, t in parts),
+            )
+            for topic, parts in by_topic.items()
+        ),
+    )
+    assert ListOffsetsRequest(wanted, isolation).encode(version) == written(expected)
+
+
+@pytest.mark.parametrize("version", versions_of(LIST_OFFSETS))
+@given(listed=st.dictionaries(partitions, st.tuples(errors, int64s, int64s), max_size=6), more=st.booleans())
+def test_list_offsets_response(version: int, listed: dict[TopicPartition, tuple[int, int, int]], more: bool) -> None:
+    kio = schema("list_offsets", version, "response")
+    response = make(
+        kio.ListOffsetsResponse,
+        throttle_time=ZERO,
+        topics=tuple(
+            kio.ListOffsetsTopicResponse(
+                name=where.topic,
+                partitions=(
+                    make(
+                        kio.ListOffsetsPartitionResponse,
+                        partition_index=where.partition,
+                        error_code=ErrorCode(code),
+                        old_style_offsets=(offset, 0) if more else (),
+                        timestamp=timestamp,
+                        offset=offset,
+                    ),
+                ),
+            )
+            for where, (code, offset, timestamp) in listed.items()
+        ),
+    )
+    read = ListOffsetsRequest({}).decode(version, memoryview(written(response)))
+    if version == 0:
+        assert read == {w: ListedOffset(code, offset if more else -1, -1) for w, (code, offset, _) in listed.items()}
+    else:
+        assert read == {w: ListedOffset(*values) for w, values in listed.items()}
+
+
+@given(error=errors, ranges=st.dictionaries(int16s, st.tuples(int16s, int16s), max_size=10))
+def test_api_versions(error: int, ranges: dict[int, tuple[int, int]]) -> None:
+    assert ApiVersionsRequest().encode(0) == written(schema("api_versions", 0, "request").ApiVersionsRequest())
+    kio = schema("api_versions", 0, "response")
+    response = kio.ApiVersionsResponse(
+        error_code=ErrorCode(error),
+        api_keys=tuple(
+            kio.ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in ranges.items()
+        ),
+    )
+    read = ApiVersionsRequest().decode(0, memoryview(written(response)))
+    assert (read.error, read.versions.ranges) == (error, ranges)
+
+
+@pytest.mark.parametrize(("api", "api_key"), [("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)])
+@given(client=names, body=st.binary(max_size=20), correlation=st.integers(0, 2**31 - 1))
+def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: int) -> None:
+    for version in versions_of(api_key):
+        request = schema(api, version, "request")
+        kind = getattr(request, f"{SPOKEN[api_key].name}Request").__header_schema__
+        header = make(
+            kind,
+            request_api_key=api_key,
+            request_api_version=version,
+            correlation_id=correlation,
+            client_id=client,
+        )
+        expected = written(header) + body
+        flexible = is_flexible(api_key, version)
+        frame = request_frame(api_key, version, correlation, client.encode(), body, flexible=flexible)
+        assert frame == len(expected).to_bytes(4, "big") + expected
+
+        response = schema(api, version, "response")
+        kind = getattr(response, f"{SPOKEN[api_key].name}Response").__header_schema__
+        answer = written(kind(correlation_id=correlation)) + body
+        assert response_body(memoryview(answer), correlation, flexible=flexible) == body
+
+
+def test_flexible_versions_are_those_of_the_schemas() -> None:
+    for api, api_key in (("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)):
+        for version in versions_of(api_key):
+            kind = getattr(schema(api, version, "request"), f"{SPOKEN[api_key].name}Request")
+            assert kind.__flexible__ == is_flexible(api_key, version)
+            assert kind.__api_key__ == api_key
+    assert schema("api_versions", 0, "request").ApiVersionsRequest.__api_key__ == API_VERSIONS
+
+
+@given(positions=st.dictionaries(partitions, st.builds(FetchPosition, int64s, int32s), max_size=6))
+def test_kio_reads_what_we_write(positions: dict[TopicPartition, FetchPosition]) -> None:
+    kio = schema("fetch", 12, "request")
+    body = FetchRequest(100, 1, 1000, positions).encode(12)
+    read = entity_reader(kio.FetchRequest)(body, 0)[0]
+    assert [
+        (TopicPartition(topic.topic, part.partition), FetchPosition(part.fetch_offset, part.partition_max_bytes))
+        for topic in read.topics
+        for part in topic.partitions
+    ] == list(positions.items())

@@ -1,0 +1,55 @@
+"""Whatever bytes a server sends, reading them ends in a value or in an error of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.errors import ConnectionLost, ProtocolError, ZooKeeperError
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.operations import Check, SetData
+
+REQUESTS: list[wire.Request[Any]] = [
+    wire.get("/a", "/c/a"),
+    wire.exists("/a", "/c/a"),
+    wire.children("/a", "/c/a"),
+    wire.create("/a", "/c/a", b"", ephemeral=True),
+    wire.set_data("/a", "/c/a", b"", 0),
+    wire.delete("/a", "/c/a", 0),
+    wire.sync("/a", "/c/a"),
+    wire.multi([Check("/a", 0), SetData("/b", b"", 1)], lambda path: "/c" + path),
+]
+
+# Small numbers, as lengths and counts are, hit more than evenly random bytes do.
+bodies = st.lists(
+    st.one_of(st.binary(max_size=8), st.integers(-2, 20).map(lambda number: number.to_bytes(4, "big", signed=True))),
+    max_size=30,
+).map(b"".join)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
+@given(body=bodies)
+def test_any_reply_is_read_or_refused(request_: wire.Request[Any], body: bytes) -> None:
+    try:
+        wire.result(request_, wire.Reply(1, 1, wire.OK, body))
+    except (ProtocolError, ZooKeeperError, ConnectionLost):
+        pass
+
+
+@given(body=bodies)
+def test_any_event_and_any_handshake_is_read_or_refused(body: bytes) -> None:
+    for read in (wire.event, wire.established, wire.reply):
+        try:
+            read(body)
+        except ProtocolError:
+            pass
+
+
+@given(code=st.integers(-(2**31), 2**31 - 1).filter(bool))
+def test_any_code_is_an_error_that_names_it_or_what_it_means(code: int) -> None:
+    with pytest.raises((ZooKeeperError, ConnectionLost)) as refused:
+        wire.result(REQUESTS[0], wire.Reply(1, 1, code, b""))
+    assert str(code) in str(refused.value) or code in (-101, -103, -110)

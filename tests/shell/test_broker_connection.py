@@ -1,0 +1,406 @@
+"""A connection against a peer that is no broker: every way in which bytes can come late, wrong or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, UnsupportedVersion
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.protocol.metadata import MetadataRequest
+
+VERSIONS = bytes.fromhex("0000 00000002 0002 0000 0001 0012 0000 0003")  # ListOffsets 0 to 1, ApiVersions 0 to 3
+T0 = TopicPartition("t", 0)
+REQUEST = ListOffsetsRequest({T0: -1})
+
+
+def listed(offset: int) -> bytes:
+    return bytes.fromhex("00000001 0001 74 00000001 00000000 0000 ffffffffffffffff") + offset.to_bytes(8, "big")
+
+
+class Peer:
+    """The other end of one connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.number = number
+
+    async def request(self) -> tuple[int, int]:
+        """(api key, correlation id) of the next request."""
+        frame = await self.reader.readexactly(int.from_bytes(await self.reader.readexactly(4), "big"))
+        return int.from_bytes(frame[:2], "big"), int.from_bytes(frame[4:8], "big")
+
+    def answer(self, correlation: int, body: bytes) -> None:
+        self.writer.write((4 + len(body)).to_bytes(4, "big") + correlation.to_bytes(4, "big") + body)
+
+    async def greet(self) -> None:
+        api_key, correlation = await self.request()
+        assert api_key == 18
+        self.answer(correlation, VERSIONS)
+
+
+@asynccontextmanager
+async def listening(serve: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Broker]:
+    """`serve` is called for each connection, which is closed when it returns; an error of it fails the test."""
+    tasks: list[asyncio.Task[None]] = []
+    connections = 0
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        connections += 1
+        try:
+            await serve(Peer(reader, writer, connections))
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    try:
+        yield Broker(7, "127.0.0.1", port)
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, BaseException) and not isinstance(
+                outcome, asyncio.CancelledError | asyncio.IncompleteReadError | ConnectionError
+            ):
+                raise outcome
+
+
+async def open_to(broker: Broker, timeout: float = 10.0) -> BrokerConnection:
+    return await BrokerConnection.open(broker, client_id="test", timeout=timeout)
+
+
+async def test_answers_reach_their_calls_in_order_however_they_are_cut() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        requests = [await peer.request() for _ in range(3)]
+        stream = b""
+        for number, (_, correlation) in enumerate(requests):
+            body = listed(number)
+            stream += (4 + len(body)).to_bytes(4, "big") + correlation.to_bytes(4, "big") + body
+        for at in range(0, len(stream), 5):
+            peer.writer.write(stream[at : at + 5])
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert repr(connection) == f"<BrokerConnection {broker}: ListOffsets 1; 0 in flight>"
+        answers = await asyncio.gather(*(connection.call(REQUEST, timeout=10) for _ in range(3)))
+        assert answers == [{T0: ListedOffset(0, number, -1)} for number in range(3)]
+        connection.close()
+        connection.close()
+        assert connection.closed
+        assert repr(connection).endswith("; closed by us>")
+        with pytest.raises(ConnectionLost, match="closed by us"):
+            await connection.call(REQUEST, timeout=10)
+
+
+async def test_a_request_the_peer_does_not_know_is_not_sent() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        assert await peer.request() == (2, 1)
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        with pytest.raises(UnsupportedVersion):
+            await connection.call(MetadataRequest(None), timeout=10)
+        with pytest.raises(ConnectionLost):
+            await connection.call(REQUEST, timeout=10)
+
+
+async def test_a_call_without_answer_in_time_ends_the_connection_and_all_calls() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        other = asyncio.ensure_future(connection.call(REQUEST, timeout=60))
+        with pytest.raises(ConnectionLost, match=r"no answer to ListOffsets within 0\.1 s"):
+            await connection.call(REQUEST, timeout=0.1)
+        with pytest.raises(ConnectionLost, match=r"within 0\.1 s"):
+            await other
+        assert connection.closed
+
+
+async def test_a_closing_peer_ends_all_calls() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        await peer.request()
+        await peer.request()
+        peer.writer.write(b"\0\0\0\x40\0\0")
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        outcomes = await asyncio.gather(
+            connection.call(REQUEST, timeout=10), connection.call(REQUEST, timeout=10), return_exceptions=True
+        )
+        assert [str(outcome) for outcome in outcomes] == [f"{broker}: closed by the broker"] * 2
+        assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
+        assert connection.closed
+
+
+async def test_a_cancelled_call_leaves_the_others_their_answers() -> None:
+    cancelled = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        for number in range(2):
+            _, correlation = await peer.request()
+            await cancelled.wait()
+            peer.answer(correlation, listed(number))
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        first = asyncio.ensure_future(connection.call(REQUEST, timeout=10))
+        second = asyncio.ensure_future(connection.call(REQUEST, timeout=10))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        cancelled.set()
+        assert await second == {T0: ListedOffset(0, 1, -1)}
+        connection.close()
+
+
+async def test_a_cancelled_call_whose_answer_never_comes_still_ends_the_connection() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        first = asyncio.ensure_future(connection.call(REQUEST, timeout=0.2))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
+            await connection.call(REQUEST, timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n", "a response of 1213486160 bytes"),
+        (b"\0\0\0\4\0\0\0\x63", "the answer to request 99 came where that to 1 was due"),
+        (b"\0\0\0\6\0\0\0\1\0\0", "malformed ListOffsets v1 response"),
+    ],
+)
+async def test_nonsense_is_a_protocol_error_for_the_call_it_hit_and_a_lost_connection_for_the_others(
+    data: bytes, why: str
+) -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        await peer.request()
+        await peer.request()
+        peer.writer.write(data)
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        first, second = await asyncio.gather(
+            connection.call(REQUEST, timeout=10), connection.call(REQUEST, timeout=10), return_exceptions=True
+        )
+        assert isinstance(first, ProtocolError)
+        assert str(first).startswith(f"{broker}: {why}")
+        assert isinstance(second, ConnectionLost)
+        assert connection.closed
+
+
+async def test_an_answer_to_no_request_ends_the_connection() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        _, correlation = await peer.request()
+        body = listed(3)
+        answer = (4 + len(body)).to_bytes(4, "big") + correlation.to_bytes(4, "big") + body
+        peer.writer.write(answer + answer)
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert await connection.call(REQUEST, timeout=10) == {T0: ListedOffset(0, 3, -1)}
+        with pytest.raises(ConnectionLost, match="an answer to no request"):
+            await connection.call(REQUEST, timeout=10)
+        assert connection.closed
+
+
+async def test_a_peer_that_hangs_up_once_is_not_taken_for_an_old_broker() -> None:
+    async def serve(peer: Peer) -> None:
+        if peer.number == 1:
+            await peer.request()
+            return
+        await peer.greet()
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert str(connection.versions) == "ListOffsets 1"
+        connection.close()
+
+
+async def test_a_peer_that_hangs_up_twice_and_then_answers_is_an_old_broker() -> None:
+    async def serve(peer: Peer) -> None:
+        api_key, correlation = await peer.request()
+        if peer.number <= 2:
+            assert api_key == 18
+            return
+        assert api_key == 2
+        peer.answer(correlation, b"\0\0\0\0")
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        assert str(connection.versions) == "Fetch 0, ListOffsets 0, Metadata 0"
+        connection.close()
+
+
+async def test_a_peer_that_always_hangs_up_is_no_broker() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.request()
+
+    async with listening(serve) as broker:
+        with pytest.raises(ConnectionLost, match="on ApiVersions too"):
+            await open_to(broker)
+
+
+async def test_a_silent_peer_is_given_up_in_time() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
+            await open_to(broker, timeout=0.2)
+
+
+async def test_a_peer_that_refuses_to_name_its_versions() -> None:
+    async def serve(peer: Peer) -> None:
+        _, correlation = await peer.request()
+        peer.answer(correlation, bytes.fromhex("0023 00000000"))
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        with pytest.raises(BrokerError, match=r"ApiVersions: UNSUPPORTED_VERSION \(35\)"):
+            await open_to(broker)
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 1), ("127.0.0.1", 70000), ("a" * 70, 9092), ("", -1)])
+async def test_where_nobody_listens(host: str, port: int) -> None:
+    with pytest.raises(ConnectionLost, match="broker 7"):
+        await open_to(Broker(7, host, port))
+
+
+async def test_a_cancelled_opening_closes_its_socket() -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.request()
+        asked.set()
+        with suppress(ConnectionError):
+            await peer.reader.read()
+        ended.set()
+
+    async with listening(serve) as broker:
+        opening = asyncio.ensure_future(open_to(broker, timeout=60))
+        await asyncio.wait_for(asked.wait(), 10)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.wait_for(ended.wait(), 10)
+
+
+async def greet_and_wait(peer: Peer) -> None:
+    await peer.greet()
+    await peer.reader.read()
+
+
+async def test_callers_at_the_same_time_share_one_attempt() -> None:
+    async with listening(greet_and_wait) as broker, Brokers(client_id="test", timeout=10) as brokers:
+        first, second, other = await asyncio.gather(
+            brokers.connection(broker), brokers.connection(broker), brokers.connection(broker, "fetch")
+        )
+        assert first is second
+        assert first is not other
+        assert await brokers.connection(broker) is first
+        assert repr(brokers) == "<Brokers 2 connections, 0 opening>"
+    assert first.closed
+    assert other.closed
+    with pytest.raises(ConnectionLost, match="connections are closed"):
+        await brokers.connection(broker)
+
+
+async def test_a_failed_attempt_fails_all_who_wait_and_the_next_one_starts_afresh() -> None:
+    async def serve(peer: Peer) -> None:
+        if peer.number > 3:
+            await greet_and_wait(peer)
+
+    async with listening(serve) as broker, Brokers(client_id="test", timeout=10) as brokers:
+        outcomes = await asyncio.gather(brokers.connection(broker), brokers.connection(broker), return_exceptions=True)
+        assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
+        assert not (await brokers.connection(broker)).closed
+
+
+async def test_a_cancelled_caller_does_not_fail_the_others() -> None:
+    async with listening(greet_and_wait) as broker, Brokers(client_id="test", timeout=10) as brokers:
+        first = asyncio.ensure_future(brokers.connection(broker))
+        second = asyncio.ensure_future(brokers.connection(broker))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert not (await second).closed
+
+
+async def test_dropped_and_lost_connections_are_opened_anew() -> None:
+    async with listening(greet_and_wait) as broker, Brokers(client_id="test", timeout=10) as brokers:
+        first = await brokers.connection(broker)
+        brokers.drop(first)
+        assert first.closed
+        second = await brokers.connection(broker)
+        second.close()
+        third = await brokers.connection(broker)
+        brokers.drop(first)
+        assert not third.closed
+        assert await brokers.connection(broker) is third
+
+
+async def test_a_broker_that_moved_is_followed() -> None:
+    async with (
+        listening(greet_and_wait) as here,
+        listening(greet_and_wait) as there,
+        Brokers(client_id="test", timeout=10) as brokers,
+    ):
+        first = await brokers.connection(here)
+        second = await brokers.connection(there)
+        assert first.closed
+        assert second.broker == there
+        assert repr(brokers) == "<Brokers 1 connections, 0 opening>"
+
+
+async def test_leaving_ends_attempts_and_their_waiters() -> None:
+    async def serve(peer: Peer) -> None:
+        await peer.reader.read()
+
+    async with listening(serve) as broker:
+        async with Brokers(client_id="test", timeout=60) as brokers:
+            waiting = asyncio.ensure_future(brokers.connection(broker))
+            await asyncio.sleep(0.05)
+        with pytest.raises(ConnectionLost, match="connections are closed"):
+            await waiting
+
+
+async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
+    with pytest.raises(ValueError, match="mine"):
+        async with Brokers(client_id="test", timeout=10):
+            raise ValueError("mine")

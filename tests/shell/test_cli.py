@@ -1,0 +1,157 @@
+"""The command: exit statuses, one line for each fault and never a traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.main import told
+from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
+
+GOOD = """
+[zookeeper]
+connect = "127.0.0.1:2181"
+[group]
+id = "orders"
+[subscription]
+topics = { orders = 1 }
+[sink]
+plugin = "jsonlines"
+"""
+
+
+def kzconsumer(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kzconsumer", *words], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "group.toml"
+
+
+@pytest.mark.parametrize("verb", [["--config"], ["run", "--config"], ["check-config"], ["check-config", "--config"]])
+def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[str]) -> None:
+    file.write_text(GOOD.replace("id =", "idd =").replace('connect = "127.0.0.1:2181"', "connect = 2181"))
+    done = kzconsumer(*verb, str(file))
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"kzconsumer: {file}: [zookeeper] connect: 2181 is not a list of hosts such as "
+        '"zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"',
+        f"kzconsumer: {file}: [group] idd: unknown key; did you mean id?",
+        f"kzconsumer: {file}: [group] id: missing",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_a_missing_file(file: Path, verb: str) -> None:
+    done = kzconsumer(verb, str(file))
+    assert (done.returncode, done.stderr) == (78, f"kzconsumer: {file}: cannot be read: No such file or directory\n")
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
+    file.write_text('[zookeeper]\nconnect = "zk"\n[group]\nid = "a"\n')
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    assert done.stderr.splitlines() == [
+        f"kzconsumer: {file}: [subscription] topics: missing",
+        f"kzconsumer: {file}: [sink] plugin: missing",
+    ]
+
+
+def test_check_config_says_when_there_is_no_fault(file: Path) -> None:
+    file.write_text(GOOD)
+    done = kzconsumer("check-config", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: no fault found\n", "")
+
+
+def test_check_config_asks_the_plugins_too(file: Path) -> None:
+    file.write_text(GOOD.replace('id = "orders"', 'id = "orders"\nassignor = "rang"') + "[sink.options]\nindent = 2\n")
+    done = kzconsumer("check-config", str(file))
+    assert done.returncode == 78
+    assignor, options = done.stderr.splitlines()
+    assert assignor.startswith(
+        f'kzconsumer: {file}: [group] assignor: no kzconsumer.assignors plugin named "rang" is installed; '
+        'did you mean "range"?'
+    )
+    assert options.startswith(f"kzconsumer: {file}: [sink.options] indent: unknown key")
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None:
+    file.write_text(GOOD.replace("jsonlines", "jsnlines"))
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f'kzconsumer: {file}: [sink] plugin: no kzconsumer.sinks plugin named "jsnlines" is installed'
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing to do"),
+        (["run"], "no configuration file given"),
+        (["check-config"], "no configuration file given"),
+        (["consume-all"], "invalid choice"),
+        (["--conf", "x"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(words: list[str], told: str) -> None:
+    done = kzconsumer(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_plugins_lists_what_is_installed() -> None:
+    done = kzconsumer("plugins")
+    assert done.returncode == 0
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows[0] == ["GROUP", "NAME", "OBJECT", "DISTRIBUTION"]
+    assert ["kzconsumer.assignors", "range", "kzconsumer.assignors.range:assign"] in [row[:3] for row in rows]
+
+
+def test_version() -> None:
+    done = kzconsumer("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("kzconsumer 0.")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ["aiozk", "anyio", "numba", "numpy", "pyarrow", "pyspark", "structlog"]
+    program = (
+        "import sys; from kzconsumer.cli.main import main\n"
+        "try: main(['--help'])\n"
+        f"finally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]")
+    assert "check-config" in done.stdout
+
+
+def test_errors_of_a_task_group_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ExceptionGroup(
+        "tasks", [SinkFailed("disk full\nreally"), ExceptionGroup("inner", [ConnectionLost("gone")])]
+    )
+    assert told(group) == 1
+    assert capsys.readouterr().err == "kzconsumer: disk full really\nkzconsumer: gone\n"
+
+
+def test_a_fault_of_the_configuration_decides_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(ExceptionGroup("tasks", [ConnectionLost("gone"), ConfigError(["a", "b"])])) == 78
+    assert capsys.readouterr().err == "kzconsumer: gone\nkzconsumer: a\nkzconsumer: b\n"
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    group = ExceptionGroup("tasks", [ConnectionLost("gone"), KeyError("x")])
+    with pytest.raises(ExceptionGroup) as caught:
+        told(group)
+    assert caught.value is group

@@ -1,0 +1,117 @@
+"""The link against a server of ours that says what no ZooKeeper would, in any pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.link import Link
+
+HELLO = struct.pack("!iiqi", 0, 6000, 7, 16) + bytes(16) + b"\0"
+
+
+def frame(content: bytes) -> bytes:
+    return struct.pack("!i", len(content)) + content
+
+
+def reply(xid: int, zxid: int = 5, code: int = 0, body: bytes = b"") -> bytes:
+    return frame(struct.pack("!iqi", xid, zxid, code) + body)
+
+
+class Recorded:
+    """A call that keeps what came of it."""
+
+    def __init__(self) -> None:
+        self.outcome: wire.Reply | str | None = None
+
+    def answered(self, reply: wire.Reply) -> None:
+        self.outcome = reply
+        if reply.code == -4:
+            raise ConnectionLost("no use")
+
+    def lost(self, reason: str) -> None:
+        self.outcome = reason
+
+
+@asynccontextmanager
+async def link_to(
+    *answers: bytes, on_event: Callable[[bytes], None] = lambda body: None
+) -> AsyncIterator[tuple[Link, list[int]]]:
+    """A link to a server that sends the answers, one for each thing it receives."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await reader.read(65536)
+            writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    zxids: list[int] = []
+    port = server.sockets[0].getsockname()[1]
+    link = None
+    try:
+        link, _ = await Link.open("127.0.0.1", port, b"hello", timeout=2, on_event=on_event, on_zxid=zxids.append)
+        yield link, zxids
+    finally:
+        if link:
+            link.abort("the test is over")
+        server.close()
+        with anyio.fail_after(5):
+            await server.wait_closed()
+
+
+async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
+    order: list[object] = []
+    calls = [Recorded() for _ in range(2)]
+    bytes_ = reply(1) + reply(-1, zxid=-1, body=b"event") + reply(2, zxid=9)
+    async with link_to(frame(HELLO), bytes_, on_event=lambda body: order.append((body, calls[1].outcome))) as (
+        link,
+        seen,
+    ):
+        for call in calls:
+            link.send(b"body", call)
+        with anyio.fail_after(5):
+            while calls[1].outcome is None:  # noqa: ASYNC110
+                await anyio.sleep(0.001)
+        assert calls[0].outcome == wire.Reply(1, 5, 0, b"")
+        assert order == [(b"event", None)]
+        assert seen == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (reply(2), "a reply to request 2"),
+        (reply(1) + reply(1), "a reply to request 1"),
+        (frame(b"short"), "no header"),
+        (struct.pack("!i", -1), "a frame of -1 bytes"),
+        (struct.pack("!i", 1 << 30), "a frame of 1073741824 bytes"),
+        (reply(1, code=-4), "no use"),
+    ],
+)
+async def test_a_server_out_of_its_mind_is_left(answer: bytes, reason: str) -> None:
+    call = Recorded()
+    async with link_to(frame(HELLO), answer) as (link, _):
+        link.send(b"body", call)
+        with anyio.fail_after(5):
+            assert reason in await link.lost
+        assert call.outcome is not None
+        after = Recorded()
+        link.send(b"body", after)
+        assert isinstance(after.outcome, str)
+        assert reason in after.outcome
+
+
+@pytest.mark.parametrize("hello", [struct.pack("!i", -7), frame(b"x"), frame(b"")])
+async def test_a_handshake_that_is_none(hello: bytes) -> None:
+    with pytest.raises((ConnectionLost, ProtocolError)):
+        async with link_to(hello):
+            pass

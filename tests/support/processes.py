@@ -1,0 +1,37 @@
+"""What the kernel says about processes, for tests about who dies with whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def exists(pid: int) -> bool:
+    """False once the process has ended, also while nobody has collected its status yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def wait_gone(pids: Iterable[int], limit: float) -> None:
+    """Block until none of them exists; AssertionError after `limit` seconds."""
+    left = set(pids)
+
+    def gone() -> bool:
+        left.intersection_update({pid for pid in left if exists(pid)})
+        return not left
+
+    assert wait_until(gone, limit), f"processes {sorted(left)} still exist after {limit} s"
+
+
+def wait_until(condition: Callable[[], bool], limit: float) -> bool:
+    """Block until the condition holds, True, or `limit` seconds have passed, False."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True

@@ -1,0 +1,91 @@
+"""The servers of one test run: one ZooKeeper, and clusters under chroots of it, each started when first asked for.
+
+Owns the processes and their folders; the fixtures in conftest hand it out. Logs stay in the run's temporary folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.configuration import LOG4J, QUICK_START
+from kzconsumer.sandbox.jars import classpath, resolve_jars
+from kzconsumer.sandbox.java import find_java
+from kzconsumer.sandbox.versions import NEWEST, kafka_version
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+
+
+class Servers:
+    """Everything started here dies with `kill`, or with the test process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._zookeepers: list[ZooKeeperServer] = []
+        self._shared: dict[str, Cluster] = {}
+        self._clusters: list[Cluster] = []
+
+    @cached_property
+    def java(self) -> Path:
+        return find_java()
+
+    @cached_property
+    def zookeeper(self) -> ZooKeeperServer:
+        return self.own_zookeeper("zookeeper")
+
+    def own_zookeeper(self, name: str) -> ZooKeeperServer:
+        """Another ZooKeeper, to be stopped and broken at will."""
+        server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars, self.java))
+        self._zookeepers.append(server)
+        server.start()
+        server.wait_ready()
+        return server
+
+    def cluster_of(self, version: str) -> Cluster:
+        """The cluster of that version which all tests share; no test stops its broker."""
+        if version not in self._shared:
+            self._shared[version] = self.cluster(f"shared-{version}", version)
+        return self._shared[version]
+
+    def cluster(
+        self,
+        name: str,
+        version: str = NEWEST.number,
+        *,
+        brokers: int = 1,
+        zookeeper: ZooKeeperServer | None = None,
+        heap: str = "192m",
+        config: Mapping[str, object] | None = None,
+    ) -> Cluster:
+        """A cluster of one's own under the chroot `/<name>`, ready to use."""
+        kind = kafka_version(version)
+        cluster = Cluster(
+            (zookeeper or self.zookeeper).connect,
+            kind,
+            self.folder / name,
+            self.java,
+            resolve_jars(kind.jars, self.java),
+            chroot=f"/{name}",
+            brokers=brokers,
+            heap=heap,
+            config=config,
+        )
+        self._clusters.append(cluster)
+        cluster.start()
+        cluster.wait_ready()
+        return cluster
+
+    def java_command(self, version: str, main_class: str, *args: str) -> list[str]:
+        """The command that runs a tool of that Kafka version; those with the original consumer end with 1.1.1."""
+        folder = resolve_jars(kafka_version(version).jars, self.java)
+        log4j = self.folder / "tools-log4j.properties"
+        log4j.write_text(LOG4J.replace("INFO", "WARN"))
+        flags = ["-Xmx192m", *QUICK_START, "-XX:-UsePerfData", f"-Dlog4j.configuration=file:{log4j}"]
+        return [str(self.java), *flags, "-cp", classpath(folder), main_class, *args]
+
+    def kill(self) -> None:
+        for cluster in self._clusters:
+            cluster.kill()
+        for zookeeper in self._zookeepers:
+            zookeeper.kill()

@@ -1,0 +1,131 @@
+"""The lease by hand-made clocks: T = 6 s, so a sync every 1 s, good for 3 s, silence after 2 s."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
+
+T = 6.0
+APART = 1.7e9
+
+
+def at(seconds: float, jumped: float = 0.0) -> Instant:
+    return Instant(seconds, seconds + APART + jumped)
+
+
+def attached(seconds: float = 100.0) -> Heartbeat:
+    heartbeat = Heartbeat()
+    heartbeat.attach(at(seconds), at(seconds), T)
+    return heartbeat
+
+
+def run(heartbeat: Heartbeat, start: float, until: float, *, answer: bool) -> float:
+    """Beat on time from start to until; returns when the connection was found silent, else `until`."""
+    now = start
+    while now < until:
+        verdict = heartbeat.beat(at(now))
+        assert verdict is not Beat.DOUBT
+        if verdict is Beat.SILENT:
+            return now
+        if verdict is Beat.SYNC:
+            heartbeat.sync_sent(at(now))
+            if answer:
+                heartbeat.sync_answered(at(now), at(now + 0.01))
+        now += heartbeat.interval
+    return until
+
+
+def test_no_evidence_no_trust() -> None:
+    assert Heartbeat().safe_until(at(5.0)) == 0.0
+
+
+def test_a_handshake_counts_from_its_sending() -> None:
+    heartbeat = Heartbeat()
+    heartbeat.attach(at(100.0), at(100.9), T)
+    assert heartbeat.safe_until(at(100.9)) == pytest.approx(103.0)
+
+
+def test_answered_syncs_move_it_and_come_every_sixth() -> None:
+    heartbeat = attached()
+    sent = []
+    now = 100.0
+    while now < 110.0:
+        if heartbeat.beat(at(now)) is Beat.SYNC:
+            heartbeat.sync_sent(at(now))
+            heartbeat.sync_answered(at(now), at(now + 0.01))
+            sent.append(now)
+        now += heartbeat.interval
+    assert [later - earlier for earlier, later in itertools.pairwise(sent)] == pytest.approx([1.0] * 9)
+    assert heartbeat.safe_until(at(110.0)) == pytest.approx(sent[-1] + 3.0)
+
+
+def test_unanswered_syncs_do_not_move_it_and_end_the_connection() -> None:
+    heartbeat = attached()
+    assert run(heartbeat, 100.0, 200.0, answer=False) == pytest.approx(102.25)
+    assert heartbeat.safe_until(at(102.25)) == pytest.approx(103.0)
+
+
+def test_an_old_answer_does_not_move_it_back() -> None:
+    heartbeat = attached()
+    heartbeat.sync_answered(at(105.0), at(105.1))
+    heartbeat.sync_answered(at(101.0), at(105.2))
+    heartbeat.detach()
+    assert heartbeat.safe_until(at(105.2)) == pytest.approx(108.0)
+
+
+def test_a_late_loop_is_doubtful_until_a_sync_sent_after_it() -> None:
+    heartbeat = attached()
+    assert heartbeat.beat(at(100.0)) is Beat.SYNC
+    heartbeat.sync_sent(at(100.0))
+    woke = 100.0 + heartbeat.interval + 1.1
+    assert heartbeat.safe_until(at(woke)) == 0.0  # before any beat has looked
+    assert heartbeat.beat(at(woke)) is Beat.DOUBT
+    heartbeat.sync_answered(at(100.0), at(woke))
+    assert heartbeat.safe_until(at(woke)) == 0.0
+    heartbeat.sync_sent(at(woke))
+    heartbeat.sync_answered(at(woke), at(woke + 0.01))
+    assert heartbeat.safe_until(at(woke + 0.01)) == pytest.approx(woke + 3.0)
+
+
+def test_a_little_late_is_no_doubt() -> None:
+    heartbeat = attached()
+    heartbeat.beat(at(100.0))
+    late = 100.0 + heartbeat.interval + 0.9
+    assert heartbeat.safe_until(at(late)) == pytest.approx(103.0)
+    assert heartbeat.beat(at(late)) is not Beat.DOUBT
+
+
+def test_a_loop_that_stood_still_gets_time_to_read_the_answers() -> None:
+    heartbeat = attached()
+    heartbeat.beat(at(100.0))
+    assert heartbeat.beat(at(150.0)) is Beat.DOUBT
+    heartbeat.sync_sent(at(150.0))
+    assert heartbeat.beat(at(150.0 + heartbeat.interval)) is Beat.WAIT
+
+
+@pytest.mark.parametrize("jump", [1.1, -1.1, 3600.0])
+def test_clocks_that_disagree_are_doubtful_until_a_sync_sent_after_it(jump: float) -> None:
+    heartbeat = attached()
+    heartbeat.beat(at(100.0))
+    assert heartbeat.safe_until(at(100.2)) == pytest.approx(103.0)
+    assert heartbeat.safe_until(at(100.2, jump)) == 0.0
+    assert heartbeat.beat(at(100.25, jump)) is Beat.DOUBT
+    heartbeat.sync_answered(at(100.0), at(100.3, jump))
+    assert heartbeat.safe_until(at(100.3, jump)) == 0.0
+    heartbeat.sync_answered(at(100.25, jump), at(100.3, jump))
+    assert heartbeat.safe_until(at(100.3, jump)) == pytest.approx(103.25)
+
+
+def test_a_small_step_of_the_wall_clock_is_no_doubt() -> None:
+    heartbeat = attached()
+    heartbeat.beat(at(100.0))
+    assert heartbeat.safe_until(at(100.2, 0.9)) == pytest.approx(103.0)
+
+
+def test_without_a_connection_no_beat_is_late() -> None:
+    heartbeat = attached()
+    heartbeat.detach()
+    assert heartbeat.safe_until(at(102.9)) == pytest.approx(103.0)

