@@ -41,11 +41,15 @@ def run(settings: Settings) -> int:
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
     try:
-        anyio.run(Daemon(settings).run)
+        anyio.run(_serve, settings)
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
         return 1
     return 0
+
+
+async def _serve(settings: Settings) -> None:
+    await Daemon(settings).run()
 
 
 class Daemon:

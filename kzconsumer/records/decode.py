@@ -54,7 +54,11 @@ def decode(records: memoryview, *, topic: str, partition: int, start: int) -> De
     before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
     Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs` and read_uncommitted.
     """
-    kernels = _kernels_for(len(records))
+    return decode_with(_kernels_for(len(records)), records, topic, partition, start)
+
+
+def decode_with(kernels: KernelSet, records: memoryview, topic: str, partition: int, start: int) -> Decoded:
+    """`decode` by the kernels given."""
     batches = BatchTable(records, kernels)
     batches.scan(check=True)
     incomplete = batches.partial and batches.rows == 0

@@ -15,7 +15,7 @@ from kzconsumer.sandbox.versions import KafkaVersion
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Flags for a server that lives for seconds. A server under measurement wants the second one left out."""
 
-# Every version finds one of the two: log4j up to 1.1, slf4j-simple from 2.8 on. Both write where the output goes.
+# Every version finds one of the two: log4j up to 0.10, slf4j-simple from 1.1 on. Both write where the output goes.
 LOG4J = """\
 log4j.rootLogger=INFO, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender

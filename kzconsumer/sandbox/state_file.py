@@ -97,7 +97,7 @@ class StateFile:
         """The supervisor's claim on this place, which is clean then. Raises SandboxError when another one has it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock.open("wb") as file:
-            deadline = time.monotonic() + 2.0
+            deadline = time.monotonic() + 0.5
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

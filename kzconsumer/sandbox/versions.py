@@ -66,7 +66,7 @@ def _kafka(number: str, scala: str, modules: int, *extra: str) -> JarSet:
     return JarSet(number, (core, *map(Artifact.parse, extra)), modules)
 
 
-# 2.8 and later bring the slf4j interface without an implementation, and a broker that cannot log dies without a word.
+# 1.1 and later bring the slf4j interface without an implementation, and a broker that cannot log dies without a word.
 _LOGGING = "org.slf4j:slf4j-simple:1.7.36"
 # 0.10.2 makes its cluster id with javax.xml.bind, which Java 11 and later no longer have.
 _XML_BINDING = "javax.xml.bind:jaxb-api:2.3.1"
@@ -76,7 +76,7 @@ VERSIONS = {
     for version in (
         KafkaVersion(_kafka("0.8.2.2", "2.11", 19), listeners=False, idle_metadata=False, transactions=False),
         KafkaVersion(_kafka("0.10.2.2", "2.11", 15, _XML_BINDING), transactions=False),
-        KafkaVersion(_kafka("1.1.1", "2.11", 15)),
+        KafkaVersion(_kafka("1.1.1", "2.11", 16, _LOGGING)),
         KafkaVersion(_kafka("2.8.2", "2.13", 38, _LOGGING)),
         KafkaVersion(_kafka("3.9.1", "2.13", 56, _LOGGING)),
     )

@@ -33,7 +33,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]:
     """The rows of a batch of one partition, as messages."""
-    headers = cast(pa.ListArray[Any], batch.column(6))
+    headers = cast("pa.ListArray[Any]", batch.column(6))
     rows = (
         (tuple((pair["key"], pair["value"]) for pair in row or ()) for row in headers.to_pylist())
         if len(headers.flatten())

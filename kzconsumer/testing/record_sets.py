@@ -1,7 +1,7 @@
 """Record sets as brokers send them: every magic, every codec, and the oddities that old clients left in logs.
 
-Owns no state. For tests of ours and of plugin authors, who feed the bytes to `kzconsumer.records.decode.decode`. Concatenate
-results for a log that changes its format; cut the last one for a partial tail. Nothing here is tuned for speed.
+Owns no state. For tests of ours and of plugin authors, who feed the bytes to `kzconsumer.records.decode.decode`.
+Concatenate results for a log that changes its format; cut the last one for a partial tail. Nothing here is fast.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def record_batch(
 ) -> bytes:
     """One batch of magic 2.
 
-    `log_append_time`: the broker's timestamp instead of the records'. `offset_deltas` and `last_offset_delta` with gaps make
-    a compacted batch. `body` and `count` replace the encoded (and compressed) records and their number, to build broken ones.
+    `log_append_time`: the broker's timestamp instead of the records'. `offset_deltas` and `last_offset_delta` with gaps
+    make a compacted batch. `body` and `count` replace the encoded, compressed records and their number: a broken batch.
     """
     deltas = range(len(records)) if offset_deltas is None else offset_deltas
     if last_offset_delta is None:
@@ -144,8 +144,8 @@ def message_set(
 ) -> bytes:
     """Messages of magic 0 or 1: one after the other or, with a codec, all in one wrapper message.
 
-    `offsets`: instead of consecutive ones. `relative`: inner offsets of a wrapper start at 0 (KIP-31; default for magic 1)
-    or are absolute (default for magic 0).
+    `offsets`: instead of consecutive ones. `relative`: inner offsets of a wrapper start at 0 (KIP-31, the default for
+    magic 1) or are absolute (the default for magic 0).
     """
     absolute = range(base_offset, base_offset + len(records)) if offsets is None else offsets
     timestamp_type = L.LOG_APPEND_TIME if log_append_time is not None else 0

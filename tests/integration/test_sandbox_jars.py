@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,9 +30,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_two_processes_fetch_once(cache: Path) -> None:
-    with ThreadPoolExecutor(2) as threads:
-        folders = set(threads.map(subprocess.check_output, [[sys.executable, "-c", RESOLVE]] * 2))
-    assert folders == {f"{cache}/jars/small\n".encode()}
+    resolving = [subprocess.Popen([sys.executable, "-c", RESOLVE], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    folders = {process.communicate()[0] for process in resolving}
+    assert folders == {f"{cache}/jars/small\n"}
     assert sorted(path.name for path in (cache / "jars").iterdir()) == [".lock", "small"]
     assert sorted(path.name for path in (cache / "jars" / "small").iterdir()) == [
         "contents.txt",

@@ -28,6 +28,7 @@ async def test_a_version_takes_topics_and_records(
     assert known_brokers(cluster.brokers[1].host, cluster.brokers[1].port) == {1}
     values = await asyncio.to_thread(_read, cluster, unique, 1, 10)
     assert values == [record.value for record in sent if record.partition == 1]
+    assert " INFO " in cluster.brokers[1].last_lines()
 
 
 async def test_a_topic_is_created_once(cluster: Cluster, unique: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -46,26 +47,31 @@ async def link_to(
 ) -> AsyncIterator[tuple[Link, list[int]]]:
     """A link to a server that sends the answers, one for each thing it receives."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
-            await reader.read(65536)
-            writer.write(answer)
-        await reader.read()
-        writer.close()
+    ended = asyncio.Event()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            for answer in answers:
+                await reader.read(65536)
+                writer.write(answer)
+            await reader.read()
+        with contextlib.suppress(OSError):
+            writer.close()
+            await writer.wait_closed()
+        ended.set()
+
     zxids: list[int] = []
-    port = server.sockets[0].getsockname()[1]
-    link = None
-    try:
-        link, _ = await Link.open("127.0.0.1", port, b"hello", timeout=2, on_event=on_event, on_zxid=zxids.append)
-        yield link, zxids
-    finally:
-        if link:
-            link.abort("the test is over")
-        server.close()
-        with anyio.fail_after(5):
-            await server.wait_closed()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        link = None
+        try:
+            link, _ = await Link.open("127.0.0.1", port, b"hello", timeout=2, on_event=on_event, on_zxid=zxids.append)
+            yield link, zxids
+        finally:
+            if link:
+                link.abort("the test is over")
+            with anyio.fail_after(5):
+                await ended.wait()
 
 
 async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:

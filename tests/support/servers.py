@@ -81,7 +81,8 @@ class Servers:
         folder = resolve_jars(kafka_version(version).jars, self.java)
         log4j = self.folder / "tools-log4j.properties"
         log4j.write_text(LOG4J.replace("INFO", "WARN"))
-        flags = ["-Xmx192m", *QUICK_START, "-XX:-UsePerfData", f"-Dlog4j.configuration=file:{log4j}"]
+        quiet = [f"-Dlog4j.configuration=file:{log4j}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        flags = ["-Xmx192m", *QUICK_START, "-XX:-UsePerfData", *quiet]
         return [str(self.java), *flags, "-cp", classpath(folder), main_class, *args]
 
     def kill(self) -> None:

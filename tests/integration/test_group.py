@@ -1,0 +1,184 @@
+"""One group, several members, real servers: who owns what, and that nothing is lost or delivered by two at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import anyio
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import add_partitions, create_topic
+from tests.support.members import daemon, owners, reader, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+PARTITIONS = 8
+
+
+async def send(cluster: Cluster, topic: str, number: int, partitions: int = PARTITIONS) -> None:
+    records = [Sent(n % partitions, b"%d" % n, b"value %d" % n) for n in range(number)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def test_a_second_member_takes_half_and_gives_it_back(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    await send(cluster, unique, 4_000)
+    configured = settings(cluster.connect, unique)
+    async with reader(configured, {unique: 1}) as first:
+        assert len(first.owned) == PARTITIONS
+        await until(lambda: len(first.messages) >= 4_000)
+        async with reader(configured, {unique: 1}) as second:
+            await until(lambda: len(first.owned) == len(second.owned) == PARTITIONS // 2)
+            # The range rule: the lower consumer id has the lower partitions.
+            low, high = sorted((first, second), key=lambda member: member.consumer.consumer)
+            assert {at.partition for at in low.owned} == {0, 1, 2, 3}
+            assert {at.partition for at in high.owned} == {4, 5, 6, 7}
+            await send(cluster, unique, 4_000)
+            await until(lambda: len(first.messages) + len(second.messages) >= 8_000)
+        await until(lambda: len(first.owned) == PARTITIONS)
+        await send(cluster, unique, 800)
+        await until(lambda: len(first.messages) + len(second.messages) >= 8_800)
+    seen = Counter((m.partition, m.offset) for m in first.messages + second.messages)
+    assert set(seen.values()) == {1}
+    assert await stored_offsets(cluster.connect, unique, unique, PARTITIONS) == [1_100] * PARTITIONS
+
+
+async def test_members_that_come_and_go_while_records_flow_lose_and_double_nothing(
+    cluster: Cluster, unique: str
+) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    configured = settings(cluster.connect, unique)
+    total = 40_000
+    seen: Counter[tuple[int, int]] = Counter()
+    async with anyio.create_task_group() as tasks, reader(configured, {unique: 2}) as steady:
+        tasks.start_soon(send, cluster, unique, total)
+        guests = []
+        for streams in (1, 3, 2):
+            async with reader(configured, {unique: streams}) as guest:
+                guests.append(guest)
+                await until(lambda guest=guest: len(guest.owned) > 0)  # type: ignore[misc]
+                await anyio.sleep(0.3)
+        await until(lambda: sum(len(m.messages) for m in (steady, *guests)) >= total, 30)
+    for member in (steady, *guests):
+        seen.update((m.partition, m.offset) for m in member.messages)
+    assert len(seen) == total
+    assert set(seen.values()) == {1}
+
+
+async def test_a_killed_member_is_taken_over_when_its_session_expires(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    await send(cluster, unique, 1_600)
+    async with session(cluster.connect) as zookeeper:
+        with daemon(tmp_path / "victim", cluster.connect, unique, {unique: 1}) as victim:
+            await until(lambda: len(victim.records()) == 1_600, 30)
+            async with reader(settings(cluster.connect, unique), {unique: 1}) as survivor:
+                await until(lambda: len(survivor.owned) == PARTITIONS // 2)
+                victim.signal(signal.SIGKILL)
+                killed = time.monotonic()
+                await until(lambda: len(survivor.owned) == PARTITIONS, 20)
+                # Session timeout, half a second of tickTime, and half a second for everything that is ours.
+                assert 4.0 < time.monotonic() - killed < 6.0 + 0.5 + 0.5
+                found = await owners(zookeeper, unique, unique, PARTITIONS)
+                assert set(found.values()) == {f"{survivor.consumer.consumer}-0"}
+
+
+async def test_added_partitions_and_a_topic_made_later_are_picked_up(cluster: Cluster, unique: str) -> None:
+    later = f"{unique}-later"
+    await create_topic(cluster.connect, unique, 2)
+    async with reader(settings(cluster.connect, unique), {unique: 1, later: 1}) as member:
+        assert len(member.owned) == 2
+        await add_partitions(cluster.connect, unique, 4)
+        await until(lambda: len(member.owned) == 4)
+        await create_topic(cluster.connect, later, 3)
+        await until(lambda: len(member.owned) == 7)
+        await send(cluster, unique, 400, 4)
+        await send(cluster, later, 300, 3)
+        await until(lambda: len(member.messages) == 700)
+
+
+async def test_more_streams_than_partitions_leaves_streams_idle_and_a_move_keeps_the_owner(
+    cluster: Cluster, unique: str
+) -> None:
+    """Two members of two streams over three partitions: the sorted threads get one each, the last one nothing."""
+    await create_topic(cluster.connect, unique, 3)
+    await send(cluster, unique, 300, 3)
+    configured = settings(cluster.connect, unique)
+    async with reader(configured, {unique: 2}) as first, session(cluster.connect) as zookeeper:
+        await until(lambda: len(first.messages) == 300)
+        made = {n: await zookeeper.exists(f"/consumers/{unique}/owners/{unique}/{n}") for n in range(3)}
+        async with reader(configured, {unique: 2}) as second:
+            await until(lambda: len(first.owned) + len(second.owned) == 3 and len(second.owned) in (1, 2))
+            await send(cluster, unique, 300, 3)
+            await until(lambda: len(first.messages) + len(second.messages) == 600)
+            threads = await owners(zookeeper, unique, unique, 3)
+            assert len(set(threads.values())) == 3
+            for n, text in threads.items():
+                stat = await zookeeper.exists(f"/consumers/{unique}/owners/{unique}/{n}")
+                before = made[n]
+                assert stat is not None
+                assert before is not None
+                if text.startswith(first.consumer.consumer):
+                    # Kept, perhaps under another thread of the same member: the node was never deleted.
+                    assert stat.czxid == before.czxid
+
+
+async def test_the_originals_own_tool_calls_the_group_balanced(
+    cluster: Cluster, servers: Servers, unique: str
+) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    configured = settings(cluster.connect, unique)
+    verify = servers.java_command(
+        "1.1.1",
+        "kafka.tools.VerifyConsumerRebalance",
+        "--zookeeper.connect",
+        cluster.connect,
+        "--group",
+        unique,
+    )
+    async with reader(configured, {unique: 2}) as first, reader(configured, {unique: 1}) as second:
+        await until(lambda: len(first.owned) + len(second.owned) == PARTITIONS)
+        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
+        assert "Rebalance operation successful" in done.stdout, done
+        # The tool can say no: an owner that is no registered thread.
+        async with session(cluster.connect) as zookeeper:
+            path = f"/consumers/{unique}/owners/{unique}/0"
+            await zookeeper.set(path, b"somebody-0", -1)
+        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
+        assert "Rebalance operation failed" in done.stdout, done
+
+
+async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cluster, unique: str) -> None:
+    """Somebody deletes our owner node by hand and claims the partition: our commit must not pass."""
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 100, 1)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
+        await until(lambda: len(member.messages) == 100)
+        path = f"/consumers/{unique}/owners/{unique}/0"
+        await other.delete(path, -1)
+        await other.create(path, b"somebody-0", ephemeral=True)
+        await member.consumer.commit_offsets()
+        assert member.owned == set()
+        node = await other.get(f"/consumers/{unique}/offsets/{unique}/0")
+        assert node.data == b"0"
+
+
+async def test_an_outside_write_to_an_offset_is_told_and_set_right(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
+        await send(cluster, unique, 100, 1)
+        await until(lambda: len(member.messages) == 100)
+        path = f"/consumers/{unique}/offsets/{unique}/0"
+        await other.set(path, b"7", -1)
+        await anyio.sleep(0)
+        await member.consumer.commit_offsets()
+        assert int((await other.get(path)).data) in (99, 100)

@@ -1,0 +1,144 @@
+"""Group members for tests: in this process through the API, or as a daemon process of their own.
+
+Owns the daemon processes it starts; they are killed when the block ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+import kzconsumer
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.model import TopicPartition
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.message import Message
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.zookeeper_sessions import session
+
+Tables = Mapping[str, Mapping[str, object]]
+
+
+def settings(connect: str, group: str, **tables: Mapping[str, object]) -> kzconsumer.Settings:
+    """A group's settings; `tables` adds to or replaces the tables that a test needs otherwise."""
+    base: dict[str, Mapping[str, object]] = {
+        "zookeeper": {"connect": connect, "session_timeout": "6s"},
+        "group": {"id": group},
+        "offsets": {"commit_interval": "500ms"},
+    }
+    return kzconsumer.Settings.from_dict({**base, **tables})
+
+
+class Reader:
+    """A member that reads all its streams and remembers every message, in the order it came."""
+
+    def __init__(self, consumer: ConsumerConnector) -> None:
+        self.consumer = consumer
+        self.messages: list[Message] = []
+
+    async def read(self, stream: KafkaStream) -> None:
+        async for message in stream:
+            self.messages.append(message)
+
+    @property
+    def owned(self) -> set[TopicPartition]:
+        return {TopicPartition(at.topic, at.partition) for at in self.consumer.positions()}
+
+
+@asynccontextmanager
+async def reader(configured: kzconsumer.Settings, topics: Mapping[str, int]) -> AsyncIterator[Reader]:
+    """A member of the group that reads until the block ends."""
+    async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
+        member = Reader(consumer)
+        for streams in (await consumer.create_message_streams(topics)).values():
+            for stream in streams:
+                tasks.start_soon(member.read, stream)
+        yield member
+        tasks.cancel_scope.cancel()
+
+
+async def owners(zookeeper: ZooKeeperSession, group: str, topic: str, partitions: int) -> dict[int, str]:
+    """Partition -> owner text, of those that have one."""
+    found = {}
+    for number in range(partitions):
+        node = await zookeeper.find(f"/consumers/{group}/owners/{topic}/{number}")
+        if node is not None:
+            found[number] = node.data.decode()
+    return found
+
+
+async def stored_offsets(connect: str, group: str, topic: str, partitions: int) -> list[int | None]:
+    """What is committed, by partition."""
+    async with session(connect) as zookeeper:
+        nodes = [await zookeeper.find(f"/consumers/{group}/offsets/{topic}/{n}") for n in range(partitions)]
+    return [int(node.data) if node else None for node in nodes]
+
+
+class Daemon:
+    """`python -m kzconsumer --config FILE` with the JSON lines sink; stdout and stderr go to files."""
+
+    def __init__(self, folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = "") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.config = folder / "group.toml"
+        self.out, self.err = folder / "out", folder / "err"
+        table = ", ".join(f'"{topic}" = {streams}' for topic, streams in topics.items())
+        self.config.write_text(
+            f'[zookeeper]\nconnect = "{connect}"\nsession_timeout = "6s"\n[group]\nid = "{group}"\n'
+            f"[subscription]\ntopics = {{ {table} }}\n"
+            f'[offsets]\ncommit_interval = "500ms"\n[batch]\nmax_time = "100ms"\n'
+            f'[log]\nformat = "json"\nlevel = "debug"\nprogress_interval = "200ms"\n{extra}'
+            + ("" if "[sink]" in extra else '[sink]\nplugin = "jsonlines"\n')
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.out.open("ab") as out, self.err.open("ab") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kzconsumer", "--config", str(self.config)],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "PYTHONWARNINGS": "default"},
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def ended(self, limit: float = 20.0) -> int:
+        """The exit status; TimeoutError after `limit` seconds."""
+        assert self.process is not None
+        with anyio.fail_after(limit):
+            while (status := self.process.poll()) is None:  # noqa: ASYNC110  (a child process: nothing to be told by)
+                await anyio.sleep(0.02)
+        return status
+
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = (line for line in self.err.read_bytes().splitlines(keepends=True) if line.endswith(b"\n"))
+        return [event for line in lines if line.startswith(b"{") and (event := json.loads(line))["event"] == name]
+
+
+@contextmanager
+def daemon(
+    folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = ""
+) -> Iterator[Daemon]:
+    """A running daemon; killed at the end if it still runs."""
+    running = Daemon(folder, connect, group, topics, extra)
+    running.start()
+    try:
+        yield running
+    finally:
+        if running.process is not None and running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()

@@ -1,0 +1,113 @@
+"""Decompression: bounded, and tolerant only where old clients need it."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tracemalloc
+
+import cramjam
+import pyarrow as pa
+import pytest
+
+from kzconsumer.records import layout as L
+from kzconsumer.records.compression import BadCompression, Scratch, decompress, lz4_header_checksum
+from kzconsumer.testing.record_sets import compress
+
+DATA = b"some text, some text, and some more of it. " * 3000
+
+
+def plain(codec: int, body: bytes, magic: int = 2) -> bytes:
+    return decompress(codec, magic, memoryview(body), Scratch()).tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 65536, len(DATA)])
+def test_every_codec_gives_back_what_went_in(size: int) -> None:
+    data = DATA[:size]
+    assert plain(L.GZIP, compress("gzip", data)) == data
+    assert plain(L.SNAPPY, compress("snappy", data)) == data
+    assert plain(L.SNAPPY, compress("snappy-raw", data)) == data
+    assert plain(L.LZ4, compress("lz4", data)) == data
+    assert plain(L.ZSTD, compress("zstd", data)) == data
+    assert plain(L.LZ4, compress("lz4-KAFKA-3160", data), magic=0) == data
+    assert plain(L.LZ4, compress("lz4-KAFKA-3160", data), magic=1) == data
+    assert plain(L.LZ4, compress("lz4", data), magic=0) == data
+
+
+def test_bodies_in_one_scratch_do_not_overlap() -> None:
+    scratch = Scratch()
+    parts = [DATA[n : n + 5000] for n in range(0, len(DATA), 5000)]
+    bodies = [decompress(L.ZSTD, 2, memoryview(compress("zstd", part)), scratch) for part in parts]
+    assert [body.tobytes() for body in bodies] == parts
+
+
+def test_gzip_members_and_zstd_frames_may_follow_each_other() -> None:
+    assert plain(L.GZIP, compress("gzip", DATA) + compress("gzip", b"more") + bytes(8)) == DATA + b"more"
+    assert plain(L.ZSTD, compress("zstd", DATA) + compress("zstd", b"more")) == DATA + b"more"
+
+
+def test_lz4_ends_at_the_first_end_mark() -> None:
+    assert plain(L.LZ4, compress("lz4", DATA) + b"anything") == DATA
+
+
+@pytest.mark.parametrize("content_checksum", [False, True])
+@pytest.mark.parametrize("block_linked", [False, True])
+def test_lz4_frames_of_other_encoders(content_checksum: bool, block_linked: bool) -> None:
+    compressor = cramjam.lz4.Compressor(content_checksum=content_checksum, block_linked=block_linked)
+    compressor.compress(DATA)
+    assert plain(L.LZ4, bytes(compressor.finish())) == DATA
+    assert plain(L.LZ4, bytes(cramjam.lz4.compress(DATA))) == DATA  # declares its content size
+    assert plain(L.LZ4, pa.compress(DATA, "lz4", asbytes=True)) == DATA
+
+
+def test_the_header_checksum_is_that_of_lz4() -> None:
+    for frame in (compress("lz4", DATA), bytes(cramjam.lz4.compress(DATA)), bytes(cramjam.lz4.compress(b"x"))):
+        end = 14 if frame[4] & 0x08 else 6
+        assert lz4_header_checksum(frame[4:end]) == frame[end]
+
+
+def test_an_arbitrary_header_checksum_is_not_accepted() -> None:
+    frame = bytearray(compress("lz4-KAFKA-3160", DATA))
+    frame[6] ^= 1
+    for magic in (0, 1, 2):
+        with pytest.raises(BadCompression):
+            plain(L.LZ4, bytes(frame), magic)
+
+
+def _bombs() -> dict[str, tuple[int, bytes]]:
+    zeros = bytes(1 << 22)
+    snappy = bytes(cramjam.snappy.compress_raw(zeros))
+    return {
+        "gzip": (L.GZIP, gzip.compress(zeros)),
+        "snappy-raw": (L.SNAPPY, snappy),
+        "snappy that claims 4 GiB": (L.SNAPPY, b"\xff\xff\xff\xff\x0f" + snappy[4:]),
+        "snappy": (L.SNAPPY, compress("snappy", zeros)),
+        "lz4": (L.LZ4, compress("lz4", zeros)),
+        "zstd": (L.ZSTD, compress("zstd", zeros)),
+        "zstd of runs": (L.ZSTD, b"\x28\xb5\x2f\xfd\x00\x58" + b"\x02\x00\x10\x00" * 999 + b"\x03\x00\x10\x00"),
+        "zstd that claims a size": (
+            L.ZSTD,
+            b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 1 << 40) + b"\x02\x00\x10\x00" * 999 + b"\x03\x00\x10\x00",
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", _bombs())
+def test_a_bomb_is_refused_within_bounded_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L, "MAX_BODY", 1 << 21)
+    codec, body = _bombs()[name]
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadCompression):
+            plain(codec, body)
+        assert tracemalloc.get_traced_memory()[1] < 2 * L.MAX_BODY
+    finally:
+        tracemalloc.stop()
+    assert pa.total_allocated_bytes() - before < 2 * L.MAX_BODY
+
+
+def test_a_body_of_just_the_limit_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L, "MAX_BODY", len(DATA))
+    for codec, name in ((L.GZIP, "gzip"), (L.SNAPPY, "snappy"), (L.LZ4, "lz4"), (L.ZSTD, "zstd")):
+        assert plain(codec, compress(name, DATA)) == DATA  # type: ignore[arg-type]

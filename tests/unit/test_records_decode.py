@@ -1,0 +1,253 @@
+"""What `decode` gives for good record sets of every kind, with compiled and with plain-Python kernels."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kzconsumer.records.decode import SCHEMA, Decoded, decode, decode_with, scan_next_offset
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.testing.record_sets import (
+    CODECS,
+    LEGACY_CODECS,
+    Codec,
+    Record,
+    control_batch,
+    message,
+    message_set,
+    record_batch,
+)
+
+RECORDS = [
+    Record(b"k0", b"value 0", ((b"trace", b"\x00\x01"), (b"empty", b""), (b"none", None)), 1_700_000_000_000),
+    Record(None, b"", (), 1_700_000_000_005),
+    Record(b"", None, ((b"", b"x"),), 1_699_999_999_999),
+    Record(None, None, (), -1),
+    Record(b"long" * 50, b"z" * 1000, (), 1_700_000_000_001),
+]
+
+
+@pytest.fixture(params=["numba", "python"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    loaded = load_kernels()
+    assert loaded is not PYTHON_KERNELS
+    return loaded if request.param == "numba" else PYTHON_KERNELS
+
+
+def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
+    decoded = decode_with(kernels, memoryview(data), "events", 7, start)
+    if decoded.batch is not None:
+        decoded.batch.validate(full=True)
+        assert decoded.batch.schema == SCHEMA
+        assert decoded.size > 0
+    return decoded
+
+
+def rows(decoded: Decoded) -> list[dict[str, Any]]:
+    if decoded.batch is None:
+        return []
+    timestamps = decoded.batch.column("timestamp").cast(pa.int64())
+    return [
+        row | {"timestamp": time} for row, time in zip(decoded.batch.to_pylist(), timestamps.to_pylist(), strict=True)
+    ]
+
+
+def expected(
+    records: list[Record],
+    offsets: Any,
+    *,
+    magic: int = 2,
+    append_time: int | None = None,
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": "events",
+            "partition": 7,
+            "offset": offset,
+            "key": record.key,
+            "value": record.value,
+            "timestamp": None
+            if magic == 0
+            else append_time
+            if append_time is not None
+            else None
+            if record.timestamp == -1
+            else record.timestamp,
+            "headers": [{"key": key.decode(), "value": value} for key, value in record.headers] if magic == 2 else [],
+            "timestamp_type": -1 if magic == 0 else int(append_time is not None),
+        }
+        for offset, record in zip(offsets, records, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "snappy-raw", "lz4", "zstd"])
+def test_a_batch_of_magic_2(kernels: KernelSet, codec: Codec) -> None:
+    decoded = run(kernels, record_batch(RECORDS, base_offset=100, codec=codec), 100)
+    assert rows(decoded) == expected(RECORDS, range(100, 105))
+    assert (decoded.next_offset, decoded.incomplete, decoded.corrupt) == (105, False, None)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", LEGACY_CODECS)
+def test_a_message_set(kernels: KernelSet, magic: int, codec: Codec) -> None:
+    decoded = run(kernels, message_set(RECORDS, magic=magic, base_offset=100, codec=codec), 100)
+    assert rows(decoded) == expected(RECORDS, range(100, 105), magic=magic)
+    assert decoded.next_offset == 105
+
+
+def test_inner_offsets_are_relative_in_magic_1_and_absolute_in_magic_0(kernels: KernelSet) -> None:
+    absolute_in_1 = message_set(RECORDS, magic=1, base_offset=100, codec="gzip", relative=False)
+    assert [row["offset"] for row in rows(run(kernels, absolute_in_1))] == list(range(100, 105))
+    compacted = message_set(RECORDS[:3], magic=1, base_offset=0, codec="gzip", offsets=[100, 107, 190])
+    decoded = run(kernels, compacted)
+    assert [row["offset"] for row in rows(decoded)] == [100, 107, 190]
+    assert decoded.next_offset == 191
+
+
+def test_log_append_time(kernels: KernelSet) -> None:
+    decoded = run(kernels, record_batch(RECORDS, base_offset=0, log_append_time=5))
+    assert rows(decoded) == expected(RECORDS, range(5), append_time=5)
+    for codec in ("none", "gzip"):
+        decoded = run(kernels, message_set(RECORDS, magic=1, base_offset=0, codec=codec, log_append_time=5))
+        assert rows(decoded) == expected(RECORDS, range(5), magic=1, append_time=5)
+
+
+def test_a_log_whose_format_was_changed_gives_one_batch(kernels: KernelSet) -> None:
+    data = (
+        message_set(RECORDS, magic=0, base_offset=0)
+        + message_set(RECORDS, magic=1, base_offset=5, codec="snappy")
+        + message_set(RECORDS, magic=1, base_offset=10)
+        + record_batch(RECORDS, base_offset=15)
+        + message_set(RECORDS, magic=1, base_offset=20, log_append_time=9)
+        + record_batch(RECORDS, base_offset=25, codec="zstd")
+    )
+    decoded = run(kernels, data)
+    assert rows(decoded) == (
+        expected(RECORDS, range(5), magic=0)
+        + expected(RECORDS * 2, range(5, 15), magic=1)
+        + expected(RECORDS, range(15, 20))
+        + expected(RECORDS, range(20, 25), magic=1, append_time=9)
+        + expected(RECORDS, range(25, 30))
+    )
+    assert decoded.next_offset == scan_next_offset(memoryview(data), 0) == 30
+
+
+@pytest.mark.parametrize("start", [0, 99, 100, 102, 104, 105, 107, 109, 110, 500])
+def test_records_before_start_are_left_out(kernels: KernelSet, start: int) -> None:
+    for data in (
+        record_batch(RECORDS, base_offset=100) + record_batch(RECORDS, base_offset=105, codec="lz4"),
+        message_set(RECORDS, magic=1, base_offset=100, codec="lz4") + message_set(RECORDS, magic=1, base_offset=105),
+    ):
+        decoded = run(kernels, data, start)
+        assert [row["offset"] for row in rows(decoded)] == list(range(max(start, 100), 110))
+        headers = [row["headers"] for row in rows(decoded)]
+        if data[16] == 2:
+            assert headers == [
+                row["headers"] for row in expected(RECORDS * 2, range(100, 110)) if row["offset"] >= start
+            ]
+        assert decoded.next_offset == max(start, 110) == scan_next_offset(memoryview(data), start)
+
+
+def test_control_batches_give_no_rows_but_are_passed(kernels: KernelSet) -> None:
+    data = (
+        record_batch(RECORDS, base_offset=0, transactional=True, producer_id=9)
+        + control_batch(5, producer_id=9, commit=True)
+        + record_batch(RECORDS, base_offset=6)
+        + control_batch(11, producer_id=9, commit=False)
+    )
+    decoded = run(kernels, data)
+    assert [row["offset"] for row in rows(decoded)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert decoded.next_offset == 12
+    only = run(kernels, control_batch(11, producer_id=9, commit=False), 11)
+    assert (only.batch, only.next_offset, only.incomplete, only.size) == (None, 12, False, 0)
+
+
+def test_next_offset_follows_the_bounds_of_a_compacted_batch(kernels: KernelSet) -> None:
+    data = record_batch(RECORDS[:2], base_offset=100, offset_deltas=[3, 6], last_offset_delta=9)
+    decoded = run(kernels, data, 100)
+    assert [row["offset"] for row in rows(decoded)] == [103, 106]
+    assert decoded.next_offset == 110
+    empty = record_batch([], base_offset=110, last_offset_delta=4)
+    assert run(kernels, empty, 110).next_offset == 115
+    assert run(kernels, data + empty, 108) == Decoded(None, 115, False, None, 0)
+
+
+def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
+    whole, partial = record_batch(RECORDS, base_offset=0), record_batch(RECORDS, base_offset=5)
+    for size in range(1, len(partial)):
+        decoded = run(kernels, whole + partial[:size])
+        assert (decoded.next_offset, decoded.incomplete, decoded.corrupt) == (5, False, None)
+        assert len(rows(decoded)) == 5
+        assert run(kernels, partial[:size], 5) == Decoded(None, 5, True, None, 0)
+
+
+def test_no_bytes(kernels: KernelSet) -> None:
+    assert run(kernels, b"", 17) == Decoded(None, 17, False, None, 0)
+
+
+def test_offsets_strictly_increase(kernels: KernelSet) -> None:
+    once = record_batch(RECORDS, base_offset=0)
+    decoded = run(kernels, once + once + record_batch(RECORDS, base_offset=3))
+    assert [row["offset"] for row in rows(decoded)] == list(range(8))
+    decoded = run(kernels, message_set(RECORDS, magic=1, base_offset=0, offsets=[0, 2, 2, 1, 3]))
+    assert [row["offset"] for row in rows(decoded)] == [0, 2, 3]
+
+
+def test_header_keys_that_are_not_utf_8_are_replaced_as_in_java(kernels: KernelSet) -> None:
+    records = [Record(b"k", b"v", ((b"ok", b"1"), (b"\xffbad\xc3", None), ("ä".encode(), b"2")))]
+    (row,) = rows(run(kernels, record_batch(records, base_offset=0)))
+    assert [header["key"] for header in row["headers"]] == ["ok", "\ufffdbad\ufffd", "ä"]
+
+
+def test_many_small_batches_and_messages(kernels: KernelSet) -> None:
+    batches = b"".join(record_batch(RECORDS[n % 5 :][:1], base_offset=n) for n in range(300))
+    messages = message_set(RECORDS * 60, magic=1, base_offset=300)
+    decoded = run(kernels, batches + messages)
+    assert rows(decoded) == expected(RECORDS * 60, range(300)) + expected(RECORDS * 60, range(300, 600), magic=1)
+
+
+def test_the_record_bytes_are_not_kept() -> None:
+    class Buffer(np.ndarray[Any, Any]):
+        """An array that can be watched."""
+
+    for codec in ("none", "gzip"):
+        data = record_batch(RECORDS * 100, base_offset=0, codec=codec)
+        buffer = np.frombuffer(bytearray(data), np.uint8).view(Buffer)
+        watch = weakref.ref(buffer)
+        decoded = decode(memoryview(buffer.data), topic="t", partition=0, start=0)
+        del buffer
+        gc.collect()
+        assert watch() is None
+        assert decoded.batch is not None
+        decoded.batch.validate(full=True)
+
+
+def test_small_inputs_need_no_loaded_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.records.decode.ready_kernels", lambda: None)
+    monkeypatch.setattr("kzconsumer.records.decode.load_kernels", lambda: pytest.fail("loaded for a small input"))
+    decoded = decode(memoryview(record_batch(RECORDS, base_offset=0)), topic="events", partition=7, start=0)
+    assert rows(decoded) == expected(RECORDS, range(5))
+
+
+def test_threads_do_not_disturb_each_other(kernels: KernelSet) -> None:
+    codecs: list[Codec] = ["none", "snappy", "lz4", "zstd", "gzip"]
+    data = [record_batch(RECORDS * 40, base_offset=n, codec=codec) for n, codec in enumerate(codecs)]
+    wanted = [rows(run(kernels, one)) for one in data]
+    with ThreadPoolExecutor(4) as pool:
+        got = list(pool.map(lambda n: rows(run(kernels, data[n % 5])), range(40)))
+    assert got == wanted * 8
+
+
+def test_a_wrapper_may_end_in_a_partial_message(kernels: KernelSet) -> None:
+    inner = message_set(RECORDS[:2], magic=0, base_offset=0)
+    data = message(0, 1, -1, None, gzip.compress(inner + inner[:30]), CODECS["gzip"])
+    assert [row["offset"] for row in rows(run(kernels, data))] == [0, 1]

@@ -1,0 +1,182 @@
+"""What `decode` makes of bad record sets: never an exception, and everything before the fault."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from crc32c import crc32c
+
+from kzconsumer.records import layout as L
+from kzconsumer.records.decode import Decoded, decode_with, scan_next_offset
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.testing.record_sets import CODECS, Codec, Record, compress, message, message_set, record_batch, varint
+
+RECORDS = [Record(b"key %d" % n, b"value %d" % n, ((b"h", b"x"),)) for n in range(10)]
+BIG = [Record(b"k", bytes(2 * L.SMALL_BATCH))]
+GOOD = record_batch(RECORDS, base_offset=0)
+
+
+@pytest.fixture(params=["numba", "python"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return load_kernels() if request.param == "numba" else PYTHON_KERNELS
+
+
+def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
+    decoded = decode_with(kernels, memoryview(data), "events", 7, start)
+    if decoded.batch is not None:
+        decoded.batch.validate(full=True)
+    return decoded
+
+
+def changed(data: bytes, at: int, new: bytes, *, checksum: bool = True) -> bytes:
+    """One batch or message with other bytes at `at`, and the checksum made right again."""
+    data = data[:at] + new + data[at + len(new) :]
+    if not checksum:
+        return data
+    if data[16] == 2:
+        return data[:17] + struct.pack(">I", crc32c(data[21:])) + data[21:]
+    return data[:12] + struct.pack(">I", zlib.crc32(data[16:])) + data[16:]
+
+
+def batch_of(body: bytes, count: int, codec: Codec = "none") -> bytes:
+    return record_batch([], base_offset=10, codec=codec, body=body, count=count, last_offset_delta=9)
+
+
+def one(*fields: bytes, length: int | None = None) -> bytes:
+    record = b"\0" + b"".join(fields)
+    return varint(len(record) if length is None else length) + record
+
+
+ZERO, NULL = varint(0), varint(-1)
+RECORD = one(ZERO, ZERO, NULL, NULL, ZERO)
+MESSAGE = message(1, 10, 5, b"key", b"value")
+FAULTS = {
+    "checksum": (changed(GOOD, 70, b"\xff", checksum=False), L.BAD_CRC),
+    "checksum of a large batch": (changed(record_batch(BIG, base_offset=10), 99, b"x", checksum=False), L.BAD_CRC),
+    "checksum of a message": (changed(MESSAGE, 20, b"\xff", checksum=False), L.BAD_CRC),
+    "magic": (changed(GOOD, 16, b"\x03", checksum=False), L.BAD_MAGIC),
+    "negative magic": (changed(GOOD, 16, b"\xff", checksum=False), L.BAD_MAGIC),
+    "size 0": (changed(GOOD, 8, struct.pack(">i", 0), checksum=False), L.BAD_SIZE),
+    "size negative": (changed(GOOD, 8, struct.pack(">i", -5), checksum=False), L.BAD_SIZE),
+    "size below the header": (changed(GOOD, 8, struct.pack(">i", 48), checksum=False), L.BAD_SIZE),
+    "size of a message": (changed(MESSAGE, 8, struct.pack(">i", 21), checksum=False), L.BAD_SIZE),
+    "negative offset": (changed(GOOD, 0, struct.pack(">q", -1)), L.BAD_OFFSET),
+    "overflowing offset": (changed(GOOD, 0, struct.pack(">q", (1 << 63) - 1)), L.BAD_OFFSET),
+    "negative last offset delta": (changed(GOOD, 23, struct.pack(">i", -1)), L.BAD_OFFSET),
+    "count too high": (batch_of(RECORD, 2), L.BAD_COUNT),
+    "count far too high": (batch_of(RECORD, 2**31 - 1), L.BAD_COUNT),
+    "count negative": (batch_of(RECORD, -1), L.BAD_COUNT),
+    "count too low": (batch_of(RECORD + RECORD, 1), L.BAD_TAIL),
+    "record longer than the batch": (batch_of(one(ZERO, ZERO, NULL, NULL, ZERO, length=7), 1), L.BAD_RECORD),
+    "record longer than its fields": (batch_of(one(ZERO, ZERO, NULL, NULL, ZERO, b"\0"), 1), L.BAD_RECORD),
+    "record length negative": (batch_of(varint(-7) + RECORD, 1), L.BAD_RECORD),
+    "endless varint": (batch_of(b"\xff" * 20, 1), L.BAD_VARINT),
+    "endless timestamp": (batch_of(one(b"\xff" * 11, ZERO, NULL, NULL, ZERO), 1), L.BAD_VARINT),
+    "offset beyond the batch": (batch_of(one(ZERO, varint(10), NULL, NULL, ZERO), 1), L.BAD_OFFSET),
+    "offset before the batch": (batch_of(one(ZERO, varint(-1), NULL, NULL, ZERO), 1), L.BAD_OFFSET),
+    "key too long": (batch_of(one(ZERO, ZERO, varint(3), NULL, ZERO), 1), L.BAD_FIELD),
+    "key length -2": (batch_of(one(ZERO, ZERO, varint(-2), NULL, ZERO), 1), L.BAD_FIELD),
+    "value too long": (batch_of(one(ZERO, ZERO, NULL, varint(2), ZERO), 1), L.BAD_FIELD),
+    "value length 2^31 - 1": (batch_of(one(ZERO, ZERO, NULL, varint(2**31 - 1), ZERO), 1), L.BAD_FIELD),
+    "header count": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1)), 1), L.BAD_HEADER),
+    "header count negative": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(-1)), 1), L.BAD_HEADER),
+    "header key null": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1), NULL, NULL), 1), L.BAD_HEADER),
+    "header value too long": (batch_of(one(ZERO, ZERO, NULL, NULL, varint(1), ZERO, varint(9)), 1), L.BAD_HEADER),
+    "message key too long": (changed(MESSAGE, 26, struct.pack(">i", 9)), L.BAD_FIELD),
+    "message value too short": (changed(MESSAGE, 33, struct.pack(">i", 4)), L.BAD_FIELD),
+    "message value negative": (changed(MESSAGE, 33, struct.pack(">i", -2)), L.BAD_FIELD),
+    "wrapper without value": (message(1, 10, 5, None, None, L.GZIP), L.BAD_FIELD),
+    "nested wrapper": (
+        message(1, 10, 5, None, compress("gzip", message(1, 0, 5, None, compress("gzip", MESSAGE), L.GZIP)), L.GZIP),
+        L.BAD_NESTING,
+    ),
+    "inner magic": (message(1, 10, 5, None, compress("gzip", message(0, 0, 5, None, b"v")), L.GZIP), L.BAD_MAGIC),
+    "inner size": (
+        message(1, 10, 5, None, compress("gzip", struct.pack(">qi", 0, 3) + bytes(9)), L.GZIP),
+        L.BAD_SIZE,
+    ),
+    "inner offset above the wrapper's": (
+        message(0, 10, 5, None, compress("gzip", message(0, 11, 5, None, b"v")), L.GZIP),
+        L.BAD_OFFSET,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_ends_decoding_and_is_named(kernels: KernelSet, name: str) -> None:
+    bad, status = FAULTS[name]
+    good = record_batch(RECORDS, base_offset=0)
+    decoded = run(kernels, good + bad + record_batch(RECORDS, base_offset=20))
+    assert decoded.batch is not None
+    assert decoded.batch.column("offset").to_pylist() == list(range(10))
+    assert decoded.corrupt is not None
+    assert decoded.corrupt.reason == f"batch at byte {len(good)}: {L.REASONS[status]}"
+    assert (decoded.corrupt.offset, decoded.next_offset, decoded.incomplete) == (10, 10, False)
+    alone = run(kernels, bad, 7)
+    assert alone.batch is None
+    assert alone.corrupt is not None
+    assert (alone.corrupt.offset, alone.next_offset) == (7, 7)
+
+
+def test_a_fault_in_a_run_of_messages_leaves_those_before_it(kernels: KernelSet) -> None:
+    good = message_set(RECORDS, magic=1, base_offset=0)
+    decoded = run(kernels, good + changed(MESSAGE, 26, struct.pack(">i", 9)))
+    assert decoded.batch is not None
+    assert (decoded.batch.num_rows, decoded.next_offset) == (10, 10)
+    assert decoded.corrupt is not None
+
+
+def test_a_fault_in_a_later_record_leaves_nothing_of_its_batch(kernels: KernelSet) -> None:
+    bad = one(ZERO, varint(1), varint(1), b"k", varint(9), ZERO)
+    body = one(ZERO, ZERO, varint(3), b"key", varint(5), b"value", varint(1), varint(1), b"h", NULL) + bad
+    decoded = run(kernels, GOOD + batch_of(body, 2))
+    assert decoded.batch is not None
+    assert decoded.batch.to_pylist() == run(kernels, GOOD).batch.to_pylist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec != "none"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_body_that_does_not_decompress_is_a_fault(kernels: KernelSet, codec: Codec, magic: int) -> None:
+    if (magic == 1 and codec == "zstd") or (magic == 2 and codec == "lz4-KAFKA-3160"):
+        pytest.skip("never written")
+    body = compress(codec, RECORD * 50)
+    for broken in (body[:-6], body[: len(body) // 2], b"", b"\0" * 9, bytes(100), body[::-1]):
+        bad = batch_of(broken, 50, codec) if magic == 2 else message(1, 59, 5, None, broken, CODECS[codec])
+        decoded = run(kernels, GOOD + bad)
+        assert decoded.batch is not None
+        assert (decoded.batch.num_rows, decoded.next_offset) == (10, 10)
+        assert decoded.corrupt is not None
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_a_fault(kernels: KernelSet, codec: int) -> None:
+    bad = changed(GOOD, 21, struct.pack(">h", codec))
+    decoded = run(kernels, bad)
+    assert decoded.corrupt is not None
+    assert decoded.corrupt.reason == f"batch at byte 0: its compression codec {codec} is unknown"
+
+
+def test_zstd_is_unknown_before_magic_2(kernels: KernelSet) -> None:
+    decoded = run(kernels, message(1, 5, 0, None, compress("zstd", MESSAGE), L.ZSTD))
+    assert decoded.corrupt is not None
+
+
+def test_the_wrong_lz4_header_checksum_is_not_accepted_in_magic_2(kernels: KernelSet) -> None:
+    decoded = run(kernels, record_batch(RECORDS, base_offset=0, codec="lz4-KAFKA-3160"))
+    assert decoded.corrupt is not None
+
+
+def test_decoding_stops_before_the_bodies_exceed_the_limit(kernels: KernelSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(L, "MAX_BODY", 10_000)
+    for codec in ("none", "zstd"):
+        data = b"".join(record_batch([Record(None, bytes(3000))], base_offset=n, codec=codec) for n in range(5))
+        decoded = run(kernels, data)
+        assert decoded.batch is not None
+        assert (decoded.batch.num_rows, decoded.next_offset, decoded.corrupt) == (3, 3, None)
+        assert scan_next_offset(memoryview(data), 0) == 5
+        rest = run(kernels, data, 3)
+        assert (rest.next_offset, rest.corrupt) == (5, None)

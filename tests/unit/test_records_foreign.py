@@ -1,0 +1,69 @@
+"""Record sets built by aiokafka's encoders, which share nothing with ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
+
+from kzconsumer.records.decode import decode_with
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+
+KEYS: list[bytes | None] = [b"a", None, b"", b"long" * 40, b"b"] * 20
+VALUES: list[bytes | None] = [None, b"v", b"", b"x" * 300, b"\0\xff"] * 20
+
+
+@pytest.fixture(params=["numba", "python"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return load_kernels() if request.param == "numba" else PYTHON_KERNELS
+
+
+def columns(kernels: KernelSet, data: bytes, offset: int) -> list[Any]:
+    decoded = decode_with(kernels, memoryview(data), "t", 0, offset)
+    assert decoded.corrupt is None
+    assert decoded.next_offset == offset + len(KEYS)
+    batch = decoded.batch
+    assert batch is not None
+    batch.validate(full=True)
+    return [
+        batch.column("offset").to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        [None if time is None else round(time.timestamp() * 1000) for time in batch.column("timestamp").to_pylist()],
+        batch.column("headers").to_pylist(),
+    ]
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("transactional", [False, True])
+def test_batches_of_magic_2(kernels: KernelSet, codec: int, transactional: bool) -> None:
+    builder = DefaultRecordBatchBuilder(2, codec, int(transactional), 5, 1, 0, 1 << 20)
+    headers = [("name", b"x"), ("none", None)]
+    for n, (key, value) in enumerate(zip(KEYS, VALUES, strict=True)):
+        assert builder.append(n, 1_600_000_000_000 - n * 70_000, key, value, headers if n % 7 == 0 else [])
+    data = bytes(builder.build())
+    wanted = [{"key": key, "value": value} for key, value in headers]
+    assert columns(kernels, data, 0) == [
+        list(range(100)),
+        KEYS,
+        VALUES,
+        [1_600_000_000_000 - n * 70_000 for n in range(100)],
+        [wanted if n % 7 == 0 else [] for n in range(100)],
+    ]
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_message_sets(kernels: KernelSet, magic: int, codec: int) -> None:
+    builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
+    for n, (key, value) in enumerate(zip(KEYS, VALUES, strict=True)):
+        assert builder.append(n, 1_600_000_000_000 + n, key, value)
+    data = bytearray(builder.build())
+    if codec:  # a producer leaves the wrapper's offset to the broker
+        data[:8] = (99).to_bytes(8, "big")
+    times = [1_600_000_000_000 + n for n in range(100)] if magic else [None] * 100
+    assert columns(kernels, bytes(data), 0) == [list(range(100)), KEYS, VALUES, times, [[]] * 100]

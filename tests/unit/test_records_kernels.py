@@ -1,0 +1,56 @@
+"""Which kernels are used, and when numba is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+CHECK = """
+import sys
+{before}
+from kzconsumer.records.decode import decode, kernels_in_use, warm
+from kzconsumer.testing.record_sets import Record, record_batch
+assert "numba" not in sys.modules or sys.modules["numba"] is None
+{warm}
+data = record_batch([Record(b"key", b"value")] * {records}, base_offset=0)
+decoded = decode(memoryview(data), topic="t", partition=0, start=0)
+assert decoded.batch.num_rows == {records} and decoded.next_offset == {records}
+print(kernels_in_use(), "numba.core" in sys.modules)
+"""
+
+
+def run(before: str = "", warm: str = "warm()", records: int = 1000, **environment: str) -> str:
+    code = CHECK.format(before=before, warm=warm, records=records)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_numba_is_loaded_by_the_first_large_input_only() -> None:
+    assert run(warm="", records=10) == "python: numba's kernels have not been asked for yet False"
+    assert run(warm="", records=1000) == "numba True"
+
+
+def test_without_numba_everything_works() -> None:
+    answer = run(before="sys.modules['numba'] = None")
+    assert answer.startswith("python: ModuleNotFoundError: ")
+    assert answer.count("\n") == 0
+
+
+def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    answer = run(NUMBA_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert answer.startswith("numba, not cached: ")
+
+
+def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
+    assert run(NUMBA_CACHE_DIR=str(tmp_path)) == "numba True"
+    (folder,) = tmp_path.iterdir()
+    made = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert made
+    assert run(NUMBA_CACHE_DIR=str(tmp_path)) == "numba True"
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()} == made
