@@ -29,7 +29,7 @@ from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.plugins import load
+from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.records import decode
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -51,7 +51,9 @@ class ConsumerConnector:
         self._settings = settings
         self._brokers = brokers
         self._tasks = tasks
-        self._assignor = cast(Assignor, load("kzconsumer.assignors", settings.group.assignor))
+        self._assignor = cast(
+            Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
+        )
         self._paths = GroupPaths(settings.group.id)
         self._streams: dict[tuple[str, int], KafkaStream] = {}
         self._claims: Claims | None = None

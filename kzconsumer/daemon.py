@@ -19,8 +19,8 @@ import structlog
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect, sole_cause
-from kzconsumer.errors import KzConsumerError
-from kzconsumer.sinks.configured import configured_sink
+from kzconsumer.errors import ConfigError, KzConsumerError, PluginError
+from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -40,8 +40,11 @@ def run(settings: Settings) -> int:
 
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
+    check_sink(settings)
     try:
         anyio.run(_serve, settings)
+    except (ConfigError, PluginError):
+        raise
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
         return 1

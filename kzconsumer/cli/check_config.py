@@ -30,8 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.misused("no configuration file given")
     from kzconsumer.config import Settings
     from kzconsumer.plugins import ASSIGNORS, load_chosen
-    from kzconsumer.sinks.configured import configured_sink
-    from kzconsumer.sinks.interface import SinkContext
+    from kzconsumer.sinks.configured import check_sink
 
     settings = Settings.load(path)
     faults: list[str] = []
@@ -40,9 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         faults += error.faults
     try:
-        configured_sink(
-            settings, SinkContext(group=settings.group.id, member="check-config", cluster="", safe_until=lambda: 0.0)
-        )
+        check_sink(settings)
     except ConfigError as error:
         faults += error.faults
     if faults:

@@ -32,7 +32,7 @@ from kzconsumer.network.brokers import Brokers
 from kzconsumer.protocol.error_codes import error_code
 from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
-from kzconsumer.streams.chunk_queue import FetchedChunk
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

@@ -17,7 +17,7 @@ from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.protocol import error_codes
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
-from kzconsumer.streams.chunk_queue import FetchedChunk
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

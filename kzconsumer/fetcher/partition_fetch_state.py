@@ -6,9 +6,13 @@ claim. The fetched offset is this position; consumed and processed offsets are t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk_queue import ChunkQueue
+
+if TYPE_CHECKING:
+    from kzconsumer.streams.chunk_queue import ChunkQueue
 
 # Growing waits after errors, seconds.
 FIRST_PAUSE = 0.1

@@ -23,7 +23,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.owner_registry import Blocked, Claimed, Fence, OwnerRegistry, Refused
 from kzconsumer.zookeeper.round_trips import outcomes, together
-from kzconsumer.zookeeper.topic_registry import Topic
+from kzconsumer.zookeeper.znodes import Topic
 
 log = structlog.get_logger("kzconsumer.group")
 

@@ -12,8 +12,7 @@ import msgspec
 from kzconsumer.assignors.interface import AssignmentContext
 from kzconsumer.group.subscription import has_wildcard, streams_by_topic
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.zookeeper.topic_registry import Topic
-from kzconsumer.zookeeper.znodes import Registration
+from kzconsumer.zookeeper.znodes import Registration, Topic
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ class _Position(msgspec.Struct):
     fence: Fence
     committed: int | None
     version: int
+    in_doubt: int | None = None  # being written: stays if the write is cancelled before its reply
 
 
 class Committer:
@@ -78,12 +79,13 @@ class Committer:
             return not await self._write({tracker: offset})
 
     async def _write(self, due: dict[OffsetTracker, int]) -> dict[OffsetTracker, str]:
-        writes = [
-            OffsetWrite(
-                tracker.topic_partition, self._positions[tracker].fence, offset, self._positions[tracker].version
+        writes = []
+        for tracker, offset in due.items():
+            position = self._positions[tracker]
+            writes.append(
+                OffsetWrite(tracker.topic_partition, position.fence, offset, position.version, position.in_doubt)
             )
-            for tracker, offset in due.items()
-        ]
+            position.in_doubt = offset
         results: dict[TopicPartition, Stored | Lost] = await self._storage.write(writes) if writes else {}
         lost = {}
         for tracker, offset in due.items():
@@ -91,6 +93,6 @@ class Committer:
             if isinstance(result, Lost):
                 lost[tracker] = result.reason
                 self.forget(tracker)
-            elif position := self._positions.get(tracker):
-                position.committed, position.version = offset, result.version
+            elif tracker in self._positions:
+                self._positions[tracker] = _Position(self._positions[tracker].fence, offset, result.version)
         return lost

@@ -34,6 +34,8 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     fence: Fence
     offset: int
     version: int
+    in_doubt: int | None = None
+    """What an earlier write, whose reply was not awaited, may have stored."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -94,9 +96,16 @@ class ZooKeeperOffsetStorage:
         return *write.fence.checks(), store
 
     async def _seen_anew(self, write: OffsetWrite) -> OffsetWrite:
-        """Somebody who is not the owner wrote, made or deleted the offset node: say so, and set ours again."""
+        """The offset node is not as we left it: somebody else wrote it (say so), or a write of ours, cancelled midway."""
         path = self._paths.offset(write.topic_partition)
         node = await self._session.find(path)
+        if (
+            node is not None
+            and write.in_doubt is not None
+            and node.stat.version == write.version + 1
+            and node.data == znodes.encode_offset(write.in_doubt)
+        ):
+            return msgspec.structs.replace(write, version=node.stat.version, in_doubt=None)
         if node is None:
             await self._session.ensure(path.rpartition("/")[0])
         log.error(

@@ -77,20 +77,21 @@ class BatchTable:
         """Make ADDRESS and LENGTH of every row those of uncompressed records; SKIP rows that have none to give.
 
         Result: the most records, and the bytes, that the rows can hold. The table ends early, without fault, before the
-        batch whose body would take all bodies together beyond MAX_BODY.
+        batch whose body would take all bodies together beyond MAX_BODY, but not before the first that is wanted.
         """
         rows, records, size, compressed = self._kernels.plan(self.table, self.rows, start, L.MAX_BODY)
         self._stop_before(rows)
         if compressed == 0:
             return records, size
         used = self.table[:rows]
+        first = int(np.argmin(used[:, L.SKIP]))
         for row in np.flatnonzero((used[:, L.ATTRIBUTES] & L.CODEC_MASK != 0) & (used[:, L.SKIP] == 0)).tolist():
             try:
                 size += self._open(row)
             except BadCompression as error:
                 self.end(row, str(error))
                 break
-            if size > L.MAX_BODY and row > 0:
+            if size > L.MAX_BODY and row > first:
                 self._stop_before(row)
                 break
         return self._kernels.plan(self.table, self.rows, start, 2 * L.MAX_BODY)[1:3]

@@ -150,7 +150,7 @@ def plan(table: Table, rows: int, start: int, limit: int) -> tuple[int, int, int
             entry[L.SKIP] = 1
             continue
         length = entry[L.LENGTH]
-        if length > limit - size and row > 0:
+        if length > limit - size and size > 0:
             return row, records, size, compressed
         size += length
         smallest = L.LOG_OVERHEAD + L.MESSAGE_SIZE_V0 if legacy else L.SMALLEST_RECORD

@@ -158,7 +158,7 @@ def plan(table: Table, rows: int, start: int, limit: int) -> tuple[int, int, int
     """(rows to use, most records they can hold, bytes of their bodies, compressed ones among them).
 
     Sets SKIP of control batches and of those wholly below `start`; they count for nothing. The rows end before the one
-    whose body would take the sum beyond `limit`, if that is not the first row.
+    whose body would take the sum beyond `limit`, unless it is the first that counts.
     """
     records = size = compressed = 0
     for row, entry in enumerate(table[:rows].tolist()):
@@ -168,7 +168,7 @@ def plan(table: Table, rows: int, start: int, limit: int) -> tuple[int, int, int
         if skip:
             continue
         length = entry[L.LENGTH]
-        if row and size + length > limit:
+        if size and size + length > limit:
             return row, records, size, compressed
         size += length
         smallest = L.LOG_OVERHEAD + L.MESSAGE_SIZE_V0 if legacy else L.SMALLEST_RECORD
@@ -308,6 +308,8 @@ def _write(address: int, data: bytes) -> None:
 
 
 def _varint(data: bytes, at: int, end: int, most_bytes: int, record: int) -> tuple[int, int]:
+    if at < end and data[at] < 0x80:
+        return (data[at] >> 1) ^ -(data[at] & 1), at + 1
     value = 0
     for i in range(most_bytes):
         if at >= end:

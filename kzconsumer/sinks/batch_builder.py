@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.streams.chunk_queue import FetchedChunk
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 
 class _Range(msgspec.Struct):

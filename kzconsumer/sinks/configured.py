@@ -14,6 +14,11 @@ from kzconsumer.plugins import SINKS, load_chosen
 from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
 
 
+def check_sink(settings: Settings) -> None:
+    """Find the faults of the sink's table before anything is asked of a server; raises as `configured_sink` does."""
+    configured_sink(settings, SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0))
+
+
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:
     """Load the sink's plugin and let it check its options.
 

@@ -44,6 +44,7 @@ class SinkRunner:
         self._change = anyio.Event()
         self._room = anyio.Event()
         self._ended = anyio.Event()
+        self._waiting = anyio.CancelScope()  # for a batch to be due; `stop` ends it
         self._scope = anyio.CancelScope()
 
     def __repr__(self) -> str:
@@ -76,7 +77,7 @@ class SinkRunner:
     async def stop(self, patience: float) -> None:
         """Begin no batch; let the one being written end within `patience` seconds, else cancel it; close the sink."""
         self._stopping = True
-        self._change.set()
+        self._waiting.cancel()
         with anyio.move_on_after(patience):
             await self._ended.wait()
         self._scope.cancel()
@@ -100,9 +101,10 @@ class SinkRunner:
             self._change.set()
 
     async def _write_batches(self, lease: Lease, commit: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._until_due()
-            await lease.wait()
+        while not self._stopping:
+            with anyio.CancelScope() as self._waiting:
+                await self._until_due()
+                await lease.wait()
             if self._stopping:
                 return
             batch, trackers = self._builder.cut()
@@ -114,8 +116,8 @@ class SinkRunner:
                 raise self._stream_error
 
     async def _until_due(self) -> None:
-        """Until a limit is reached, a stream has failed, or the runner has to stop."""
-        while not (self._stopping or self._builder.full or self._stream_error is not None):
+        """Until a limit is reached or a stream has failed."""
+        while not self._builder.full and self._stream_error is None:
             self._change = anyio.Event()
             left = self._begun + self._max_time - now() if self._builder else None
             if left is not None and left <= 0:

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 import pyarrow as pa
 
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream, FetchedChunk
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.message import Message, messages
 from kzconsumer.zookeeper.lease import Lease
 

@@ -7,7 +7,6 @@ makes zombies rare: correctness rests on fenced commits.
 from __future__ import annotations
 
 import anyio
-import anyio.lowlevel
 
 from kzconsumer.errors import SessionExpired
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -40,10 +39,11 @@ class Lease:
     async def wait(self) -> None:
         """Until the lease is held, over the end of one session and the beginning of the next."""
         while not self.held:
-            if self._session is None or self._session.expired:
-                await self._changed.wait()
-                continue
+            changed = self._changed
             try:
-                await self._session.wait_trusted()
+                if self._session is not None:
+                    await self._session.wait_trusted()
+                    continue
             except SessionExpired:
-                await anyio.lowlevel.checkpoint()
+                pass  # the connector sets the next session, or none
+            await changed.wait()

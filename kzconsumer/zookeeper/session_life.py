@@ -17,7 +17,7 @@ import anyio
 import structlog
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost, ProtocolError, SessionExpired
+from kzconsumer.errors import ConnectionLost, ProtocolError, SessionExpired, ZooKeeperError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
@@ -106,7 +106,7 @@ class SessionLife:
                 await self._ask(Asked(closing, self._loss))
             except ConnectionLost:
                 continue
-            except SessionExpired:
+            except (SessionExpired, ZooKeeperError):
                 return
 
     def end(self, state: SessionState, reason: str) -> None:

@@ -13,15 +13,9 @@ from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Topic
 
 log = structlog.get_logger("kzconsumer.zookeeper")
-
-
-class Topic(msgspec.Struct, frozen=True):
-    """A topic that exists: its partitions, ascending, and the czxid that tells it from an earlier one of its name."""
-
-    partitions: tuple[int, ...]
-    incarnation: int
 
 
 class TopicRegistry:

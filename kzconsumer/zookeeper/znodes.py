@@ -77,6 +77,13 @@ def decode_broker(broker_id: int, data: bytes, protocol: str = "PLAINTEXT") -> B
     return None
 
 
+class Topic(msgspec.Struct, frozen=True):
+    """A topic that exists: its partitions, ascending, and the czxid that tells it from an earlier one of its name."""
+
+    partitions: tuple[int, ...]
+    incarnation: int
+
+
 def decode_topic(data: bytes) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending, from `/brokers/topics/<topic>` versions 1 to 3."""
     partitions = _json_object(data).get("partitions")

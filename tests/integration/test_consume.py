@@ -25,6 +25,7 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
+CODEC_BITS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 WITHOUT_TIMESTAMPS = {"0.8.2.2"}
 WITHOUT_HEADERS = {"0.8.2.2", "0.10.2.2"}
 PARTITIONS = 2
@@ -76,6 +77,18 @@ def by_partition(found: list[Message]) -> list[list[Message]]:
     return [[message for message in found if message.partition == partition] for partition in range(PARTITIONS)]
 
 
+def stored_codecs(cluster: Cluster, topic: str) -> set[int]:
+    """Of the batches in partition 0's log: producers send as it is what compression would not make smaller."""
+    log = (cluster.brokers[1].folder / "data" / f"{topic}-0" / f"{0:020}.log").read_bytes()
+    found = set()
+    position = 0
+    while position < len(log):
+        attributes = log[position + 22] if log[position + 16] == 2 else log[position + 17]
+        found.add(attributes & 7)
+        position += 12 + int.from_bytes(log[position + 8 : position + 12], "big")
+    return found
+
+
 @pytest.mark.parametrize("version", CODECS)
 async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, version: str) -> None:
     cluster = cluster_of(version)
@@ -86,6 +99,7 @@ async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, ver
         await create_topic(cluster.connect, topic, PARTITIONS)
         offsets = await asyncio.to_thread(produce, cluster.bootstrap, version, topic, sent, codec)
         wanted[topic] = by_partition(expected(topic, sent, offsets))
+        assert CODEC_BITS[codec] in stored_codecs(cluster, topic)
     async with (
         member(cluster, f"{unique}-messages", dict.fromkeys(topics, 1)) as (_, streams),
         member(cluster, f"{unique}-batches", dict.fromkeys(topics, 1)) as (_, batch_streams),

@@ -10,13 +10,17 @@ from collections import Counter
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
+import pytest
 
+import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
 from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
-from tests.support.zookeeper_sessions import session, until
+from tests.support.zookeeper_sessions import expire, session, until
 
 PARTITIONS = 8
 
@@ -130,9 +134,7 @@ async def test_more_streams_than_partitions_leaves_streams_idle_and_a_move_keeps
                     assert stat.czxid == before.czxid
 
 
-async def test_the_originals_own_tool_calls_the_group_balanced(
-    cluster: Cluster, servers: Servers, unique: str
-) -> None:
+async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster, servers: Servers, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     configured = settings(cluster.connect, unique)
     verify = servers.java_command(
@@ -179,6 +181,53 @@ async def test_an_outside_write_to_an_offset_is_told_and_set_right(cluster: Clus
         await until(lambda: len(member.messages) == 100)
         path = f"/consumers/{unique}/offsets/{unique}/0"
         await other.set(path, b"7", -1)
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         await member.consumer.commit_offsets()
         assert int((await other.get(path)).data) in (99, 100)
+
+
+async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Cluster, unique: str) -> None:
+    """What was owned is lost, nothing of the old session is written, and the member joins anew by itself."""
+    await create_topic(cluster.connect, unique, 4)
+    await send(cluster, unique, 400, 4)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {unique: 1}) as member:
+        await until(lambda: len(member.messages) == 400)
+        old = member.consumer.lease._session
+        assert old is not None
+        await expire(old, cluster.connect)
+        await until(lambda: old.expired)
+        await until(lambda: len(member.owned) == 4)
+        assert member.consumer.lease._session is not old
+        await send(cluster, unique, 400, 4)
+        await until(lambda: len({(m.partition, m.offset) for m in member.messages}) == 800)
+    # Nothing was committed by the old session: its records came again, at least once and from the stored offset.
+    assert len(member.messages) == 1_200
+    assert await stored_offsets(cluster.connect, unique, unique, 4) == [200] * 4
+
+
+async def test_a_commit_cancelled_midway_is_no_foreign_write(
+    cluster: Cluster, servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The server executes the commit, its reply is lost, and the caller gives up: the next commit goes on from there."""
+    await create_topic(cluster.connect, unique, 1)
+    chroot = cluster.connect.partition("/")[2]
+    async with FaultProxy(servers.zookeeper.host, servers.zookeeper.port) as proxy:
+        configured = settings(f"{proxy.connect}/{chroot}", unique, offsets={"commit_interval": "1h"})
+        async with kzconsumer.connect(configured) as consumer:
+            (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+            await send(cluster, unique, 3, 1)
+            async for message in stream:
+                if message.offset == 1:
+                    stream.ack()
+                    proxy.mute = True
+                    with anyio.move_on_after(0.5):
+                        await consumer.commit_offsets()
+                    assert await stored_offsets(cluster.connect, unique, unique, 1) == [2]
+                    proxy.mute = False
+                if message.offset == 2:
+                    break
+            stream.ack()
+            await consumer.commit_offsets()
+            assert await stored_offsets(cluster.connect, unique, unique, 1) == [3]
+    assert "offset changed by somebody" not in "".join(capfd.readouterr())

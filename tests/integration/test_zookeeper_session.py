@@ -172,14 +172,16 @@ async def test_a_connection_lost_while_arming_hides_no_event(zookeeper: ZooKeepe
     async with to(zookeeper) as proxy, session(proxy.connect, 6.0) as zk, session(zookeeper.connect) as other:
         await zk.ensure(root)
         paths = [f"{root}/{'long' * 40}-{number}" for number in range(2000)]  # several SetWatches
-        watches = [watch for _, watch in await asyncio.gather(*(zk.watch_exists(path) for path in paths))]
+        await zk.multi([Create(path, b"") for path in paths])
+        watches = [watch for _, watch in await asyncio.gather(*(zk.watch_data(path) for path in paths))]
         await proxy.refuse()
-        await other.create(paths[-1])
+        await other.set(paths[-1], b"changed", 0)
         proxy.cut_reply_after = 41 + 20  # the handshake's answer, and the first SetWatches': it tells a newer zxid
         await proxy.listen()
         with anyio.fail_after(5):
             await watches[-1].wait()
         assert proxy.accepted == 3
+        assert sum(watch.fired for watch in watches) == 1
 
 
 @pytest.mark.parametrize("after", [1, 5, 19, 30])

@@ -86,7 +86,9 @@ async def stored_offsets(connect: str, group: str, topic: str, partitions: int) 
 class Daemon:
     """`python -m kzconsumer --config FILE` with the JSON lines sink; stdout and stderr go to files."""
 
-    def __init__(self, folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = "") -> None:
+    def __init__(
+        self, folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str, reset: str
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.config = folder / "group.toml"
         self.out, self.err = folder / "out", folder / "err"
@@ -94,7 +96,7 @@ class Daemon:
         self.config.write_text(
             f'[zookeeper]\nconnect = "{connect}"\nsession_timeout = "6s"\n[group]\nid = "{group}"\n'
             f"[subscription]\ntopics = {{ {table} }}\n"
-            f'[offsets]\ncommit_interval = "500ms"\n[batch]\nmax_time = "100ms"\n'
+            f'[offsets]\nreset = "{reset}"\ncommit_interval = "500ms"\n[batch]\nmax_time = "100ms"\n'
             f'[log]\nformat = "json"\nlevel = "debug"\nprogress_interval = "200ms"\n{extra}'
             + ("" if "[sink]" in extra else '[sink]\nplugin = "jsonlines"\n')
         )
@@ -117,7 +119,7 @@ class Daemon:
         """The exit status; TimeoutError after `limit` seconds."""
         assert self.process is not None
         with anyio.fail_after(limit):
-            while (status := self.process.poll()) is None:  # noqa: ASYNC110  (a child process: nothing to be told by)
+            while (status := self.process.poll()) is None:
                 await anyio.sleep(0.02)
         return status
 
@@ -131,10 +133,10 @@ class Daemon:
 
 @contextmanager
 def daemon(
-    folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = ""
+    folder: Path, connect: str, group: str, topics: Mapping[str, int], extra: str = "", reset: str = "smallest"
 ) -> Iterator[Daemon]:
     """A running daemon; killed at the end if it still runs."""
-    running = Daemon(folder, connect, group, topics, extra)
+    running = Daemon(folder, connect, group, topics, extra, reset)
     running.start()
     try:
         yield running

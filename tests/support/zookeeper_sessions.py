@@ -32,7 +32,7 @@ async def session(connect: str, timeout: float = 6.0) -> AsyncIterator[ZooKeeper
 async def until(condition: Callable[[], object], limit: float = 10.0) -> None:
     """Wait for the condition; TimeoutError after `limit` seconds."""
     with anyio.fail_after(limit):
-        while not condition():  # noqa: ASYNC110  (any condition: nothing to be told by)
+        while not condition():
             await anyio.sleep(0.005)
 
 

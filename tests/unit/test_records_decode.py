@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import gzip
+import struct
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -188,6 +189,13 @@ def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
         assert (decoded.next_offset, decoded.incomplete, decoded.corrupt) == (5, False, None)
         assert len(rows(decoded)) == 5
         assert run(kernels, partial[:size], 5) == Decoded(None, 5, True, None, 0)
+
+
+def test_the_filler_of_a_down_converting_broker_is_a_partial_batch(kernels: KernelSet) -> None:
+    """`LazyDownConversionRecords` (Kafka 2.0 and later) fills up the promised size with a batch that is longer than it."""
+    filler = struct.pack(">qi", -1, 101) + bytes(88)
+    decoded = run(kernels, message_set(RECORDS, magic=1, base_offset=0) + filler)
+    assert (decoded.next_offset, decoded.corrupt) == (5, None)
 
 
 def test_no_bytes(kernels: KernelSet) -> None:

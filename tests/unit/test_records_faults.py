@@ -94,7 +94,7 @@ FAULTS = {
         message(1, 10, 5, None, compress("gzip", message(1, 0, 5, None, compress("gzip", MESSAGE), L.GZIP)), L.GZIP),
         L.BAD_NESTING,
     ),
-    "inner magic": (message(1, 10, 5, None, compress("gzip", message(0, 0, 5, None, b"v")), L.GZIP), L.BAD_MAGIC),
+    "inner magic": (message(1, 10, 5, None, compress("gzip", message(0, 0, 5, None, bytes(30))), L.GZIP), L.BAD_MAGIC),
     "inner size": (
         message(1, 10, 5, None, compress("gzip", struct.pack(">qi", 0, 3) + bytes(9)), L.GZIP),
         L.BAD_SIZE,
@@ -180,3 +180,7 @@ def test_decoding_stops_before_the_bodies_exceed_the_limit(kernels: KernelSet, m
         assert scan_next_offset(memoryview(data), 0) == 5
         rest = run(kernels, data, 3)
         assert (rest.next_offset, rest.corrupt) == (5, None)
+    skipped = record_batch([Record(None, b"")], base_offset=0)
+    large = record_batch([Record(None, bytes(9000))], base_offset=1, codec="zstd")
+    decoded = run(kernels, skipped + large + record_batch([Record(None, bytes(5000))], base_offset=2), 1)
+    assert decoded.next_offset > 1

@@ -7,6 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kzconsumer.records import kernel_loading
+from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
+from kzconsumer.records.kernel_set import KernelSet
+
 CHECK = """
 import sys
 {before}
@@ -41,10 +47,24 @@ def test_without_numba_everything_works() -> None:
     assert answer.count("\n") == 0
 
 
-def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(tmp_path: Path) -> None:
+def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    compiled = load_kernels()
+
+    def compile_all(*, cache: bool) -> KernelSet:
+        asked.append(cache)
+        return compiled
+
+    monkeypatch.setattr("kzconsumer.records.kernels.compile_all", compile_all)
     (tmp_path / "file").touch()
-    answer = run(NUMBA_CACHE_DIR=str(tmp_path / "file" / "cache"))
-    assert answer.startswith("numba, not cached: ")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(kernel_loading, "_loaded", None)
+    monkeypatch.setattr(kernel_loading, "_description", "")
+    assert load_kernels() is compiled
+    assert kernels_in_use().startswith("numba, not cached: ")
+    assert asked == [False]
 
 
 def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:

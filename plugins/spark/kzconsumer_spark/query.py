@@ -75,11 +75,11 @@ class RangeQuery:
     def _foreach_batch(self, control: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         rows = control.collect()
-        number = rows[0]["batch"]
         ranges = [_spooled(row.asDict()) for row in rows]
+        number = self._running
         try:
-            if number != self._running:
-                raise RuntimeError(f"Spark runs batch {number} while {self._running} is asked for")
+            if number is None or any(row["batch"] != number for row in rows):
+                raise RuntimeError(f"Spark runs batch {rows[0]['batch'] if rows else '?'}, {number} is asked for")
             self._lease.require()
             written = self._destination.write(number, ranges)
         except BaseException as error:

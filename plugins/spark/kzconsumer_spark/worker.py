@@ -12,9 +12,10 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from pyspark.sql import SparkSession
 
@@ -51,41 +52,48 @@ def main() -> None:
     try:
         session = _with_log(start)
         destination = _destination(start, session, lease)
+        query = RangeQuery(session, destination, lease, _query_directory(start), start.next_batch - 1)
+        _warm(start, session, query)
     except BaseException as error:
         traceback.print_exc()
         _say(events, Failed(number=None, error=first_line(error)))
-        raise SystemExit(1) from error
+        _exit()
+    _say(events, Ready(application=session.sparkContext.applicationId))
     try:
-        _serve(start, session, destination, lease, inbox, events)
+        while isinstance(batch := inbox.get(), RunBatch):
+            outcome = query.run(batch)
+            _say(events, outcome)
+            if isinstance(outcome, Failed):
+                query.stop()
+                query = RangeQuery(session, destination, lease, _query_directory(start), batch.number)
+        query.stop()
         destination.close()
         session.stop()
     except BaseException:
-        # The JVM is gone, most likely: threads that still talk to it must not keep this process.
         traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
+        _exit()
 
 
-def _serve(
-    start: Start,
-    session: SparkSession,
-    destination: Destination,
-    lease: Lease,
-    inbox: queue.SimpleQueue[Command],
-    events: BinaryIO,
-) -> None:
-    queries = 0
-    next_batch = start.next_batch
-    query = RangeQuery(session, destination, lease, Path(start.scratch) / "query-0", next_batch)
-    _say(events, Ready(application=session.sparkContext.applicationId))
-    while isinstance(batch := inbox.get(), RunBatch):
-        outcome = query.run(batch)
-        _say(events, outcome)
-        if isinstance(outcome, Failed):
-            query.stop()
-            queries += 1
-            query = RangeQuery(session, destination, lease, Path(start.scratch) / f"query-{queries}", batch.number)
-    query.stop()
+def _exit() -> NoReturn:
+    """Leave at once: with the JVM gone or hanging, threads that talk to it would keep this process for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _query_directory(start: Start) -> Path:
+    """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
+    return Path(start.scratch, f"query-{time.monotonic_ns()}")
+
+
+def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
+    """Run the road once without records: the first use of everything takes Spark seconds, later ones milliseconds."""
+    outcome = query.run(RunBatch(number=start.next_batch - 1, ranges=()))
+    if isinstance(outcome, Failed):
+        raise RuntimeError(outcome.error)
+    first = f"{start.scratch}/warm-1"
+    session.range(1).selectExpr("cast(id as string) as value").write.parquet(first)
+    session.read.schema("value string").parquet(first).write.parquet(f"{start.scratch}/warm-2")
 
 
 def _destination(start: Start, session: SparkSession, lease: Lease) -> Destination:

@@ -1,0 +1,51 @@
+"""`kzconsumer demo`: the whole road on servers of its own, with a kill -9 in the middle, and the count at the end.
+
+Owns nothing. Exit status 0 when no record is missing, 1 otherwise; standard output carries the result, standard error
+the show.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "demo",
+        help="show the whole road on servers of its own",
+        description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
+        " kill one with kill -9, let a third join, and have Spark count what arrived. About a minute and a half.",
+        epilog="Exit status: 0 if no record is missing, 1 otherwise.",
+    )
+    parser.add_argument("--messages", type=_number, default=1_000_000, metavar="N", help="default: 1,000,000")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with the Parquet files and the logs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kzconsumer.demo.requirements import require
+
+    require()
+
+    from kzconsumer import log
+    from kzconsumer.cli.progress import fetching_progress
+    from kzconsumer.demo.run import run_demo
+    from kzconsumer.sandbox.sandbox import prepare
+    from kzconsumer.sandbox.versions import NEWEST
+
+    log.configure("error", "auto")
+    with fetching_progress() as progress:
+        prepare(NEWEST, progress)
+    return run_demo(arguments.messages, as_json=arguments.json, keep=arguments.keep)
+
+
+def _number(text: str) -> int:
+    number = int(text.replace(",", "").replace("_", ""))
+    if number < 1:
+        raise ValueError
+    return number

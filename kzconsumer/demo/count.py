@@ -1,0 +1,58 @@
+"""Reads the Parquet files back with a Spark of its own and counts: `python -m kzconsumer.demo.count PATH MESSAGES`.
+
+Owns its Spark session. A process of its own, since the demo's must not wait for a JVM; prints one JSON object. It knows
+nothing of how the files came to be.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+
+from kzconsumer.sandbox.java import find_java
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """`rows` in the files; among them `distinct` ids the producer made, and distinct `offsets` of topic and partition."""
+
+    rows: int
+    distinct: int
+    offsets: int
+
+
+def main() -> None:
+    path, messages = sys.argv[1], int(sys.argv[2])
+    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as f
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kzconsumer demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.local.dir", os.getcwd())
+        .config("spark.driver.extraJavaOptions", f'-Djava.io.tmpdir="{os.getcwd()}" -XX:-UsePerfData')
+        .getOrCreate()
+    )
+    records = session.read.parquet(path)
+    number = f.get_json_object(records["value"].cast("string"), "$.id").cast("long")
+    known = f.when((number >= 0) & (number < messages), number)
+    row = records.agg(
+        f.count("*").alias("rows"),
+        f.countDistinct(known).alias("distinct"),
+        f.countDistinct("topic", "partition", "offset").alias("offsets"),
+    ).first()
+    assert row is not None
+    counted = Counted(rows=row["rows"], distinct=row["distinct"], offsets=row["offsets"])
+    session.stop()
+    print(msgspec.json.encode(counted).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

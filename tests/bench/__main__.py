@@ -1,0 +1,9 @@
+"""`python -m tests.bench`: consuming, beside other clients."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.bench.bench_consume import main
+
+sys.exit(main())

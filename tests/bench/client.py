@@ -1,0 +1,128 @@
+"""One measured run of one client: `python -m tests.bench.client NAME ZOOKEEPER BOOTSTRAP TOPIC RECORDS`.
+
+Reads the topic from its beginning as a new group, and writes one Measurement as JSON to standard output. A process of
+its own for every run, so that no client finds memory or threads of another.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable
+
+import anyio
+import msgspec
+from confluent_kafka import Consumer
+
+import kzconsumer
+from kzconsumer import log
+from kzconsumer.records import decode
+from tests.bench.stopwatch import Measurement, Stopwatch
+
+_LIMIT = 120.0
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What to read."""
+
+    zookeeper: str
+    bootstrap: str
+    topic: str
+    records: int
+
+
+def read_batches(source: Source) -> Measurement:
+    """`stream.batches()` of one stream with all partitions, as a member of a group."""
+    return anyio.run(_read_batches, source)
+
+
+async def _read_batches(source: Source) -> Measurement:
+    decode.warm()
+    watch = Stopwatch()
+    async with kzconsumer.connect(_settings(source)) as consumer:
+        streams = await consumer.create_message_streams({source.topic: 1})
+        seen = 0
+        with anyio.fail_after(_LIMIT):
+            async for batch in streams[source.topic][0].batches():
+                if seen == 0:
+                    watch.start(batch.num_rows)
+                seen += batch.num_rows
+                if seen >= source.records:
+                    break
+        return _all(watch.stop(seen), seen, source)
+
+
+def read_messages(source: Source) -> Measurement:
+    """`async for message in stream`, as a member of a group."""
+    return anyio.run(_read_messages, source)
+
+
+async def _read_messages(source: Source) -> Measurement:
+    decode.warm()
+    watch = Stopwatch()
+    async with kzconsumer.connect(_settings(source)) as consumer:
+        streams = await consumer.create_message_streams({source.topic: 1})
+        seen = 0
+        with anyio.fail_after(_LIMIT):
+            async for _ in streams[source.topic][0]:
+                if seen == 0:
+                    watch.start(1)
+                seen += 1
+                if seen == source.records:
+                    break
+        return _all(watch.stop(seen), seen, source)
+
+
+def read_confluent(source: Source) -> Measurement:
+    """confluent-kafka's `consume(1000)`; without that back-off (1 s) it mostly waits. It compares no checksums."""
+    watch = Stopwatch()
+    consumer = Consumer(
+        {
+            "bootstrap.servers": source.bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "fetch.queue.backoff.ms": 5,
+        }
+    )
+    consumer.subscribe([source.topic])
+    seen = 0
+    while seen < source.records:
+        got = consumer.consume(1000, timeout=_LIMIT)
+        if not got:
+            raise TimeoutError(f"{seen} of {source.records} records after {_LIMIT} s")
+        if seen == 0:
+            watch.start(len(got))
+        seen += len(got)
+    measured = watch.stop(seen)
+    seen = sum(position.offset for position in consumer.position(consumer.assignment()))  # an error is no record
+    consumer.close()
+    return _all(measured, seen, source)
+
+
+CLIENTS: dict[str, Callable[[Source], Measurement]] = {
+    "kzconsumer batches()": read_batches,
+    "kzconsumer async for": read_messages,
+    "confluent-kafka consume(1000)": read_confluent,
+}
+
+
+def _settings(source: Source) -> kzconsumer.Settings:
+    return kzconsumer.Settings.from_dict(
+        {"zookeeper": {"connect": source.zookeeper}, "group": {"id": uuid.uuid4().hex}}
+    )
+
+
+def _all(measured: Measurement, seen: int, source: Source) -> Measurement:
+    if seen != source.records:
+        raise ValueError(f"{seen} records read of {source.records}")
+    return measured
+
+
+def main(name: str, zookeeper: str, bootstrap: str, topic: str, records: str) -> None:
+    log.configure("warning", "console")
+    measured = CLIENTS[name](Source(zookeeper, bootstrap, topic, int(records)))
+    sys.stdout.buffer.write(msgspec.json.encode(measured) + b"\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,142 @@
+"""What the bench found, as a table or as JSON.
+
+Pure but for `show`, which writes to standard output. Called by `bench_consume`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.stopwatch import Measurement
+
+COLUMNS = ("client", "k msg/s", "min", "max", "CPU s/M", "min", "max", "peak MiB", "rate", "CPU")
+
+
+class Spread(msgspec.Struct, frozen=True):
+    min: float
+    median: float
+    max: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(min(values), statistics.median(values), max(values))
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One client's runs. The ratios are those of medians, to the reference client's."""
+
+    client: str
+    rate: Spread
+    """Records a second."""
+    cpu_per_million: Spread
+    """Processor seconds of the consuming process for a million records."""
+    peak_rss: int
+    rate_ratio: float
+    cpu_ratio: float
+    runs: tuple[Measurement, ...]
+
+
+class Section(msgspec.Struct, frozen=True):
+    """One kind of records."""
+
+    size: int
+    """Bytes of a record's value."""
+    codec: str
+    records: int
+    lines: tuple[Line, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All sections of one run, and what it ran on."""
+
+    broker: str
+    partitions: int
+    processors: int
+    python: str
+    librdkafka: str
+    sections: tuple[Section, ...]
+
+
+def lines(runs: Mapping[str, Sequence[Measurement]], reference: str) -> tuple[Line, ...]:
+    rates = {client: Spread.of([run.rate for run in each]) for client, each in runs.items()}
+    costs = {client: Spread.of([run.cpu_per_million for run in each]) for client, each in runs.items()}
+    return tuple(
+        Line(
+            client=client,
+            rate=rates[client],
+            cpu_per_million=costs[client],
+            peak_rss=max(run.peak_rss for run in each),
+            rate_ratio=rates[client].median / rates[reference].median,
+            cpu_ratio=costs[client].median / costs[reference].median,
+            runs=tuple(each),
+        )
+        for client, each in runs.items()
+    )
+
+
+def report(broker: str, partitions: int, sections: Sequence[Section]) -> Report:
+    return Report(
+        broker=broker,
+        partitions=partitions,
+        processors=os.cpu_count() or 0,
+        python=platform.python_version(),
+        librdkafka=version("confluent-kafka"),
+        sections=tuple(sections),
+    )
+
+
+def title(found: Report, section: Section) -> str:
+    return (
+        f"{section.records:,} x {section.size} B, {section.codec}; {found.partitions} partitions, one broker "
+        f"{found.broker}; {found.processors} processors, Python {found.python}, confluent-kafka {found.librdkafka}"
+    )
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    rate, cost = line.rate, line.cpu_per_million
+    return (
+        line.client,
+        *(f"{value / 1000:,.0f}" for value in (rate.median, rate.min, rate.max)),
+        *(f"{value:.3f}" for value in (cost.median, cost.min, cost.max)),
+        f"{line.peak_rss / 2**20:.0f}",
+        f"{line.rate_ratio:.2f}x",
+        f"{line.cpu_ratio:.2f}x",
+    )
+
+
+def show(found: Report, *, as_json: bool) -> None:
+    """A drawn table on a terminal, one of plain text elsewhere."""
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+        return
+    for section in found.sections:
+        rows = [cells(line) for line in section.lines]
+        if sys.stdout.isatty():
+            table = Table(title=title(found, section))
+            for number, name in enumerate(COLUMNS):
+                table.add_column(name, justify="right" if number else "left")
+            for row in rows:
+                table.add_row(*row)
+            Console().print(table)
+        else:
+            print(plain(title(found, section), [COLUMNS, *rows]))
+
+
+def plain(heading: str, rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[number]) for row in rows) for number in range(len(rows[0]))]
+    return "\n".join(
+        [
+            heading,
+            *("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows),
+            "",
+        ]
+    )

@@ -1,0 +1,67 @@
+"""Wall clock and processor time between the first and the last record, in the process that consumes.
+
+Owns its two readings. Made by `tests.bench.client`; what it returns becomes one `Measurement` of the bench.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One run of one client."""
+
+    records: int
+    """Those that came after the first message or batch, whose arrival started the clocks."""
+    seconds: float
+    cpu_seconds: float
+    """User and system time of all threads of the consuming process."""
+    peak_rss: int
+    """Bytes, since the process began."""
+    first: float
+    """Seconds from the client's construction to the first message or batch; kernels were loaded before."""
+
+    @property
+    def rate(self) -> float:
+        """Records a second."""
+        return self.records / self.seconds
+
+    @property
+    def cpu_per_million(self) -> float:
+        """Processor seconds for a million records."""
+        return self.cpu_seconds / self.records * 1e6
+
+
+class Stopwatch:
+    """`start` when the first `count` records are in hand, `stop` at the last of all."""
+
+    def __init__(self) -> None:
+        self._made = time.perf_counter()
+        self._first = 0
+        self._wall = self._cpu = 0.0
+
+    def start(self, count: int) -> None:
+        self._first = count
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self, count: int) -> Measurement:
+        """`count`: all records, the first ones included."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        return Measurement(
+            records=count - self._first,
+            seconds=wall - self._wall,
+            cpu_seconds=cpu - self._cpu,
+            peak_rss=_peak_rss(),
+            first=self._wall - self._made,
+        )
+
+
+def _peak_rss() -> int:
+    """Of this program only: getrusage's would begin with that of the process it was started from."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("no VmHWM in /proc/self/status")

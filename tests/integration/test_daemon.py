@@ -1,0 +1,235 @@
+"""The daemon as a process: what it prints, how it stops, and what it says when something is not as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kzconsumer.errors import CorruptRecord
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.lifecycle import start_server, stop_server
+from kzconsumer.sandbox.ports import free_port
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.members import daemon, reader, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+
+async def send(cluster: Cluster, topic: str, number: int, partitions: int = 1) -> None:
+    records = [Sent(n % partitions, b"%d" % n, b"value %d" % n) for n in range(number)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    records = [
+        Sent(0, b"key", "grüße".encode(), (("trace", b"1"), ("none", None)), 1_700_000_000_000),
+        Sent(0, None, b"\xff\x00", (), 1_700_000_000_001),
+        Sent(1, b"", None, (), 1_700_000_000_002),
+    ]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
+        await until(lambda: len(member.records()) == 3, 30)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    assert sorted(member.records(), key=lambda record: (record["partition"], record["offset"])) == [
+        {
+            "topic": unique,
+            "partition": 0,
+            "offset": 0,
+            "timestamp": 1_700_000_000_000,
+            "key": "key",
+            "value": "grüße",
+            "headers": [["trace", "1"], ["none", None]],
+        },
+        {
+            "topic": unique,
+            "partition": 0,
+            "offset": 1,
+            "timestamp": 1_700_000_000_001,
+            "key": None,
+            "value": {"base64": "/wA="},
+            "headers": [],
+        },
+        {
+            "topic": unique,
+            "partition": 1,
+            "offset": 0,
+            "timestamp": 1_700_000_000_002,
+            "key": "",
+            "value": None,
+            "headers": [],
+        },
+    ]
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [2, 1]
+    async with session(cluster.connect) as zookeeper:
+        assert await zookeeper.children(f"/consumers/{unique}/ids") == []
+        assert await zookeeper.children(f"/consumers/{unique}/owners/{unique}") == []
+    assert "Traceback" not in member.err.read_text()
+
+
+async def test_stopping_under_load_leaves_output_and_offsets_equal(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """Three daemons, two of them stopped in mid-flow: every record once, and what is written is what is committed."""
+    total = 200_000
+    await create_topic(cluster.connect, unique, 4)
+    await send(cluster, unique, total, 4)
+    limits = "[fetch]\nmax_bytes = 16384\nqueue_bytes = 65536\n"
+    counts: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        with daemon(tmp_path, cluster.connect, unique, {unique: 2}, limits) as member:
+            written = member.out.stat().st_size
+            last = len(counts) == 2
+            await until(lambda: member.out.stat().st_size > written, 30)  # noqa: B023
+            if last:
+                await until(lambda: member.out.read_bytes().count(b"\n") >= total, 60)
+            member.signal(number)
+            assert await member.ended() == 0
+        counts.append(len(member.records()))
+        stored = await stored_offsets(cluster.connect, unique, unique, 4)
+        assert sum(offset or 0 for offset in stored) == counts[-1]
+    assert 0 < counts[0] < counts[1] < counts[2] == total, "the signals came in mid-flow"
+    assert len({(record["partition"], record["offset"]) for record in member.records()}) == total
+
+
+async def test_a_second_signal_means_now(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """A sink that hangs holds up the first SIGTERM until the deadline, and the second one not at all."""
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 10)
+    sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:hang" }\n'
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+        await until(lambda: member.events("positions") and member.events("positions")[-1]["partitions"], 30)
+        await until(lambda: member.events("positions")[-1]["partitions"][0]["consumed"] == 10, 30)
+        member.signal(signal.SIGTERM)
+        await anyio.sleep(1.0)
+        assert member.process is not None
+        assert member.process.poll() is None
+        began = time.monotonic()
+        member.signal(signal.SIGTERM)
+        await member.ended(5)
+        assert time.monotonic() - began < 2.0
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [0]
+
+
+async def test_a_failing_sink_stops_the_member_and_commits_nothing(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 10)
+    sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:refuse" }\n'
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+        assert await member.ended() == 1
+    (stopped,) = member.events("stopped by a failure")
+    assert "refuse" in stopped["reason"]
+    assert "the disk is full" in stopped["reason"]
+    assert "Traceback" not in member.err.read_text()
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [0]
+
+
+async def test_zookeeper_down_at_the_start_is_waited_for(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 10)
+    host, port = servers.zookeeper.host, servers.zookeeper.port
+    chroot = cluster.connect.partition("/")[2]
+    proxy = FaultProxy(host, port, listen=free_port())
+    with daemon(tmp_path, f"{proxy.connect}/{chroot}", unique, {unique: 1}) as member:
+        await until(lambda: b"ZooKeeper" in member.err.read_bytes(), 30)
+        await anyio.sleep(2.0)
+        assert member.process is not None
+        assert member.process.poll() is None
+        warnings = [line for line in member.err.read_text().splitlines() if '"warning"' in line]
+        assert len(warnings) == 1, warnings
+        async with proxy:
+            await until(lambda: len(member.records()) == 10, 30)
+            member.signal(signal.SIGTERM)
+            assert await member.ended() == 0
+
+
+async def test_zookeeper_down_at_the_start_does_not_hold_up_a_stop(unique: str, tmp_path: Path) -> None:
+    with daemon(tmp_path, f"127.0.0.1:{free_port()}", unique, {unique: 1}) as member:
+        await until(lambda: b"ZooKeeper" in member.err.read_bytes(), 30)
+        member.signal(signal.SIGTERM)
+        assert await member.ended(5) == 0
+
+
+async def test_no_broker_is_not_an_error(servers: Servers, zookeeper: ZooKeeperServer, unique: str) -> None:
+    """The member registers, says so once, watches, and begins when a broker comes."""
+    cluster = servers.cluster(unique)
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 100, 2)
+    await stop_server(cluster.brokers[1])
+    async with session(cluster.connect) as watcher:
+        with anyio.fail_after(20):
+            while await watcher.children("/brokers/ids"):
+                await anyio.sleep(0.05)
+    async with reader(settings(cluster.connect, unique), {unique: 1}) as member, session(cluster.connect) as watcher:
+        assert await watcher.children(f"/consumers/{unique}/ids") == [member.consumer.consumer]
+        assert member.owned == set()
+        await start_server(cluster.brokers[1])
+        await until(lambda: len(member.messages) == 100, 30)
+
+
+async def test_an_unknown_topic_is_told_once_and_waited_for(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
+        await until(lambda: member.events("topic does not exist: waiting for it"), 30)
+        await create_topic(cluster.connect, unique, 1)
+        await send(cluster, unique, 10)
+        await until(lambda: len(member.records()) == 10, 30)
+        assert len(member.events("topic does not exist: waiting for it")) == 1
+
+
+@pytest.mark.parametrize("how", ["daemon", "stream"])
+async def test_a_corrupt_batch_stops_there_with_everything_before_it_done(
+    servers: Servers, unique: str, tmp_path: Path, how: str
+) -> None:
+    cluster = servers.cluster(unique)
+    await create_topic(cluster.connect, unique, 1)
+    for first in (0, 10, 20):  # three batches of the log
+        records = [Sent(0, None, b"record %d" % n) for n in range(first, first + 10)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    await stop_server(cluster.brokers[1])
+    (segment,) = Path(cluster.brokers[1].folder).glob(f"**/{unique}-0/*.log")
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"record 15")] ^= 1
+    segment.write_bytes(content)
+    await start_server(cluster.brokers[1])
+    if how == "daemon":
+        with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
+            assert await member.ended(30) == 1
+        (stopped,) = member.events("stopped by a failure")
+        assert stopped["error"] == "CorruptRecord"
+        assert f"{unique}-0 at offset 10" in stopped["reason"]
+        assert "Traceback" not in member.err.read_text()
+        assert [record["offset"] for record in member.records()] == list(range(10))
+    else:
+        seen = []
+
+        async def read() -> None:
+            async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
+                seen.append(member)
+                await anyio.sleep(20)
+
+        with pytest.raises(CorruptRecord) as raised:
+            await read()
+        assert (raised.value.topic_partition, raised.value.offset) == ((unique, 0), 10)
+        assert [message.offset for message in seen[0].messages] == list(range(10))
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
+
+
+async def test_reset_fail_names_the_partition(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, reset="fail") as member:
+        assert await member.ended(30) == 1
+    (stopped,) = member.events("stopped by a failure")
+    assert f'{unique}-0 has no stored offset, and reset = "fail"' in stopped["reason"]

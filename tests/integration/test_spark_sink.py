@@ -1,0 +1,287 @@
+"""The Spark sink with a real Spark: what it publishes, what it hands to a function, and who dies with whom.
+
+Starting Spark takes ten seconds and more, so each test does much with one worker.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer import clock
+from kzconsumer.errors import SinkFailed
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.target import Target
+from tests.support.processes import wait_gone
+from tests.support.range_data import TIME, range_data, record
+from tests.support.spark_functions import FUNCTION_DIRECTORY
+
+pytestmark = pytest.mark.timeout(300)
+LIMIT = 90.0
+
+
+def context(safe_until: float = math.inf) -> SinkContext:
+    return SinkContext(group="g", member="m", cluster="c", safe_until=lambda: safe_until)
+
+
+def session_of(pid: int) -> list[int]:
+    """Every process in the session that `pid` leads: the worker, its JVM, Spark's Python processes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if session == str(pid) and state not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
+def worker_of(sink: SparkSink) -> int:
+    assert sink._worker is not None
+    return sink._worker.pid
+
+
+def java_of(pid: int) -> int:
+    (java,) = [each for each in session_of(pid) if Path(f"/proc/{each}/comm").read_text().strip() == "java"]
+    return java
+
+
+def published(path: Path) -> list[dict[str, Any]]:
+    table = ds.dataset(path, format="parquet").to_table()
+    return table.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+
+
+async def wait_for(file: Path, lines: int) -> None:
+    with anyio.fail_after(LIMIT):
+        while not file.exists() or len(file.read_text().splitlines()) < lines:
+            await anyio.sleep(0.02)
+
+
+async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path: Path) -> None:
+    out, scratch = tmp_path / "out", tmp_path / "scratch"
+    until = math.inf
+    lease = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: until)
+    options = {
+        "destination": "parquet",
+        "path": str(out),
+        "scratch": str(scratch),
+        "attempts": 2,
+        "retry_backoff": "100ms",
+    }
+    rows = [
+        record(3, key=None, value=b"\xff\x00", headers=[{"key": "a", "value": b"1"}, {"key": "a", "value": None}]),
+        record(5, value=None, timestamp=None, timestamp_type=-1),
+        record(9, timestamp_type=1),
+    ]
+    async with SparkSink(options, lease) as sink:
+        # Ranges of very different sizes in one batch, with gaps, without records, of one partition number twice.
+        await sink.write(
+            Batch(
+                (
+                    range_data("odd", 0, 3, 12, rows),
+                    range_data("big", 0, 0, 20_000),
+                    range_data("big", 1, 100, 101),
+                    range_data("big", 2, 7, 9, []),
+                )
+            )
+        )
+        found = published(out)
+        assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [
+            *(("big", 0, offset) for offset in range(20_000)),
+            ("big", 1, 100),
+            *(("odd", 0, offset) for offset in (3, 5, 9)),
+        ]
+        assert all(row["value"] == b"v%d" % row["offset"] for row in found[:20_001])
+        odd = [{name: row[name] for name in ("key", "value", "timestampType", "headers")} for row in found[-3:]]
+        assert odd == [
+            {"key": None, "value": b"\xff\x00", "timestampType": 0, "headers": rows[0]["headers"]},
+            {"key": b"k5", "value": None, "timestampType": -1, "headers": None},
+            {"key": b"k9", "value": b"v9", "timestampType": 1, "headers": None},
+        ]
+        times = [row["timestamp"] for row in found[-3:]]
+        assert times[1] is None
+        assert [round(times[n].timestamp() * 1000) for n in (0, 2)] == [TIME + 3, TIME + 9]
+        assert sorted(file.name for file in out.glob("*.parquet")) == [
+            "big+0+2a.0+00000000000000000000+00000000000000020000.parquet",
+            "big+1+2a.0+00000000000000000100+00000000000000000101.parquet",
+            "odd+0+2a.0+00000000000000000003+00000000000000000012.parquet",
+        ]
+        entry = json.loads((out / "_kzconsumer/big+2+2a.0+00000000000000000007+00000000000000000009.json").read_text())
+        assert (entry["records_in"], entry["records_out"], entry["files"]) == (0, 0, [])
+
+        # A range that is there stays as it is, beside one that is new.
+        again = range_data("big", 1, 100, 101, [record(100, value=b"other")])
+        await sink.write(Batch((again, range_data("big", 1, 101, 102))))
+        assert [row["value"] for row in published(out) if row["partition"] == 1] == [b"v100", b"v101"]
+
+        # Past the lease nothing is written; with a new one the same batch goes on.
+        before = published(out)
+        until = clock.now() - 1
+        await anyio.sleep(1.2)  # a heartbeat carries it
+        async with anyio.create_task_group() as group:
+            group.start_soon(sink.write, Batch((range_data("big", 3, 0, 5),)))
+            await anyio.sleep(1.5)
+            assert published(out) == before
+            until = math.inf
+        assert len(published(out)) == len(before) + 5
+
+        # A batch that cannot be staged is tried again, then given up; the next one finds everything in order.
+        attempts = out / "_kzconsumer" / "attempts"
+        (staging,) = [each for each in attempts.iterdir() if each.is_dir()]
+        staging.rename(tmp_path / "aside")
+        with pytest.raises(SinkFailed, match=r"could not write big-4\[0\.\.2\) in 2 attempts: FileNotFoundError: "):
+            await sink.write(Batch((range_data("big", 4, 0, 2),)))
+        assert not [row for row in published(out) if row["partition"] == 4]
+        (tmp_path / "aside").rename(staging)
+        await sink.write(Batch((range_data("big", 4, 0, 2),)))
+        assert len([row for row in published(out) if row["partition"] == 4]) == 2
+
+        pid = worker_of(sink)
+        everything = session_of(pid)
+        assert len(everything) >= 2
+        os.kill(java_of(pid), signal.SIGKILL)
+        await sink.write(Batch((range_data("big", 5, 0, 2),)))
+        assert worker_of(sink) != pid
+        wait_gone(everything, 5)
+        assert len([row for row in published(out) if row["partition"] == 5]) == 2
+        last = session_of(worker_of(sink))
+    wait_gone(last, 5)
+    assert not list(attempts.iterdir()) or all(not any(each.iterdir()) for each in attempts.iterdir() if each.is_dir())
+    assert not [file for file in scratch.rglob("*") if file.is_file()]
+
+
+async def test_a_function_is_called_as_by_foreach_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
+    fail, stall, calls = tmp_path / "fail", tmp_path / "stall", tmp_path / "calls"
+    _publish_without_spark(tmp_path / "table", ["a", "b"])
+    options = {
+        "destination": "function",
+        "function": "tests.support.spark_functions:obey",
+        "attempts": 2,
+        "retry_backoff": "100ms",
+    }
+
+    def called() -> list[dict[str, int]]:
+        return [json.loads(line) for line in calls.read_text().splitlines()]
+
+    async with SparkSink(options, context()) as sink:
+        await sink.write(Batch((range_data("t", 0, 0, 5, []),)))
+        assert not calls.exists(), "called with zero rows"
+
+        await sink.write(Batch((range_data("t", 0, 0, 2), range_data("t", 1, 4, 5))))
+        (call,) = called()
+        seen = json.loads((tmp_path / f"seen-{call['batch_id']}").read_text())
+        assert seen["schema"] == (
+            "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+            "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+        )
+        assert [(row["partition"], row["offset"], base64.b64decode(row["value"])) for row in seen["rows"]] == [
+            (0, 0, b"v0"),
+            (0, 1, b"v1"),
+            (1, 4, b"v4"),
+        ]
+        assert seen["table"] == ["a", "b"], "Spark must read a target as the published rows and nothing else"
+        assert call["pid"] == worker_of(sink)
+
+        # What it raises is tried again under the same number, then told in one line.
+        fail.touch()
+        with pytest.raises(SinkFailed, match=r"could not write t-0\[2\.\.4\) in 2 attempts: ValueError: told to fail$"):
+            await sink.write(Batch((range_data("t", 0, 2, 4),)))
+        fail.unlink()
+        assert [each["batch_id"] - call["batch_id"] for each in called()] == [0, 1, 1]
+
+        # The worker dies in the middle of a call: another one makes the same call.
+        stall.touch()
+        async with anyio.create_task_group() as group:
+            group.start_soon(sink.write, Batch((range_data("t", 0, 4, 6),)))
+            await wait_for(calls, 4)
+            first = session_of(worker_of(sink))
+            os.kill(called()[-1]["pid"], signal.SIGKILL)
+            stall.unlink()
+        wait_gone(first, 5)
+        assert [each["batch_id"] - call["batch_id"] for each in called()[3:]] == [2, 2]
+        assert (tmp_path / f"seen-{called()[-1]['batch_id']}").exists()
+
+        # A cancelled write leaves no process that could still write.
+        stall.touch()
+        everything = session_of(worker_of(sink))
+        async with anyio.create_task_group() as group:
+            group.start_soon(sink.write, Batch((range_data("t", 0, 6, 8),)))
+            await wait_for(calls, 6)
+            group.cancel_scope.cancel()
+        wait_gone(everything, 0)
+    captured = capfd.readouterr()
+    assert "a function may print" not in captured.out
+    assert "a function may print" in captured.err
+
+
+DAEMON = """
+import math, sys, anyio
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_spark.sink import SparkSink
+from tests.support.range_data import range_data
+
+async def main():
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    options = {"destination": "function", "function": "tests.support.spark_functions:obey"}
+    async with SparkSink(options, context) as sink:
+        print(sink._worker.pid, flush=True)
+        await sink.write(Batch((range_data("t", 0, 0, 2),)))
+
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+anyio.run(main)
+"""
+
+
+def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
+    (tmp_path / "stall").touch()
+    environment = os.environ | {
+        FUNCTION_DIRECTORY: str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+    }
+    with subprocess.Popen([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, text=True, env=environment) as daemon:
+        assert daemon.stdout is not None
+        worker = int(daemon.stdout.readline())
+        with anyio.from_thread.start_blocking_portal() as portal:
+            portal.call(wait_for, tmp_path / "calls", 1)
+        everything = session_of(worker)
+        assert worker in everything
+        assert java_of(worker) in everything
+        daemon.kill()
+    wait_gone(everything, 3)
+
+
+def _publish_without_spark(path: Path, texts: list[str]) -> None:
+    target = Target(path)
+    target.claim(Owner(cluster="c", group="g"))
+    scratch = target.attempts / "scratch"
+    scratch.mkdir()
+    pq.write_table(pa.table({"text": ["never published"]}), scratch / "left-behind.parquet")
+    for partition, text in enumerate(texts):
+        staged = target.attempts / f"{partition}.parquet"
+        pq.write_table(pa.table({"text": [text]}), staged)
+        part = SpooledRange(
+            topic="t", partition=partition, first=0, until=1, incarnation=1, epoch=0, records=1, file=None
+        )
+        target.publish([(part, staged)], scratch, lambda: None)

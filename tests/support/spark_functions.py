@@ -1,0 +1,34 @@
+"""Functions that tests give to the Spark sink, and what they leave behind for the test to see.
+
+They run in the sink's worker process. All talk goes through the directory that `FUNCTION_DIRECTORY` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+FUNCTION_DIRECTORY = "KZCONSUMER_TEST_DIRECTORY"
+
+
+def obey(df: Any, batch_id: int) -> None:
+    """Write down what was given; fail or stall while a file says so."""
+    directory = Path(os.environ[FUNCTION_DIRECTORY])
+    with (directory / "calls").open("a") as calls:
+        calls.write(json.dumps({"batch_id": batch_id, "pid": os.getpid()}) + "\n")
+    print("a function may print")
+    if (directory / "fail").exists():
+        raise ValueError("told to fail\nwith a second line")
+    while (directory / "stall").exists():
+        time.sleep(0.02)
+    seen = {
+        "schema": df.schema.simpleString(),
+        "rows": [json.loads(row) for row in df.orderBy("partition", "offset").toJSON().collect()],
+    }
+    if (directory / "table").exists():
+        table = df.sparkSession.read.parquet(str(directory / "table"))
+        seen["table"] = sorted(row["text"] for row in table.collect())
+    (directory / f"seen-{batch_id}").write_text(json.dumps(seen))

@@ -1,0 +1,87 @@
+"""The Spark sink's options table: each fault one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.errors import ConfigError
+from kzconsumer_spark.messages import Start
+from kzconsumer_spark.options import local_path, read_options
+from kzconsumer_spark.settings import settings
+
+PARQUET = {"destination": "parquet", "path": "out/"}
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "destination: missing"),
+        ({"destination": "parqet", "path": "x"}, 'destination: "parqet" is not one of'),
+        ({"destination": "parquet"}, 'path is missing: destination "parquet" needs it'),
+        ({"destination": "parquet", "path": ""}, "path is missing"),
+        ({"destination": "function"}, 'function is missing: destination "function" needs it'),
+        (PARQUET | {"function": "a:b"}, 'function does not go with destination "parquet"'),
+        ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
+        (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
+        (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
+        (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
+        (PARQUET | {"master": "spark://h:7077"}, 'master: "spark://h:7077" is not local'),
+        (PARQUET | {"conf": {"spark.driver.memory": 1}}, "conf.spark.driver.memory: 1 is not text"),
+        (PARQUET | {"conf": {"driver.memory": "1g"}}, "conf.driver.memory: Spark's settings begin with spark."),
+        (PARQUET | {"conf": {"spark.master": "local"}}, "conf.spark.master cannot be set here: use master"),
+        (PARQUET | {"conf": {"spark.sql.files.maxRecordsPerFile": "5"}}, "cannot be set here: the sink sets it itself"),
+        (PARQUET | {"attempts": 0}, "attempts: 0 is less than 1"),
+        (PARQUET | {"retry_backoff": "0s"}, "retry_backoff: "),
+        (PARQUET | {"scratch": "/tmp/[x]"}, "scratch: "),
+    ],
+)
+def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options(options)
+    (line,) = caught.value.faults
+    assert line.startswith("[sink.options]")
+    assert fault in line
+
+
+def test_the_documented_table_is_read() -> None:
+    read = read_options(PARQUET | {"master": "local[2]", "conf": {"spark.driver.memory": "1g"}})
+    assert (read.path, read.master, read.conf, read.attempts) == ("out/", "local[2]", {"spark.driver.memory": "1g"}, 3)
+
+
+@pytest.mark.parametrize("master", ["local", "local[1]", "local[*]", "local[2, 3]"])
+def test_every_local_master_is_taken(master: str) -> None:
+    assert read_options(PARQUET | {"master": master}).master == master
+
+
+def test_paths_are_made_absolute_and_file_uris_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local_path("out/") == tmp_path / "out"
+    assert local_path("file:/data/a%20b") == local_path("file:///data/a%20b") == Path("/data/a b")
+
+
+def start(destination: str, conf: dict[str, str]) -> Start:
+    return Start(
+        scratch="/s c/r",
+        master="local[1]",
+        conf=conf,
+        destination="parquet" if destination == "parquet" else "function",
+        target="",
+        next_batch=1,
+        safe_until=0.0,
+    )
+
+
+def test_the_users_settings_come_before_our_defaults() -> None:
+    made = settings(start("parquet", {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
+    assert made["spark.driver.memory"] == "3g"
+    assert made["spark.driver.extraJavaOptions"] == '-Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
+    assert made["spark.master"] == "local[1]"
+    assert settings(start("parquet", {}))["spark.driver.memory"] == "1g"
+
+
+def test_only_the_parquet_destination_changes_how_files_are_read() -> None:
+    key = "spark.sql.files.openCostInBytes"
+    assert key in settings(start("parquet", {}))
+    assert settings(start("function", {key: "5"}))[key] == "5"

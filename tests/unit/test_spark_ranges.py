@@ -1,0 +1,123 @@
+"""Names of ranges, the match of Spark's part files to ranges, and the columns of spool files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer_spark.identity import data_file, ledger_entry, range_name
+from kzconsumer_spark.messages import RunBatch, SpooledRange, decode_command, encode
+from kzconsumer_spark.part_files import Part, PartMismatch, match_parts, read_part
+from kzconsumer_spark.spool import spool_table, write_spool
+from tests.support.range_data import TIME, range_data, record
+
+
+def spooled(partition: int = 0, first: int = 10, until: int = 20, records: int = 8, epoch: int = 0) -> SpooledRange:
+    return SpooledRange(
+        topic="a.b-c",
+        partition=partition,
+        first=first,
+        until=until,
+        incarnation=0x2A,
+        epoch=epoch,
+        records=records,
+        file="f",
+    )
+
+
+def part(
+    name: str = "p", partition: int = 0, low: int = 10, high: int = 19, rows: int = 8, topic: str = "a.b-c"
+) -> Part:
+    return Part(Path(name), (topic, topic), (partition, partition), (low, high), rows)
+
+
+def test_a_name_holds_the_whole_identity() -> None:
+    assert range_name(spooled(epoch=3)) == "a.b-c+0+2a.3+00000000000000000010+00000000000000000020"
+    names = {
+        range_name(each) for each in (spooled(), spooled(1), spooled(first=9), spooled(until=21), spooled(epoch=1))
+    }
+    assert len(names) == 5
+
+
+def test_a_ledger_entry_names_the_files_it_stands_for() -> None:
+    assert ledger_entry(spooled()).files == (data_file(spooled()),)
+    assert ledger_entry(spooled(records=0)).files == ()
+
+
+def test_messages_survive_the_pipe() -> None:
+    batch = RunBatch(number=5, ranges=(spooled(),))
+    line = encode(batch)
+    assert line.endswith(b"\n")
+    assert decode_command(line) == batch
+
+
+def test_parts_are_matched_by_what_they_hold() -> None:
+    ranges = [spooled(0), spooled(1)]
+    matched = match_parts([part("x", 1), part("y", 0)], ranges)
+    assert matched == [(ranges[0], Path("y")), (ranges[1], Path("x"))]
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ([], "Spark wrote no file for a.b-c-0"),
+        ([part(rows=7)], "holds 7 rows"),
+        ([part(low=9)], "holds 8 rows 9..19"),
+        ([part(high=20)], "holds 8 rows 10..20"),
+        ([part(partition=1)], "which was not asked for"),
+        ([part(topic="other")], "which was not asked for"),
+        ([part(), part("again")], "is in two files"),
+        ([Part(Path("p"), ("a.b-c", "a.b-c"), (0, 1), (10, 19), 8)], "which was not asked for"),
+    ],
+)
+def test_parts_that_are_not_one_whole_file_a_range_are_refused(parts: list[Part], problem: str) -> None:
+    with pytest.raises(PartMismatch, match=problem):
+        match_parts(parts, [spooled()])
+
+
+def test_a_footer_says_what_a_file_holds(tmp_path: Path) -> None:
+    table = pa.table({"topic": ["t"] * 4, "partition": pa.array([2] * 4, pa.int32()), "offset": [5, 6, 9, 11]})
+    pq.write_table(table, tmp_path / "p", row_group_size=2)
+    assert read_part(tmp_path / "p") == Part(tmp_path / "p", ("t", "t"), (2, 2), (5, 11), 4)
+
+
+@pytest.mark.parametrize("missing", ["topic", "partition", "offset"])
+def test_a_footer_that_does_not_say_is_refused(tmp_path: Path, missing: str) -> None:
+    table = pa.table({"topic": ["t"], "partition": [2], "offset": [5]})
+    pq.write_table(table.drop_columns([missing]), tmp_path / "column")
+    pq.write_table(table, tmp_path / "statistics", write_statistics=[c for c in table.column_names if c != missing])
+    with pytest.raises(PartMismatch, match=f"no column {missing}"):
+        read_part(tmp_path / "column")
+    with pytest.raises(PartMismatch, match=f"no statistics of {missing}"):
+        read_part(tmp_path / "statistics")
+
+
+def test_spool_columns_are_those_of_sparks_kafka_source() -> None:
+    headers = [{"key": "h", "value": None}]
+    rows = [record(0, headers=headers), record(1, timestamp=None, timestamp_type=-1, value=None)]
+    table = spool_table(range_data("t", 4, 0, 2, rows))
+    assert table.column_names == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+    ]  # fmt: skip
+    assert table.schema.field("timestampType").type == pa.int32()
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [TIME, None]
+    assert table.column("headers").to_pylist() == [headers, None]
+
+
+def test_columns_that_are_null_throughout_are_left_out() -> None:
+    rows = [record(0, key=None, timestamp=None), record(1, key=None, timestamp=None)]
+    assert spool_table(range_data("t", 4, 0, 2, rows)).column_names == [
+        "value", "topic", "partition", "offset", "timestampType",
+    ]  # fmt: skip
+
+
+def test_spool_files_are_plain_and_whole(tmp_path: Path) -> None:
+    written = write_spool(tmp_path, [range_data("t", 0, 0, 300), range_data("t", 1, 5, 9, [])])
+    assert [(each.records, each.file is None) for each in written] == [(300, False), (0, True)]
+    assert [each.name for each in tmp_path.iterdir()] == [data_file(written[0])]
+    footer = pq.read_metadata(written[0].file or "")
+    assert footer.num_row_groups == 1
+    assert footer.row_group(0).column(1).compression == "UNCOMPRESSED"
