@@ -15,7 +15,7 @@ from kzconsumer.sandbox.java import find_java
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """`rows` in the files; among them `distinct` ids the producer made, and distinct `offsets` of topic and partition."""
+    """`rows` in the files, `distinct` ids of the producer among them, distinct `offsets` (with topic and partition)."""
 
     rows: int
     distinct: int

@@ -45,7 +45,7 @@ def _bars(board: Board) -> Table:
 def _partitions(board: Board) -> Table:
     colours = _colours(board)
     dead = {member.name for member in board.members if member.state is MemberState.KILLED}
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_footer=True, footer_style="bold", pad_edge=True)
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_footer=True, footer_style="bold", collapse_padding=True)
     table.add_column("partition", "all", justify="right")
     table.add_column("owner", f"{board.owned} owned", width=10)
     table.add_column("produced", f"{board.produced:,}", justify="right", width=9)

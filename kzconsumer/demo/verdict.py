@@ -58,11 +58,11 @@ def verdict_table(figures: Figures, goal: float) -> Table:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    rows = f"{figures.rows:,} rows in the Parquet files"
+    rows = f"different ones in the {figures.rows:,} rows of the Parquet files"
     lost = figures.missing != 0
     met = figures.takeover_seconds <= goal
     table.add_row("produced", f"{figures.produced:,}", "messages, each one different")
-    table.add_row("delivered", f"{figures.distinct:,}", f"of them found by Spark in {rows}")
+    table.add_row("delivered", f"{figures.distinct:,}", rows)
     table.add_row(
         "missing",
         Text(f"{figures.missing:,}", style="bold red" if lost else "bold green"),
@@ -71,12 +71,12 @@ def verdict_table(figures: Figures, goal: float) -> Table:
     table.add_row(
         "duplicated",
         Text(f"{figures.duplicates:,}", style="yellow" if figures.duplicates else "green"),
-        "rows, written by the killed member and not committed" if figures.duplicates else "rows",
+        "rows: what the killed member had in hand" if figures.duplicates else "rows",
     )
     table.add_row(
         "takeover",
         Text(f"{figures.takeover_seconds:.2f} s", style="green" if met else "yellow"),
-        f"from kill -9 to the last partition owned by others; goal {goal:.1f} s: {'met' if met else 'not met'}",
+        f"from the kill -9 to new owners; the goal of {goal:.1f} s is {'met' if met else 'not met'}",
     )
     table.add_row("whole demo", f"{figures.seconds:.1f} s", "")
     return table

@@ -39,7 +39,7 @@ from kzconsumer.testing.record_sets import (
     record_batch,
 )
 
-CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", "15000"))
+CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", "8000"))
 SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", "1"))
 ROOT = Path(__file__).parents[2]
 

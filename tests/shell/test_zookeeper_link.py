@@ -85,7 +85,7 @@ async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
         for call in calls:
             link.send(b"body", call)
         with anyio.fail_after(5):
-            while calls[1].outcome is None:  # noqa: ASYNC110
+            while calls[1].outcome is None:
                 await anyio.sleep(0.001)
         assert calls[0].outcome == wire.Reply(1, 5, 0, b"")
         assert order == [(b"event", None)]

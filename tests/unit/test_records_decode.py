@@ -192,7 +192,7 @@ def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
 
 
 def test_the_filler_of_a_down_converting_broker_is_a_partial_batch(kernels: KernelSet) -> None:
-    """`LazyDownConversionRecords` (Kafka 2.0 and later) fills up the promised size with a batch that is longer than it."""
+    """`LazyDownConversionRecords` (from Kafka 2.0 on) fills up the promised size with the head of a batch too long."""
     filler = struct.pack(">qi", -1, 101) + bytes(88)
     decoded = run(kernels, message_set(RECORDS, magic=1, base_offset=0) + filler)
     assert (decoded.next_offset, decoded.corrupt) == (5, None)
