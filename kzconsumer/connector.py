@@ -26,6 +26,7 @@ from kzconsumer.group.claims import Claims, Position
 from kzconsumer.group.membership import Membership, new_consumer_id
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
+from kzconsumer.log import to_standard_error
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
@@ -62,6 +63,7 @@ class ConsumerConnector:
         self._left = anyio.Event()
         self._connecting = anyio.CancelScope()
         self._fetching = anyio.CancelScope()
+        self._fetches = True
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._sessions = anyio.CancelScope(shield=True)
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
@@ -105,6 +107,7 @@ class ConsumerConnector:
 
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
+        self._fetches = False
         self._fetching.cancel()
 
     async def leave(self) -> None:
@@ -125,7 +128,7 @@ class ConsumerConnector:
         """One ZooKeeper session after the other, until `leave`."""
         try:
             with self._sessions:
-                while not self._leaving.is_set():
+                while self._fetches and not self._leaving.is_set():
                     await self._run_session(subscription)
         finally:
             for stream in self._streams.values():
@@ -155,11 +158,11 @@ class ConsumerConnector:
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, self._paths)
         topics = TopicRegistry(session, watches)
-        committer = Committer(ZooKeeperOffsetStorage(session, self._paths))
+        committer = Committer(ZooKeeperOffsetStorage(session, self._paths), trigger.fire)
         reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
         fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
         owners = OwnerRegistry(session, self._paths, settings.group.assignor)
-        claims = Claims(owners, committer, fetchers, self._streams, settings.fetch.max_bytes)
+        claims = Claims(owners, watches, self._paths, committer, fetchers, self._streams, settings.fetch.max_bytes)
         membership = Membership(session, consumers, self._paths, self.consumer, subscription)
         rebalancer = Rebalancer(
             membership=membership,
@@ -184,7 +187,9 @@ class ConsumerConnector:
                 stream.close()
             await self._commit_at_last(session, claims)
         except* SessionExpired:
-            claims.lose_all("the session is over")
+            raise
+        except* Exception:
+            await self._commit_at_last(session, claims)
             raise
         finally:
             self._claims = None
@@ -192,7 +197,8 @@ class ConsumerConnector:
 
     async def _fetch(self, fetchers: FetcherManager) -> None:
         with anyio.CancelScope() as self._fetching:
-            await fetchers.run()
+            if self._fetches:
+                await fetchers.run()
 
     async def _join(self, membership: Membership, rebalancer: Rebalancer) -> None:
         await membership.join()
@@ -212,10 +218,16 @@ class ConsumerConnector:
     async def _commit_at_last(self, session: ZooKeeperSession, claims: Claims) -> None:
         """Before the session is closed; without a trusted session there is only so long to wait for one."""
         patience = self._settings.stop.deadline / 3 if session.trusted() else 1.0
-        with anyio.move_on_after(patience) as scope:
-            await claims.commit()
-        if scope.cancelled_caught:
-            log.error("the last commit was not made: records since the one before will be delivered again")
+        reason: object = "ZooKeeper does not answer"
+        try:
+            with anyio.fail_after(patience):
+                await claims.commit()
+                return
+        except TimeoutError:
+            pass
+        except (SessionExpired, ZooKeeperError) as error:
+            reason = error
+        log.error("the last commit was not made: records since the one before come again", reason=str(reason))
 
 
 async def _raise_on_expiry(session: ZooKeeperSession) -> None:
@@ -231,6 +243,7 @@ async def connect(settings: Settings, *, lease: Lease | None = None) -> AsyncIte
 
     Raises, out of the block, what ends a member for good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
+    to_standard_error()
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout) as brokers,
@@ -243,7 +256,8 @@ async def connect(settings: Settings, *, lease: Lease | None = None) -> AsyncIte
                 await connector.leave()
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise sole_cause(group) from None
+        error = sole_cause(group)
+        raise error from error.__cause__
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

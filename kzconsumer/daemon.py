@@ -67,6 +67,7 @@ class Daemon:
         self._stop = anyio.Event()
         self._deadline = 0.0
         self._work = anyio.CancelScope()
+        self._last_resort: threading.Timer | None = None
 
     async def run(self) -> None:
         """Raises KzConsumerError for a failure that ends the member."""
@@ -77,7 +78,11 @@ class Daemon:
                     await self._consume()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise sole_cause(group) from None
+            error = sole_cause(group)
+            raise error from error.__cause__
+        finally:
+            if self._last_resort is not None:
+                self._last_resort.cancel()
         log.info("stopped")
 
     async def _consume(self) -> None:
@@ -132,9 +137,9 @@ class Daemon:
         deadline = self._settings.stop.deadline
         self._deadline = now() + deadline
         self._stop.set()
-        last_resort = threading.Timer(deadline + GRACE, os._exit, [1])
-        last_resort.daemon = True
-        last_resort.start()
+        self._last_resort = threading.Timer(deadline + GRACE, os._exit, [1])
+        self._last_resort.daemon = True
+        self._last_resort.start()
         if not self._joined.is_set():
             self._work.cancel()  # nothing is owned or written yet: nothing to finish
 

@@ -1,7 +1,7 @@
 """Where log lines go: readable on a terminal, one JSON object a line otherwise, always on standard error.
 
 Owns the process-wide setup of structlog and of the standard library's logging, which libraries write to. `cli` calls
-it once; modules take `structlog.get_logger()`. As a library we configure nothing: that is the application's.
+it once; modules take `structlog.get_logger()`. As a library we leave the set-up to the application, if it has one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ import structlog
 from structlog.typing import Processor
 
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
+
+
+def to_standard_error() -> None:
+    """Keep an application that has not set up structlog from finding our lines on its standard output."""
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def configure(level: str, format: str) -> None:

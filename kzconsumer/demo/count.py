@@ -15,11 +15,11 @@ from kzconsumer.sandbox.java import find_java
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """`rows` in the files, `distinct` ids of the producer among them, distinct `offsets` (with topic and partition)."""
+    """`rows` in the files, `distinct` messages of the producer among them, `elsewhere`: those at more than one offset."""
 
     rows: int
     distinct: int
-    offsets: int
+    elsewhere: int
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
         SparkSession.builder.master("local[2]")
         .appName("kzconsumer demo")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
@@ -42,14 +43,19 @@ def main() -> None:
     )
     records = session.read.parquet(path)
     number = f.get_json_object(records["value"].cast("string"), "$.id").cast("long")
-    known = f.when((number >= 0) & (number < messages), number)
-    row = records.agg(
+    found = records.select(f.when((number >= 0) & (number < messages), number).alias("id"), "partition", "offset")
+    places = [edge(column) for column in ("partition", "offset") for edge in (f.min, f.max)]
+    messages_found = found.groupBy("id").agg(
         f.count("*").alias("rows"),
-        f.countDistinct(known).alias("distinct"),
-        f.countDistinct("topic", "partition", "offset").alias("offsets"),
+        (places[0].eqNullSafe(places[1]) & places[2].eqNullSafe(places[3])).alias("in_one_place"),
+    )
+    row = messages_found.agg(
+        f.sum("rows").alias("rows"),
+        f.count("id").alias("distinct"),
+        f.count(f.when(f.col("id").isNotNull() & ~f.col("in_one_place"), 1)).alias("elsewhere"),
     ).first()
     assert row is not None
-    counted = Counted(rows=row["rows"], distinct=row["distinct"], offsets=row["offsets"])
+    counted = Counted(rows=row["rows"] or 0, distinct=row["distinct"], elsewhere=row["elsewhere"])
     session.stop()
     print(msgspec.json.encode(counted).decode(), flush=True)
 

@@ -37,7 +37,8 @@ class GroupView:
 
     async def committed(self) -> dict[int, int]:
         """Partition -> committed offset, where one is stored."""
-        return {partition: decode_offset(data) for partition, data in (await self._read(self._offsets)).items()}
+        found = {partition: decode_offset(data) for partition, data in (await self._read(self._offsets)).items()}
+        return {partition: offset for partition, offset in found.items() if offset is not None}
 
     async def taken_over(self, partitions: frozenset[int], dead: str, limit: float) -> None:
         """Until members other than the dead one own all of these; looks every 50 ms. Raises DemoFailed."""

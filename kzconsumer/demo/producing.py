@@ -80,15 +80,7 @@ class Production:
         partitions = len(self.acknowledged)
         for block in self._blocks():
             for number in block:
-                partition = number % partitions
-                while True:
-                    try:
-                        self._producer.produce(
-                            self._topic, value(number), partition=partition, on_delivery=self._delivered
-                        )
-                        break
-                    except BufferError:
-                        self._producer.poll(0.1)
+                self._produce(number, number % partitions)
             self._producer.poll(0)
             self._raise_fault()
         if not self._closed.is_set():
@@ -96,6 +88,14 @@ class Production:
             self._raise_fault()
             if len(self._producer):
                 raise DemoFailed(f"{len(self._producer)} messages are not acknowledged after {_FLUSH_LIMIT:.0f} s")
+
+    def _produce(self, number: int, partition: int) -> None:
+        while not self._closed.is_set():
+            try:
+                self._producer.produce(self._topic, value(number), partition=partition, on_delivery=self._delivered)
+                return
+            except BufferError:  # librdkafka's queue is full
+                self._producer.poll(0.1)
 
     def _blocks(self) -> Iterator[range]:
         done = 0

@@ -38,8 +38,8 @@ _AT_FIRST, _KILL, _BEFORE_THIRD = 0.3, 0.4, 0.9
 _MIDDLE_SECONDS = 16.0
 _REFRESH = 0.2
 _TAKEOVER_LIMIT = 60.0
-# Spark's start is the longest time in which nothing can be seen to happen.
-_STALL = 120.0
+# Longer than a member waits for its Spark, so that a member that gives up is heard first.
+_STALL = 180.0
 
 
 class Scenario:
@@ -127,8 +127,9 @@ class Scenario:
             tasks.cancel_scope.cancel()
 
     async def _keep_board(self, view: GroupView, production: Production) -> None:
-        """Raises DemoFailed when a member ends out of turn or nothing changes any more."""
-        changed = now()
+        """Raises DemoFailed when a member ends out of turn or there is no progress any more."""
+        before: object = None
+        since = now()
         while True:
             owners, committed = await view.owners(), await view.committed()
             for member in self.members:
@@ -143,10 +144,11 @@ class Scenario:
                 if member.started
             )
             board = Board(self._messages, rows, members)
-            if board != self._board:
-                changed = now()
-            elif now() - changed > _STALL:
-                raise DemoFailed(f"nothing has changed for {_STALL:.0f} s")
+            progress = board.produced, board.committed, [member.state for member in self.members]
+            if progress != before:
+                before, since = progress, now()
+            elif now() - since > _STALL:
+                raise DemoFailed(f"no progress for {_STALL:.0f} s")
             self._board = board
             self._screen.update(board)
             self._changed.set()

@@ -45,7 +45,9 @@ def _bars(board: Board) -> Table:
 def _partitions(board: Board) -> Table:
     colours = _colours(board)
     dead = {member.name for member in board.members if member.state is MemberState.KILLED}
-    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_footer=True, footer_style="bold", collapse_padding=True)
+    table = Table(
+        box=box.SIMPLE_HEAD, header_style="bold", show_footer=True, footer_style="bold", collapse_padding=True
+    )
     table.add_column("partition", "all", justify="right")
     table.add_column("owner", f"{board.owned} owned", width=10)
     table.add_column("produced", f"{board.produced:,}", justify="right", width=9)
@@ -94,7 +96,7 @@ def _said(member: MemberRow, colour: str) -> Text:
     if member.state in (MemberState.CONSUMING, MemberState.STOPPING):
         text += f", owns {member.owns}"
     elif member.state is MemberState.KILLED:
-        text += f", its session still owns {member.owns}" if member.owns else ", all it owned is free"
+        text += f", its session still owns {member.owns}" if member.owns else ", owns nothing any more"
     return Text(text, style=colour if member.state is not MemberState.STOPPED else "dim")
 
 

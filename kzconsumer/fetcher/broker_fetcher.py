@@ -68,10 +68,6 @@ class BrokerFetcher:
     def __repr__(self) -> str:
         return f"<BrokerFetcher {self.broker} {len(self._states)} partitions>"
 
-    @property
-    def states(self) -> Iterable[PartitionFetchState]:
-        return self._states.values()
-
     def add(self, states: Iterable[PartitionFetchState]) -> None:
         for state in states:
             self._states[state.topic_partition] = state
@@ -98,45 +94,50 @@ class BrokerFetcher:
                     self._send_back(self._states.values())
                     self._work = anyio.Event()
         finally:
-            for state in self._states.values():
-                state.queue.unsubscribe(self.wake)
+            self._send_back(self._states.values())
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         arrived: Arrived = []
-        while True:
-            await self._resolve_positions()
-            asked, impatient = self._next_positions()
-            reply = None
-            if asked:
-                request = FetchRequest(
-                    max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
-                    min_bytes=self._settings.min_bytes,
-                    max_bytes=self._settings.response_bytes,
-                    partitions=asked,
-                )
-                reply = connection.send(request, timeout=self._settings.request_timeout)
-            if arrived:
-                await self._deliver(arrived)
-                arrived = []
-            elif reply is None:
-                await self._wait_for_work()
-            if reply is not None:
-                response = await reply
-                if response.error:
-                    raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
-                arrived = self._take(asked, response.partitions)
+        try:
+            while True:
+                time = now()
+                await self._resolve_positions(time)
+                asked, impatient = self._next_positions(time)
+                reply = None
+                if asked:
+                    request = FetchRequest(
+                        max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
+                        min_bytes=self._settings.min_bytes,
+                        max_bytes=self._settings.response_bytes,
+                        partitions=asked,
+                    )
+                    reply = connection.send(request, timeout=self._settings.request_timeout)
+                if arrived:
+                    await self._deliver(arrived)
+                    arrived = []
+                elif reply is None:
+                    await self._wait_for_work(time)
+                if reply is not None:
+                    response = await reply
+                    if response.error:
+                        raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
+                    arrived = self._take(asked, response.partitions)
+        finally:
+            self._take_back(arrived)
 
-    def _next_positions(self) -> tuple[dict[TopicPartition, FetchPosition], bool]:
+    def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:
         """What to ask for, and whether something was left out for want of room."""
         self._work = anyio.Event()
-        time = now()
         asked = {}
+        parked = False
         for partition, state in list(self._states.items()):
             if not state.open:
-                self._forget(state)
+                self._forget([state])
             elif state.fetchable(time) and state.position is not None:
                 asked[partition] = FetchPosition(state.position, state.max_bytes)
-        return asked, len(asked) < len(self._states)
+            else:
+                parked = parked or not state.queue.has_room
+        return asked, parked
 
     def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> Arrived:
         """Move the positions on by the batches' framing, so that the next request can go out before the decoding."""
@@ -172,6 +173,14 @@ class BrokerFetcher:
             self._states[part.topic_partition] = self._states.pop(part.topic_partition, state)
         return arrived
 
+    @staticmethod
+    def _take_back(arrived: Arrived) -> None:
+        """What was taken and not delivered has to be fetched again."""
+        for state, part, start in arrived:
+            state.position = start
+            state.decoding = False
+            state.queue.reserve(-len(part.records))
+
     async def _deliver(self, arrived: Arrived) -> None:
         if sum(len(part.records) for _, part, _ in arrived) < DECODE_IN_THREAD:
             decoded = _decode(arrived)
@@ -183,6 +192,7 @@ class BrokerFetcher:
     def _enqueue(self, state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:
         tracker, until = state.tracker, decoded.next_offset
         state.decoding = False
+        state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
             state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size))
         else:
@@ -193,7 +203,6 @@ class BrokerFetcher:
             elif decoded.incomplete:
                 self._grow(state)
             return
-        state.position = until
         state.failures += 1
         error = CorruptRecord(state.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
         if state.failures < ATTEMPTS_AT_A_BATCH:
@@ -217,36 +226,43 @@ class BrokerFetcher:
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         """The stream raises `error` after everything before it; the partition is not asked for again."""
-        assert state.position is not None
-        state.queue.put(FetchedChunk(state.tracker, state.position, state.position, None, 0, error))
-        self._forget(state)
+        at = state.position if state.position is not None else state.tracker.consumed
+        state.queue.put(FetchedChunk(state.tracker, at, at, None, 0, error))
+        self._forget([state])
 
-    async def _resolve_positions(self) -> None:
-        due = [s for s in self._states.values() if s.reset_due and s.open and now() >= s.retry_at]
+    async def _resolve_positions(self, time: float) -> None:
+        due = [state for state in self._states.values() if state.reset_due and state.open and time >= state.retry_at]
+        if self._reset.refuses:
+            for state in due:
+                self._fail(state, self._reset.refusal(state))
+            return
         if not due:
             return
         for state in due:
-            state.pause(now())
+            state.pause(time)
         # Not on the fetch connection: an answer there may be held back for as long as max_wait.
         control = await self._brokers.connection(self.broker, "control")
         self._send_back(await self._reset.resolve(control, due))
 
     def _send_back(self, states: Iterable[PartitionFetchState]) -> None:
         leaving = list(states)
+        self._forget(leaving)
         for state in leaving:
             state.pause(now())
-            self._forget(state)
         self._find_leader(state for state in leaving if state.open)
 
-    def _forget(self, state: PartitionFetchState) -> None:
-        if self._states.get(state.topic_partition) is state:
-            del self._states[state.topic_partition]
-        if all(state.queue is not other.queue for other in self._states.values()):
-            state.queue.unsubscribe(self.wake)
+    def _forget(self, states: Iterable[PartitionFetchState]) -> None:
+        queues = set()
+        for state in states:
+            if self._states.get(state.topic_partition) is state:
+                del self._states[state.topic_partition]
+            queues.add(state.queue)
+        for queue in queues.difference(state.queue for state in self._states.values()):
+            queue.unsubscribe(self.wake)
 
-    async def _wait_for_work(self) -> None:
-        """Until there is room, a new partition, or the end of a pause."""
-        pauses = [s.retry_at for s in self._states.values() if s.retry_at > now()]
+    async def _wait_for_work(self, time: float) -> None:
+        """Until there is room, a new partition, or the end of a pause that lasted at `time`."""
+        pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
 

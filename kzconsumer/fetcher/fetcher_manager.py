@@ -46,10 +46,8 @@ class FetcherManager:
         assert self._tasks is not None
         present = self._fetchers.get(broker.id)
         if present is not None and present[0].broker != broker:
-            # The broker came back at another address: what its fetcher still holds moves on with it.
-            fetcher, scope = present
-            states = [*states, *(state for state in fetcher.states if state not in states)]
-            scope.cancel()
+            # The broker came back at another address: the old fetcher sends back what it holds as it ends.
+            present[1].cancel()
             present = None
         if present is None:
             fetcher = BrokerFetcher(broker, self._brokers, self._settings, self._reset, self._leader_finder.add)

@@ -32,21 +32,30 @@ class OffsetReset:
         self._committer = committer
         self._timeout = timeout
 
+    @property
+    def refuses(self) -> bool:
+        return self._policy == FAIL
+
+    def refusal(self, state: PartitionFetchState) -> OffsetLost:
+        what = (
+            "has no stored offset"
+            if state.position is None
+            else f"is not in the log any more, or not yet, at offset {state.position}"
+        )
+        return OffsetLost(f'{state.topic_partition} {what}, and reset = "fail"')
+
     async def resolve(
         self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
     ) -> list[PartitionFetchState]:
-        """Give each state a position, or its stream the error. Returns those this broker could not answer for.
+        """Give each state a position. Returns those this broker could not answer for.
 
         Raises ConnectionLost, ProtocolError.
         """
-        asked = [state for state in states if not self._failed(state)]
-        if not asked:
-            return []
         timestamp = LATEST if self._policy == LARGEST else EARLIEST
-        request = ListOffsetsRequest({state.topic_partition: timestamp for state in asked})
+        request = ListOffsetsRequest({state.topic_partition: timestamp for state in states})
         listed = await connection.call(request, timeout=self._timeout)
         elsewhere = []
-        for state in asked:
+        for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
                 elsewhere.append(state)
@@ -54,36 +63,22 @@ class OffsetReset:
                 await self._apply(state, answer.offset)
         return elsewhere
 
-    def _failed(self, state: PartitionFetchState) -> bool:
-        if self._policy != FAIL:
-            return False
-        what = (
-            "has no stored offset"
-            if state.position is None
-            else f"is not in the log any more, or not yet, at offset {state.position}"
-        )
-        position = state.position or 0
-        error = OffsetLost(f'{state.topic_partition} {what}, and reset = "fail"')
-        state.queue.put(FetchedChunk(state.tracker, position, position, None, 0, error))
-        state.reset_due = False
-        state.decoding = True  # nothing more is asked for
-        return True
-
     async def _apply(self, state: PartitionFetchState, offset: int) -> None:
         before, tracker = state.position, state.tracker
         where = {"topic": state.topic_partition.topic, "partition": state.topic_partition.partition}
-        if before is not None and offset > before:
+        if before is not None and offset > before and self._policy == SMALLEST:
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim's positions move over the hole in their place in the queue, after what was fetched before it.
+            # That is not stored first: the next owner would find the same hole, or a larger one.
             state.queue.put(FetchedChunk(tracker, before, offset, None, 0))
         elif before is None or (tracker.settled and tracker.consumed == before):
             if before is not None:
-                log.error("the log ends before the stored offset", **where, stored=before, now=offset)
+                log.error("the log does not hold the stored offset", **where, stored=before, now=offset)
             if not await self._committer.store_start(tracker, offset):
-                return  # no longer ours: the rebalancer will say so
+                return  # no longer ours: the committer has closed the claim
             tracker.restart(offset)
         else:
-            return  # what was fetched before the log was cut is still being worked on: asked again later
+            return  # what was fetched before is still being worked on: asked again later
         state.position = offset
         state.reset_due = False
         state.succeed()

@@ -1,14 +1,16 @@
 """The claims of one membership: opened, moved, released and lost in batches.
 
 Owns which partitions are ours, each with its fence, tracker and fetch state, from claim to release. The rebalancer
-opens, moves and releases; a commit that finds a claim lost closes it here at once. The order at the end of a claim is
-the invariant: nothing more is handed out, what is in hand may end, commit, release. Committing later would let the new
-owner start behind; releasing earlier would let two members deliver the same partition.
+sweeps, opens, moves and releases; a lost claim is closed at once, by whoever finds it lost, and the next sweep clears
+up. The order at the end of a claim is the invariant: nothing more is handed out, what is in hand may end, commit,
+release. Committing later would let the new owner start behind; releasing earlier would let two members deliver the
+same partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import anyio
 import msgspec
@@ -18,11 +20,13 @@ from kzconsumer.errors import KzConsumerError, MultiFailed, SessionExpired
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.owner_registry import Blocked, Claimed, Fence, OwnerRegistry, Refused
+from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, together
+from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Topic
 
 log = structlog.get_logger("kzconsumer.group")
@@ -63,24 +67,38 @@ class Claims:
     def __init__(
         self,
         owners: OwnerRegistry,
+        watches: Watches,
+        paths: GroupPaths,
         committer: Committer,
         fetchers: FetcherManager,
         streams: Mapping[tuple[str, int], KafkaStream],
         fetch_bytes: int,
     ) -> None:
         self._owners = owners
+        self._watches = watches
+        self._paths = paths
         self._committer = committer
         self._fetchers = fetchers
         self._streams = streams
         self._fetch_bytes = fetch_bytes
         self._claims: dict[TopicPartition, Claim] = {}
+        self._doubtful: set[TopicPartition] = set()  # claims that ended in an error
 
     def __repr__(self) -> str:
         return f"<Claims {len(self._claims)} of {len({claim.thread for claim in self._claims.values()})} threads>"
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
-        return {partition: claim.thread for partition, claim in self._claims.items()}
+        """The open claims."""
+        return {partition: claim.thread for partition, claim in self._claims.items() if claim.tracker.open}
+
+    def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """Open claims of a topic that has been deleted and made anew since: their positions mean other records."""
+        return [
+            partition
+            for partition, claim in self._claims.items()
+            if partition.topic in topics and claim.tracker.incarnation != topics[partition.topic].incarnation
+        ]
 
     def positions(self) -> list[Position]:
         """Every owned partition's positions, as they are now."""
@@ -97,7 +115,20 @@ class Claims:
                 high_watermark=claim.fetch.high_watermark,
             )
             for partition, claim in sorted(self._claims.items())
+            if claim.tracker.open
         ]
+
+    async def sweep(self) -> None:
+        """Finish what an attempt that broke off, or the loss of a claim, has left: closed claims, nodes without one."""
+        closed = [claim for claim in self._claims.values() if not claim.tracker.open]
+        await self._committer.close([claim.tracker for claim in closed])
+        left = {claim.topic_partition for claim in closed} | self._doubtful
+        for partition in left:
+            self._watches.forget(self._paths.owner(partition))
+        await together([self._owners.abandon(partition) for partition in left])
+        for claim in closed:
+            self._forget(claim)
+        self._doubtful.clear()
 
     async def open(
         self, wanted: Mapping[TopicPartition, ConsumerThreadId], topics: Mapping[str, Topic]
@@ -116,6 +147,8 @@ class Claims:
                 raise result
             if not isinstance(result, Claimed):
                 failed[partition] = result
+                if isinstance(result, KzConsumerError):
+                    self._doubtful.add(partition)  # the node may have been made all the same
                 continue
             tracker = OffsetTracker(
                 partition,
@@ -125,43 +158,44 @@ class Claims:
             )
             self._committer.open(tracker, result.fence, result.stored, result.stored_version)
             begun.append(self._begin(partition, thread, result.fence, tracker, result.stored))
-        self._fetchers.start(begun)
+        await self._guard_and_fetch(begun)
         return failed
 
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Let partitions go on under other threads of ours: settled and committed, but never without owner."""
-        leaving = await self._settle([self._claims[p] for p in moves if p in self._claims])
         begun = []
-        for claim in leaving:
+        for claim, committed in (await self._settle(moves)).items():
             thread = moves[claim.topic_partition]
+            self._watches.forget(claim.fence.owner_path)
             try:
                 fence = await self._owners.change_thread(claim.fence, thread)
             except MultiFailed as error:
-                self._lose(claim, str(error))
+                self._committer.lose(claim.tracker, str(error))
                 continue
             old = claim.tracker
             tracker = OffsetTracker(claim.topic_partition, old.processed, incarnation=old.incarnation, epoch=old.epoch)
-            self._committer.reopen(old, tracker, fence)
-            resume = None if claim.fetch.position is None else old.processed
+            self._committer.open(tracker, fence, committed.offset, committed.version)
+            resume = None if committed.offset is None else old.processed
             begun.append(self._begin(claim.topic_partition, thread, fence, tracker, resume))
-        self._fetchers.start(begun)
+        await self._guard_and_fetch(begun)
 
     async def release(self, partitions: Collection[TopicPartition]) -> None:
         """Give partitions up for another member."""
-        leaving = await self._settle([self._claims[p] for p in partitions if p in self._claims])
-        await together([self._owners.release(claim.fence) for claim in leaving])
+        leaving = list(await self._settle(partitions))
         for claim in leaving:
-            self._forget(claim)
+            self._watches.forget(claim.fence.owner_path)
+        results = await outcomes([self._owners.release(claim.fence) for claim in leaving])
+        for claim, result in zip(leaving, results, strict=True):
+            if not isinstance(result, KzConsumerError):
+                self._forget(claim)
+        for result in results:
+            if isinstance(result, KzConsumerError):
+                raise result
 
     async def commit(self) -> None:
         """Store what is processed. A claim that turns out to be lost is closed at once."""
         self._checkpoint()
-        self._close_lost(await self._committer.commit())
-
-    def lose_all(self, reason: str) -> None:
-        """The session is gone and every claim with it: hand out nothing more, write nothing."""
-        for claim in list(self._claims.values()):
-            self._lose(claim, reason)
+        await self._committer.commit()
 
     def close_all(self) -> None:
         """The membership ended: nothing that still holds a chunk of ours may deliver it."""
@@ -176,14 +210,28 @@ class Claims:
         fence: Fence,
         tracker: OffsetTracker,
         position: int | None,
-    ) -> PartitionFetchState:
-        queue = self._streams[partition.topic, thread.thread].queue
-        fetch = PartitionFetchState(tracker, queue, position, self._fetch_bytes)
-        self._claims[partition] = Claim(partition, thread, fence, fetch)
-        return fetch
+    ) -> Claim:
+        stream = self._streams[partition.topic, thread.thread]
+        tracker.when_closed(lambda: stream.drop(tracker))
+        claim = Claim(partition, thread, fence, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
+        self._claims[partition] = claim
+        return claim
 
-    async def _settle(self, leaving: list[Claim]) -> list[Claim]:
+    async def _guard_and_fetch(self, begun: list[Claim]) -> None:
+        """Fetch at once; and whoever touches an owner node of ours, from now on or since the claim, ends that claim."""
+        self._fetchers.start(claim.fetch for claim in begun)
+        stats = await together([self._watches.guard(c.fence.owner_path, partial(self._touched, c)) for c in begun])
+        for claim, stat in zip(begun, stats, strict=True):
+            if stat is None or stat.version != claim.fence.owner_version:
+                self._touched(claim)
+
+    def _touched(self, claim: Claim) -> None:
+        if claim.tracker.open:
+            self._committer.lose(claim.tracker, "somebody else changed or deleted its owner node")
+
+    async def _settle(self, partitions: Collection[TopicPartition]) -> dict[Claim, Committed]:
         """Hand out nothing more, wait for the work in hand, commit. Returns the claims that are still ours."""
+        leaving = [claim for p in partitions if (claim := self._claims.get(p)) is not None and claim.tracker.open]
         settled = anyio.Event()
         busy = set(leaving)
 
@@ -193,8 +241,7 @@ class Claims:
                 settled.set()
 
         for claim in leaving:
-            self._stream_of(claim).drop(claim.tracker)
-            claim.tracker.close(lambda claim=claim: done(claim))  # type: ignore[misc]
+            claim.tracker.close(partial(done, claim))
         if busy:
             with anyio.move_on_after(REVOKE_DEADLINE):
                 await settled.wait()
@@ -205,29 +252,14 @@ class Claims:
                     first=claim.tracker.processed,
                     until=claim.tracker.consumed,
                 )
-        self._close_lost(await self._committer.commit([claim.tracker for claim in leaving]))
-        return [claim for claim in leaving if self._claims.get(claim.topic_partition) is claim]
+        committed = await self._committer.close([claim.tracker for claim in leaving])
+        return {claim: committed[claim.tracker] for claim in leaving if claim.tracker in committed}
 
     def _checkpoint(self) -> None:
         for stream in self._streams.values():
             stream.checkpoint()
 
-    def _close_lost(self, lost: Mapping[OffsetTracker, str]) -> None:
-        for tracker, reason in lost.items():
-            claim = self._claims.get(tracker.topic_partition)
-            if claim is not None and claim.tracker is tracker:
-                self._lose(claim, reason)
-
-    def _lose(self, claim: Claim, reason: str) -> None:
-        log.warning("partition lost", partition=str(claim.topic_partition), reason=reason)
-        self._stream_of(claim).drop(claim.tracker)
-        claim.tracker.close()
-        self._forget(claim)
-
     def _forget(self, claim: Claim) -> None:
         self._committer.forget(claim.tracker)
         if self._claims.get(claim.topic_partition) is claim:
             del self._claims[claim.topic_partition]
-
-    def _stream_of(self, claim: Claim) -> KafkaStream:
-        return self._streams[claim.topic_partition.topic, claim.thread.thread]

@@ -41,9 +41,9 @@ def wanted_by(
     for partition, thread in assignment.items():
         if thread not in context.threads.get(partition.topic, ()):
             raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")
-    expected = sum(len(numbers) for topic, numbers in context.partitions.items() if context.threads.get(topic))
-    if len(assignment) != expected:
-        raise PluginError(f"assignor {assignor_name} assigned {len(assignment)} of {expected} partitions")
+    expected = {TopicPartition(topic, n) for topic in context.threads for n in context.partitions.get(topic, ())}
+    if wrong := expected.symmetric_difference(assignment):
+        raise PluginError(f"assignor {assignor_name} left out or invented {', '.join(map(str, sorted(wrong)))}")
     return {partition: thread for partition, thread in assignment.items() if thread.consumer == consumer}
 
 

@@ -18,7 +18,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NodeExists, ZooKeeperError
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
-from kzconsumer.group.ownership_plan import compare, wanted_by
+from kzconsumer.group.ownership_plan import OwnershipPlan, compare, wanted_by
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -96,12 +96,15 @@ class Rebalancer:
         if snapshot is None:
             return False
         wanted = wanted_by(self._membership.consumer, self._assignor_name, self._assignor, snapshot.context())
+        await self._claims.sweep()
+        recreated = self._claims.outdated(snapshot.topics)
+        if recreated:
+            await self._claims.release(recreated)
         plan = compare(wanted, self._claims.held)
         self._tell_idle_streams(snapshot, wanted)
-        await self._claims.release(plan.release)
-        await self._claims.move(plan.move)
-        failed = await self._claims.open(plan.claim, snapshot.topics)
-        if not plan.changes_nothing or not self.rebalanced_once.is_set():
+        failed = await self._carry_out(plan, snapshot)
+        claimed = len(plan.claim) - len(failed)
+        if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
             self._generation += 1
             log.info(
                 "rebalanced",
@@ -111,13 +114,31 @@ class Rebalancer:
                 kept=len(plan.keep),
                 moved=len(plan.move),
                 released=len(plan.release),
-                claimed=len(plan.claim) - len(failed),
+                claimed=claimed,
                 blocked=len(failed),
                 seconds=round(now() - began, 3),
             )
         await self._await_blocked(failed)
         self.rebalanced_once.set()
         return not failed
+
+    async def _carry_out(
+        self, plan: OwnershipPlan, snapshot: GroupSnapshot
+    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+        """Releases and moves wait for the work in hand to end; claims do not wait for them. Returns what failed."""
+        failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+
+        async def claim() -> None:
+            failed.update(await self._claims.open(plan.claim, snapshot.topics))
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._claims.release, plan.release)
+                tasks.start_soon(self._claims.move, plan.move)
+                tasks.start_soon(claim)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return failed
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None when a member cannot be read, since what it owns cannot be computed then."""

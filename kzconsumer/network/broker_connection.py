@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
-from typing import Final, NamedTuple, Self, TypeVar, cast
+from collections.abc import Awaitable, Generator
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
 
 import anyio
 
@@ -112,6 +112,34 @@ class _Wire(asyncio.BufferedProtocol):
             outcome = None
 
 
+class _Reply(Generic[R]):
+    """An answer to come. One that nobody awaits is received all the same, and dropped."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        wire: _Wire,
+        request: Request[R],
+        version: int,
+        answer: asyncio.Future[memoryview | ConnectionLost | ProtocolError],
+    ) -> None:
+        self._broker = broker
+        self._wire = wire
+        self._request = request
+        self._version = version
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, None, R]:
+        body = yield from self._answer.__await__()
+        if isinstance(body, Exception):
+            raise body
+        try:
+            return self._request.decode(self._version, body)
+        except ProtocolError as error:
+            self._wire.end(str(error))
+            raise ProtocolError(f"{self._broker}: {error}") from error
+
+
 class BrokerConnection:
     """Use `open`. Once lost or closed a connection stays so; its owner opens another."""
 
@@ -196,19 +224,7 @@ class BrokerConnection:
         """`call` in two steps: the request is sent now, and awaiting the result waits for the answer."""
         version = self.versions.choose(request.api_key)
         answer = self._wire.send(request.api_key, version, request.encode(version), timeout)
-        return self._answer(request, version, answer)
-
-    async def _answer(
-        self, request: Request[R], version: int, answer: asyncio.Future[memoryview | ConnectionLost | ProtocolError]
-    ) -> R:
-        body = await answer
-        if isinstance(body, Exception):
-            raise body
-        try:
-            return request.decode(version, body)
-        except ProtocolError as error:
-            self._wire.end(str(error))
-            raise ProtocolError(f"{self.broker}: {error}") from error
+        return _Reply(self.broker, self._wire, request, version, answer)
 
     @property
     def closed(self) -> bool:

@@ -19,7 +19,17 @@ class OffsetTracker:
     control records) lie inside ranges and cannot stop the prefix.
     """
 
-    __slots__ = ("_done", "_on_settled", "consumed", "epoch", "incarnation", "open", "processed", "topic_partition")
+    __slots__ = (
+        "_done",
+        "_on_close",
+        "_on_settled",
+        "consumed",
+        "epoch",
+        "incarnation",
+        "open",
+        "processed",
+        "topic_partition",
+    )
 
     def __init__(self, topic_partition: TopicPartition, start: int, *, incarnation: int = 0, epoch: int = 0) -> None:
         self.topic_partition = topic_partition
@@ -29,6 +39,7 @@ class OffsetTracker:
         self.processed = start
         self.open = True
         self._done: dict[int, int] = {}
+        self._on_close: Callable[[], None] | None = None
         self._on_settled: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -57,9 +68,22 @@ class OffsetTracker:
         if self._on_settled is not None and self.settled:
             self._on_settled()
 
+    def when_closed(self, drop: Callable[[], None]) -> None:
+        """Who holds records of this claim drops them in `drop`, which `close` calls once."""
+        self._on_close = drop
+
     def close(self, on_settled: Callable[[], None] | None = None) -> None:
-        """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done."""
-        self.open = False
+        """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done.
+
+        Without it nobody has to wait for that, nor does an earlier caller any more: the claim is lost.
+        """
+        if self.open:
+            self.open = False
+            if self._on_close is not None:
+                self._on_close()
+        lost, waiting = on_settled is None, self._on_settled
         self._on_settled = on_settled
-        if on_settled is not None and self.settled:
+        if lost and waiting is not None:
+            waiting()
+        elif on_settled is not None and self.settled:
             on_settled()

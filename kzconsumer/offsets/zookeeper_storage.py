@@ -96,7 +96,7 @@ class ZooKeeperOffsetStorage:
         return *write.fence.checks(), store
 
     async def _seen_anew(self, write: OffsetWrite) -> OffsetWrite:
-        """The offset node is not as we left it: somebody else wrote it (say so), or a write of ours, cancelled midway."""
+        """The offset node is not as we left it: a write of ours, cancelled midway, or somebody else's: say so."""
         path = self._paths.offset(write.topic_partition)
         node = await self._session.find(path)
         if (

@@ -69,8 +69,11 @@ def decode_with(kernels: KernelSet, records: memoryview, topic: str, partition: 
 
 
 def scan_next_offset(records: memoryview, start: int) -> int:
-    """`decode(records, start=start).next_offset` for good data, by looking at the framing only."""
-    batches = BatchTable(records, _kernels_for(len(records)))
+    """`decode(records, start=start).next_offset` for good data, by looking at the framing only.
+
+    Quick enough for the event loop: it never waits for numba's kernels.
+    """
+    batches = BatchTable(records, ready_kernels() or PYTHON_KERNELS)
     batches.scan(check=False)
     return batches.next_offset(start)
 

@@ -43,36 +43,39 @@ def kernels_in_use() -> str:
 
 def _load() -> tuple[KernelSet, str]:
     try:
-        folder = _cache_folder()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"{folder} is not writable")
-        why_not_cached = ""
-    except (OSError, RuntimeError) as error:
-        why_not_cached = str(error)
+        return _compile(_cache_folder()), "numba"
+    except Exception as error:
+        why_not_cached = _line(error)
     try:
-        import numba.core.config
-
-        from kzconsumer.records.kernels import compile_all
-
-        # numba fixes a function's cache folder when it is decorated; the setting is process-wide, so it is put back.
-        settings: Any = numba.core.config
-        before = settings.CACHE_DIR
-        if not why_not_cached:
-            settings.CACHE_DIR = str(folder)
-        try:
-            kernels = compile_all(cache=not why_not_cached)
-        finally:
-            settings.CACHE_DIR = before
+        return _compile(None), f"numba, not cached: {why_not_cached}"
     except Exception as error:  # whatever numba or LLVM has: the Python kernels give the same results
-        return PYTHON_KERNELS, f"python: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-    return kernels, f"numba, not cached: {why_not_cached}" if why_not_cached else "numba"
+        return PYTHON_KERNELS, f"python: {_line(error)}"
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _compile(cache: Path | None) -> KernelSet:
+    import numba.core.config
+
+    from kzconsumer.records.kernels import compile_all
+
+    # numba fixes a function's cache folder when it is decorated; the setting is process-wide, so it is put back.
+    settings: Any = numba.core.config
+    before = settings.CACHE_DIR
+    if cache is not None:
+        settings.CACHE_DIR = str(cache)
+    try:
+        return compile_all(cache=cache is not None)
+    finally:
+        settings.CACHE_DIR = before
 
 
 def _cache_folder() -> Path:
-    """One folder per version of the kernels' source, because numba notices changes in the kernel's own file only.
+    """A writable folder for this version of the kernels' source: numba notices changes in a kernel's own file only.
 
-    Under NUMBA_CACHE_DIR, else systemd's CacheDirectory=, else the user's cache folder.
+    Under NUMBA_CACHE_DIR, else systemd's CacheDirectory=, else the user's cache folder. Raises OSError or RuntimeError.
     """
     here = Path(__file__).parent
     source = b"".join((here / name).read_bytes() for name in _SOURCES)
@@ -80,4 +83,8 @@ def _cache_folder() -> Path:
     base = os.environ.get("NUMBA_CACHE_DIR") or systemd
     if not base:
         base = os.path.join(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "kzconsumer")
-    return Path(base) / f"kernels-{hashlib.sha256(source).hexdigest()[:12]}"
+    folder = Path(base) / f"kernels-{hashlib.sha256(source).hexdigest()[:12]}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} is not writable")
+    return folder

@@ -296,10 +296,11 @@ def _append_fields(fields: list[bytes | None], n: int, used: int, offsets: int, 
         used += len(field or b"")
         ends.append(used)
     _write(offsets + 4 * n, ends.tobytes())
-    bits = sum(1 << i for i, field in enumerate(fields, n & 7) if field is not None)
+    present = [False] * (n & 7) + [field is not None for field in fields]
+    bits = bytearray(np.packbits(np.array(present, np.bool_), bitorder="little").tobytes())
     if n & 7:
-        bits |= ctypes.string_at(validity + (n >> 3), 1)[0]
-    _write(validity + (n >> 3), bits.to_bytes(((n & 7) + len(fields) + 7) >> 3, "little"))
+        bits[0] |= ctypes.string_at(validity + (n >> 3), 1)[0]
+    _write(validity + (n >> 3), bytes(bits))
     return used
 
 

@@ -42,6 +42,10 @@ class BatchBuilder:
     def add(self, chunk: FetchedChunk) -> None:
         """A partition's chunks come in order, each beginning where the last one ended."""
         part = self._ranges.setdefault(chunk.tracker, _Range(chunk.first, chunk.first, []))
+        if part.until != chunk.first:
+            raise AssertionError(
+                f"a hole in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}"
+            )
         part.until = chunk.until
         if chunk.batch is not None:
             part.batches.append(chunk.batch)

@@ -8,7 +8,7 @@ its own backpressure. A record is processed when `write` returned. A sink's exce
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -62,8 +62,10 @@ class SinkRunner:
         SinkFailed, or the error a stream ended with, after what came before it has been written and committed.
         """
         try:
-            with self._scope, self._mapped():
-                async with self._sink:
+            with self._scope:
+                async with AsyncExitStack() as exits:
+                    with self._mapped():
+                        await exits.enter_async_context(self._sink)
                     task_status.started()
                     queues, lease, commit = await source()
                     async with anyio.create_task_group() as tasks:
@@ -71,6 +73,8 @@ class SinkRunner:
                             tasks.start_soon(self._collect, queue)
                         await self._write_batches(lease, commit)
                         tasks.cancel_scope.cancel()
+                    with self._mapped():
+                        await exits.aclose()
         finally:
             self._ended.set()
 
@@ -107,13 +111,14 @@ class SinkRunner:
                 await lease.wait()
             if self._stopping:
                 return
+            failed = self._stream_error  # what came before it is in this batch
             batch, trackers = self._builder.cut()
             self._room.set()
             self._room = anyio.Event()
             await self._write(batch, trackers)
             await self._commit(commit)
-            if self._stream_error is not None and not self._builder:
-                raise self._stream_error
+            if failed is not None:
+                raise failed
 
     async def _until_due(self) -> None:
         """Until a limit is reached or a stream has failed."""
@@ -155,7 +160,7 @@ class SinkRunner:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
-        except (KzConsumerError, BaseExceptionGroup):
+        except KzConsumerError:
             raise
         except Exception as error:
             raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error

@@ -57,7 +57,8 @@ class ChunkQueue:
                 return chunk
             if self._closed:
                 raise EndOfStream
-            self._arrival = anyio.Event()
+            if self._arrival.is_set():
+                self._arrival = anyio.Event()
             await self._arrival.wait()
 
     def get_nowait(self) -> FetchedChunk | None:

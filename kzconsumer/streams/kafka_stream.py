@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import anyio
+import anyio.lowlevel
 import pyarrow as pa
 
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -22,7 +24,10 @@ ROWS_AT_A_TIME = 1000
 
 
 class KafkaStream:
-    """One thread's records, of every partition it owns; order is kept within a partition."""
+    """One thread's records, of every partition it owns; order is kept within a partition.
+
+    A cancelled `anext()` ends that iterator, as it does any generator's; `aiter(stream)` goes on at the same place.
+    """
 
     def __init__(self, topic: str, thread: int, queue: ChunkQueue, lease: Lease) -> None:
         self.topic = topic
@@ -30,7 +35,9 @@ class KafkaStream:
         self.queue = queue
         self._lease = lease
         self._chunk: FetchedChunk | None = None
+        self._patience = anyio.CancelScope()  # for the lease; `close` ends it
         self._row = 0  # rows of the chunk made into messages or batches
+        self._cut = False  # the chunk's remaining rows were dropped
         self._marked = 0  # everything of the chunk below this offset is marked as processed
         self._rows: list[Message] = []
         self._rest: Iterator[Message] = iter(self._rows)
@@ -91,35 +98,37 @@ class KafkaStream:
         if self._chunk is not None and self._chunk.tracker is tracker:
             self.checkpoint()
             self._rows.clear()
-            if self._chunk.batch is not None:
-                self._row = self._chunk.batch.num_rows
+            self._cut = True
 
     def close(self) -> None:
         """The iteration ends; what was fetched and not handed out is dropped."""
         if self._chunk is not None:
             self.drop(self._chunk.tracker)
+        self._patience.cancel()
         self.queue.close()
 
     async def _next_rows(self, limit: int | None) -> tuple[pa.RecordBatch, OffsetTracker]:
         """The next rows of the chunk, or of the next one. What was in hand before is processed by this call."""
         self.ack()
+        await anyio.lowlevel.checkpoint()  # a loop over what is queued must not hold up the heartbeats
         while True:
             chunk = self._chunk
-            if chunk is not None and chunk.batch is not None and self._row < chunk.batch.num_rows:
+            if chunk is not None and not self._cut and chunk.batch is not None and self._row < chunk.batch.num_rows:
                 if not self._lease.held:
-                    await self._lease.wait()
+                    with anyio.CancelScope() as self._patience:
+                        await self._lease.wait()
                     continue  # the claim may have been closed meanwhile
                 rows = chunk.batch.slice(self._row, limit)
                 self._row += rows.num_rows
                 return rows, chunk.tracker
             if chunk is not None:
-                if chunk.tracker.open:
+                if not self._cut:
                     self._mark(chunk.until)
                 self._chunk = None
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error
-            self._chunk, self._row, self._marked = chunk, 0, chunk.first
+            self._chunk, self._row, self._cut, self._marked = chunk, 0, False, chunk.first
 
     def _mark(self, until: int) -> None:
         assert self._chunk is not None

@@ -76,7 +76,7 @@ class OwnerRegistry:
         text = str(thread).encode()
         await self._ensure_containers(partition.topic)
         while True:
-            found = await self._session.find(record_path)
+            found = await repeated(partial(self._session.find, record_path))
             try:
                 record = self._next_record(found, incarnation)
             except ValueError as error:
@@ -93,17 +93,19 @@ class OwnerRegistry:
                 )
             except ConnectionLost:
                 # Executed or not: the node tells. Ours by a lost reply, or still free, or somebody's.
-                fence = await repeated(partial(self._fence_of_ours, path, record_path, text))
+                fence = await repeated(partial(self._fence_of_ours, path, record_path))
                 if fence is None:
                     continue
+                fence = await self.change_thread(fence, thread)
             except MultiFailed as refused:
                 if refused.index == 0 and isinstance(refused.error, NodeExists):
-                    fence = await self._fence_of_ours(path, record_path, text)
+                    fence = await repeated(partial(self._fence_of_ours, path, record_path))
                     if fence is None:
-                        blocked = await self._blocked(path)
+                        blocked = await repeated(partial(self._blocked, path))
                         if blocked is None:
                             continue  # gone again between the two requests
                         return blocked
+                    fence = await self.change_thread(fence, thread)
                 elif isinstance(refused.error, NoNode):
                     self._ensured.discard(partition.topic)  # somebody removed the containers
                     await self._ensure_containers(partition.topic)
@@ -116,7 +118,7 @@ class OwnerRegistry:
                 moved = stats[2]
                 fence = Fence(path, 1, record_path, moved.version if isinstance(moved, Stat) else 0)
             self._tell_recreated(partition, found, record)
-            stored, version = await self._stored(partition)
+            stored, version = await repeated(partial(self._stored, partition))
             return Claimed(fence, record, stored, version)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
@@ -168,10 +170,22 @@ class OwnerRegistry:
             raise ValueError("a range is planned there that only the version that planned it can replay")
         return msgspec.structs.replace(record, assignor=self._assignor, incarnation=f"{incarnation:#x}")
 
-    async def _fence_of_ours(self, path: str, record_path: str, text: bytes) -> Fence | None:
+    async def abandon(self, partition: TopicPartition) -> None:
+        """Delete an owner node of this session that no claim stands for; anybody else's stays."""
+        path = self._paths.owner(partition)
+        node = await repeated(partial(self._synced, path))
+        if node is not None and node.stat.ephemeral_owner == self._session.id:
+            try:
+                await self._session.delete(path, node.stat.version)
+            except (ConnectionLost, BadVersion):
+                await self.abandon(partition)
+            except NoNode:
+                pass
+
+    async def _fence_of_ours(self, path: str, record_path: str) -> Fence | None:
         """The fence of an owner node this very session made, None for anybody else's or none."""
         owner = await self._synced(path)
-        if owner is None or owner.stat.ephemeral_owner != self._session.id or owner.data != text:
+        if owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
         record = await self._session.get(record_path)
         return Fence(path, owner.stat.version, record_path, record.stat.version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import structlog
 
+from kzconsumer.errors import NoNode
 from kzconsumer.model import Broker
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.round_trips import together
@@ -43,11 +44,14 @@ class TopicRegistry:
 
     async def broker_ids(self) -> list[int]:
         """The ids of the brokers that are up; a change notifies as `brokers`."""
-        return [int(name) for name in await self._watches.children(paths.BROKER_IDS, "brokers")]
+        return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:
         """The brokers that are up and have a listener we can use."""
-        ids = [int(name) for name in await self._session.children(paths.BROKER_IDS)]
+        try:
+            ids = _numbers(await self._session.children(paths.BROKER_IDS))
+        except NoNode:
+            return []
         nodes = await together([self._session.find(paths.broker(number)) for number in ids])
         found = []
         for number, node in zip(ids, nodes, strict=True):
@@ -55,7 +59,7 @@ class TopicRegistry:
                 continue
             try:
                 broker = znodes.decode_broker(number, node.data)
-            except (ValueError, KeyError) as error:
+            except ValueError as error:
                 log.error("broker registration unreadable", path=paths.broker(number), reason=str(error))
                 continue
             if broker is None:
@@ -68,3 +72,10 @@ class TopicRegistry:
         """The cluster's own id; empty before 0.10.1, which wrote none."""
         node = await self._session.find(paths.CLUSTER_ID)
         return str(msgspec.json.decode(node.data).get("id", "")) if node else ""
+
+
+def _numbers(names: list[str]) -> list[int]:
+    for name in names:
+        if not name.isdigit():
+            log.error("not a broker id", path=f"{paths.BROKER_IDS}/{name}")
+    return [int(name) for name in names if name.isdigit()]

@@ -53,9 +53,16 @@ class Watches:
         self._arm("exists", path, watch, reason)
         return stat
 
+    async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
+        """The node's stat; anything that happens to the node from now on calls `touched`, once, and notifies nobody."""
+        stat, watch = await self._session.watch_exists(path)
+        self._armed["guard", path] = watch
+        watch.add_callback(touched)
+        return stat
+
     def forget(self, path: str) -> None:
         """Stop listening to a node."""
-        for kind in ("data", "children", "exists"):
+        for kind in ("data", "children", "exists", "guard"):
             if watch := self._armed.pop((kind, path), None):
                 watch.cancel()
 

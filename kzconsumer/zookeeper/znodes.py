@@ -65,15 +65,20 @@ def decode_registration(data: bytes) -> Registration:
 def decode_broker(broker_id: int, data: bytes, protocol: str = "PLAINTEXT") -> Broker | None:
     """A broker's address for one security protocol, from registrations v1 to v5; None where it has no such listener."""
     fields = _json_object(data)
+    host, port = fields.get("host"), fields.get("port")
     endpoints = fields.get("endpoints")
-    if not isinstance(endpoints, list):  # version 1: 0.8
-        return Broker(broker_id, str(fields["host"]), int(fields["port"]))
-    protocols = fields.get("listener_security_protocol_map")
+    if endpoints is None:  # version 1: 0.8
+        if not isinstance(host, str) or not isinstance(port, int):
+            raise ValueError("no host or no port")
+        return Broker(broker_id, host, port)
+    protocols = fields.get("listener_security_protocol_map") or {}
+    if not isinstance(endpoints, list) or not isinstance(protocols, dict):
+        raise ValueError("endpoints of an unknown form")
     for endpoint in endpoints:
         match = ENDPOINT.fullmatch(str(endpoint))
-        if match and (protocols or {}).get(match["listener"], match["listener"]) == protocol:
+        if match and protocols.get(match["listener"], match["listener"]) == protocol:
             # An empty host means all interfaces: the registration's own host field says which name to use.
-            return Broker(broker_id, match["host"] or str(fields.get("host") or ""), int(match["port"]))
+            return Broker(broker_id, match["host"] or str(host or ""), int(match["port"]))
     return None
 
 
@@ -96,9 +101,14 @@ def encode_offset(offset: int) -> bytes:
     return b"%d" % offset
 
 
-def decode_offset(data: bytes) -> int:
-    """A stored offset: decimal text, the next record to be read."""
-    return int(data.decode("ascii").strip())
+def decode_offset(data: bytes) -> int | None:
+    """A stored offset: decimal text, the next record to be read. None for the original's -1, "no offset stored"."""
+    text = data.decode("ascii").strip()
+    if text == "-1":
+        return None
+    if not text.isdigit() or int(text) >= 1 << 63:
+        raise ValueError(f"{text[:40]!r} is not an offset")
+    return int(text)
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ import pytest
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer.zookeeper.znodes import encode_registration
 from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -137,24 +138,39 @@ async def test_more_streams_than_partitions_leaves_streams_idle_and_a_move_keeps
 async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster, servers: Servers, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     configured = settings(cluster.connect, unique)
-    verify = servers.java_command(
-        "1.1.1",
-        "kafka.tools.VerifyConsumerRebalance",
-        "--zookeeper.connect",
-        cluster.connect,
-        "--group",
-        unique,
-    )
+
+    async def verdict(group: str) -> str:
+        tool = "kafka.tools.VerifyConsumerRebalance"
+        verify = servers.java_command("1.1.1", tool, "--zookeeper.connect", cluster.connect, "--group", group)
+        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
+        return done.stdout
+
     async with reader(configured, {unique: 2}) as first, reader(configured, {unique: 1}) as second:
         await until(lambda: len(first.owned) + len(second.owned) == PARTITIONS)
-        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
-        assert "Rebalance operation successful" in done.stdout, done
-        # The tool can say no: an owner that is no registered thread.
+        assert "Rebalance operation successful" in await verdict(unique)
+        # The tool can say no: a member that owns nothing of what it subscribes to.
         async with session(cluster.connect) as zookeeper:
-            path = f"/consumers/{unique}/owners/{unique}/0"
-            await zookeeper.set(path, b"somebody-0", -1)
-        done = await asyncio.to_thread(subprocess.run, verify, capture_output=True, text=True, timeout=60)
-        assert "Rebalance operation failed" in done.stdout, done
+            absent = f"{unique}-absent"
+            await zookeeper.ensure(f"/consumers/{absent}/ids")
+            registration = encode_registration({unique: 1}, 0, "0")
+            await zookeeper.create(f"/consumers/{absent}/ids/{absent}_a", registration, ephemeral=True)
+            assert "Rebalance operation failed" in await verdict(absent)
+
+
+async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_anew(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
+        path = f"/consumers/{unique}/owners/{unique}/0"
+        before = await other.get(path)
+        await other.delete(path, -1)
+        with anyio.fail_after(5):
+            while (node := await other.find(path)) is None:
+                await anyio.sleep(0.005)
+        assert node.data == before.data
+        await until(lambda: len(member.owned) == 2)
+        await send(cluster, unique, 100, 2)
+        await until(lambda: len(member.messages) == 100)
 
 
 async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cluster, unique: str) -> None:

@@ -35,8 +35,10 @@ from kzconsumer.testing.record_sets import (
     Record,
     compress,
     control_batch,
+    message,
     message_set,
     record_batch,
+    varint,
 )
 
 CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", "8000"))
@@ -226,6 +228,8 @@ def message_rows(offset: int, magic: int, whole: Reader) -> Callable[[], Iterato
         if not found:
             raise Bad
         base = offset - found[-1][0] if magic else 0
+        if abs(base) > L.MAX_OFFSET:  # it would overflow; Java lets it
+            raise Bad
         for row in found:
             if not 0 <= row[0] + base <= offset:
                 raise Bad
@@ -326,7 +330,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
     changed = bytearray(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
         at = rng.randrange(len(changed) + 1)
-        match rng.randrange(7):
+        match rng.randrange(9):
             case 0 | 1:
                 changed[at : at + 1] = bytes([rng.randrange(256)])
             case 2:
@@ -340,7 +344,29 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
                 changed[at : at + 4] = struct.pack(">i", number)
             case 6:
                 del changed[at:]
+            case 7:  # a length that ends at the end of everything, or nearly so
+                changed[at : at + 4] = struct.pack(">i", len(changed) - at - rng.randrange(10))
+            case 8:
+                length = varint(len(changed) - at - rng.randrange(10))
+                changed[at : at + len(length)] = length
     return bytes(changed)
+
+
+def mutate_inside(rng: random.Random) -> bytes:
+    """A good wrapper or batch whose decompressed body is a mutated one."""
+    fields = [None, b"", b"x", rng.randbytes(9)]
+    records = [Record(rng.choice(fields), rng.choice(fields), ((b"h", b"x"),)) for _ in range(rng.choice([1, 2, 8]))]
+    magic = rng.randrange(3)
+    if magic == 2:
+        body = mutate(record_batch(records, base_offset=0)[L.BATCH_HEADER :], rng)
+        count = len(records) + rng.choice([0, 0, 0, -1, 1])
+        body = compress("snappy-raw", body)
+        return record_batch(records, base_offset=100, codec="snappy-raw", body=body, count=count)
+    first = rng.choice([0, 100])
+    inner = mutate(message_set(records, magic=magic, base_offset=first), rng)
+    return message(
+        magic, 99 + len(records), 7, None, compress("snappy-raw", inner), CODECS["snappy"] | rng.choice([0, 8])
+    )
 
 
 def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[list[str], Counter[str]]:
@@ -351,7 +377,10 @@ def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[li
     found: list[str] = []
     kinds: Counter[str] = Counter()
     for case in range(cases):
-        data = known[case] if case < len(known) else mutate(rng.choice(known), rng)
+        if case < len(known):
+            data = known[case]
+        else:
+            data = mutate_inside(rng) if rng.random() < 0.25 else mutate(rng.choice(known), rng)
         start = rng.choice([0, 0, 101, 105])
         placed = area.put(data, at_end=rng.random() < 0.75)
         wanted = reference(data, start)

@@ -246,6 +246,12 @@ def test_small_inputs_need_no_loaded_kernels(monkeypatch: pytest.MonkeyPatch) ->
     assert rows(decoded) == expected(RECORDS, range(5))
 
 
+def test_the_scan_never_waits_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.records.decode.ready_kernels", lambda: None)
+    monkeypatch.setattr("kzconsumer.records.decode.load_kernels", lambda: pytest.fail("loaded for a scan"))
+    assert scan_next_offset(memoryview(record_batch(RECORDS * 100, base_offset=0)), 0) == 500
+
+
 def test_threads_do_not_disturb_each_other(kernels: KernelSet) -> None:
     codecs: list[Codec] = ["none", "snappy", "lz4", "zstd", "gzip"]
     data = [record_batch(RECORDS * 40, base_offset=n, codec=codec) for n, codec in enumerate(codecs)]

@@ -67,6 +67,22 @@ def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(
     assert asked == [False]
 
 
+def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = load_kernels()
+
+    def compile_all(*, cache: bool) -> KernelSet:
+        if cache:
+            raise OSError("no space left on device")
+        return compiled
+
+    monkeypatch.setattr("kzconsumer.records.kernels.compile_all", compile_all)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(kernel_loading, "_loaded", None)
+    monkeypatch.setattr(kernel_loading, "_description", "")
+    assert load_kernels() is compiled
+    assert kernels_in_use() == "numba, not cached: OSError: no space left on device"
+
+
 def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
     assert run(NUMBA_CACHE_DIR=str(tmp_path)) == "numba True"
     (folder,) = tmp_path.iterdir()

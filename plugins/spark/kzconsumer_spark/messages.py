@@ -77,6 +77,10 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     present: int
     seconds: float
 
+    def covers(self, batch: RunBatch) -> bool:
+        """Whether this says that all of `batch` is durable."""
+        return self.number == batch.number and self.published + self.present == len(batch.ranges)
+
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log."""

@@ -2,6 +2,7 @@
 
 Owns the query, its control directory and its checkpoint, all of them scratch. The worker's main thread calls `run`;
 foreachBatch runs in a thread of py4j meanwhile. After a failure the query is over and the worker makes a new one.
+Only a call of foreachBatch with exactly the ranges asked for is the outcome of a batch.
 """
 
 from __future__ import annotations
@@ -10,33 +11,36 @@ import os
 import queue
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from kzconsumer_spark.control_stream import NAME, WAKE, control_file
-from kzconsumer_spark.destinations import Destination
+from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange, encode
 
 _LOOK_SECONDS = 0.5
 
 
-class RangeQuery:
-    """A started query; `next_batch` is the number of the first batch that will be given to `run`."""
+Write: TypeAlias = Callable[[int, Sequence[SpooledRange]], Written]
 
-    def __init__(
-        self, session: SparkSession, destination: Destination, lease: Lease, directory: Path, next_batch: int
-    ) -> None:
-        self._destination = destination
+
+class RangeQuery:
+    """A started query; `next_batch` is the number of the only batch that `run` takes next."""
+
+    def __init__(self, session: SparkSession, lease: Lease, directory: Path, next_batch: int) -> None:
+        self.next_batch = next_batch
         self._lease = lease
         self._control = directory / "control"
         self._control.mkdir(parents=True)
         os.mkfifo(self._control / WAKE)
         self._wake = os.open(self._control / WAKE, os.O_RDWR | os.O_NONBLOCK)
         self._outcomes: queue.SimpleQueue[Done | Failed] = queue.SimpleQueue()
-        self._running: int | None = None
+        self._running: tuple[RunBatch, Write] | None = None
         stream = session.readStream.format(NAME).option("directory", str(self._control)).option("after", next_batch - 1)
         self._query = (
             stream.load()
@@ -46,25 +50,22 @@ class RangeQuery:
         )
 
     def __repr__(self) -> str:
-        return f"RangeQuery(running batch {self._running})"
+        return f"RangeQuery({'running' if self._running else 'waiting for'} batch {self.next_batch})"
 
-    def run(self, batch: RunBatch) -> Done | Failed:
-        """Have Spark run a batch; returns when foreachBatch has returned or the query is over."""
-        self._running = batch.number
+    def run(self, batch: RunBatch, write: Write) -> Done | Failed:
+        """Have Spark run a batch by `write`; returns when foreachBatch has returned or the query is over."""
+        assert batch.number == self.next_batch
+        self._running = batch, write
         file = control_file(self._control, batch.number)
         temporary = file.with_suffix(".new")
         temporary.write_bytes(encode(batch))
         temporary.rename(file)
         os.write(self._wake, b"!")
         try:
-            while True:
-                try:
-                    return self._outcomes.get(timeout=_LOOK_SECONDS)
-                except queue.Empty:
-                    if not self._query.isActive:
-                        return self._last_outcome(batch.number)
+            return self._outcome(batch.number)
         finally:
             self._running = None
+            self.next_batch += 1
             control_file(self._control, batch.number - 1).unlink(missing_ok=True)
 
     def stop(self) -> None:
@@ -75,25 +76,30 @@ class RangeQuery:
     def _foreach_batch(self, control: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         rows = control.collect()
-        ranges = [_spooled(row.asDict()) for row in rows]
-        number = self._running
+        if not rows:
+            return  # Spark begins a query with an empty batch. Nobody asked for it: it is the outcome of nothing.
+        running = self._running
+        number = rows[0]["batch"]
         try:
-            if number is None or any(row["batch"] != number for row in rows):
-                raise RuntimeError(f"Spark runs batch {rows[0]['batch'] if rows else '?'}, {number} is asked for")
+            if running is None or [number, *running[0].ranges] != [running[0].number, *map(_spooled, rows)]:
+                raise RuntimeError(f"Spark runs batch {number}, which is not what was asked for")
             self._lease.require()
-            written = self._destination.write(number, ranges)
+            written = running[1](number, running[0].ranges)
         except BaseException as error:
             traceback.print_exc()
             self._outcomes.put(Failed(number=number, error=first_line(error)))
             raise
         self._outcomes.put(Done(number=number, seconds=time.monotonic() - began, **written._asdict()))
 
-    def _last_outcome(self, number: int) -> Done | Failed:
-        try:
-            return self._outcomes.get_nowait()
-        except queue.Empty:
-            error = self._query.exception()
-            return Failed(number=number, error=first_line(error) if error else "the query ended")
+    def _outcome(self, number: int) -> Done | Failed:
+        while True:
+            active = self._query.isActive  # asked first: an outcome may come between the two
+            try:
+                return self._outcomes.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                if not active:
+                    error = self._query.exception()
+                    return Failed(number=number, error=first_line(error) if error else "the query ended")
 
 
 def first_line(error: BaseException) -> str:
@@ -105,6 +111,7 @@ def first_line(error: BaseException) -> str:
     return said if len(said) <= 1000 else f"{said[:997]}..."
 
 
-def _spooled(row: dict[str, object]) -> SpooledRange:
-    del row["batch"]
-    return SpooledRange(**row)  # type: ignore[arg-type]
+def _spooled(row: Row) -> SpooledRange:
+    fields = row.asDict()
+    del fields["batch"]
+    return SpooledRange(**fields)

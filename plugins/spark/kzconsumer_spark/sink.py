@@ -94,7 +94,10 @@ class SparkSink:
             return
         number = self._next_batch
         self._next_batch += 1
-        ranges = await anyio.to_thread.run_sync(write_spool, self._spool, batch.ranges)
+        try:
+            ranges = await anyio.to_thread.run_sync(write_spool, self._spool, batch.ranges)
+        except OSError as error:
+            raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
         try:
             await self._run(RunBatch(number=number, ranges=ranges))
         finally:
@@ -126,7 +129,7 @@ class SparkSink:
         except BaseException:
             await self._close_worker()
             raise
-        if isinstance(event, Done) and event.number == batch.number:
+        if isinstance(event, Done) and event.covers(batch):
             _log.debug("spark batch done", batch=event.number, rows=event.rows, seconds=round(event.seconds, 3))
             return None
         if isinstance(event, Failed):

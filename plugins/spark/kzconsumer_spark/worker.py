@@ -20,7 +20,7 @@ from typing import BinaryIO, NoReturn
 from pyspark.sql import SparkSession
 
 from kzconsumer.sinks.function_reference import load_function
-from kzconsumer_spark.destinations import Destination, FunctionDestination, ParquetDestination
+from kzconsumer_spark.destinations import Destination, FunctionDestination, ParquetDestination, Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import (
     Command,
@@ -29,6 +29,7 @@ from kzconsumer_spark.messages import (
     Heartbeat,
     Ready,
     RunBatch,
+    SpooledRange,
     Start,
     Stop,
     decode_command,
@@ -52,20 +53,22 @@ def main() -> None:
     try:
         session = _with_log(start)
         destination = _destination(start, session, lease)
-        query = RangeQuery(session, destination, lease, _query_directory(start), start.next_batch - 1)
+        query = RangeQuery(session, lease, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
         traceback.print_exc()
-        _say(events, Failed(number=None, error=first_line(error)))
+        _say(events, Failed(number=None, error=_why(error, start)))
         _exit()
     _say(events, Ready(application=session.sparkContext.applicationId))
+    failed = False
     try:
         while isinstance(batch := inbox.get(), RunBatch):
-            outcome = query.run(batch)
-            _say(events, outcome)
-            if isinstance(outcome, Failed):
+            if failed or query.next_batch != batch.number:
                 query.stop()
-                query = RangeQuery(session, destination, lease, _query_directory(start), batch.number)
+                query = RangeQuery(session, lease, _query_directory(start), batch.number)
+            outcome = query.run(batch, destination.write)
+            failed = isinstance(outcome, Failed)
+            _say(events, outcome)
         query.stop()
         destination.close()
         session.stop()
@@ -81,6 +84,15 @@ def _exit() -> NoReturn:
     os._exit(1)
 
 
+def _why(error: BaseException, start: Start) -> str:
+    """The error; of a JVM that did not come up, what it said last, which is all that anybody knows of it."""
+    log = Path(start.scratch, LOG_NAME)
+    if "JAVA_GATEWAY_EXITED" not in str(error) or not log.exists():
+        return first_line(error)
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}"
+
+
 def _query_directory(start: Start) -> Path:
     """A new query begins with a checkpoint of its own: the daemon, not Spark, knows what is done."""
     return Path(start.scratch, f"query-{time.monotonic_ns()}")
@@ -88,7 +100,8 @@ def _query_directory(start: Start) -> Path:
 
 def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     """Run the road once without records: the first use of everything takes Spark seconds, later ones milliseconds."""
-    outcome = query.run(RunBatch(number=start.next_batch - 1, ranges=()))
+    nothing = SpooledRange(topic="", partition=0, first=0, until=0, incarnation=0, epoch=0, records=0, file=None)
+    outcome = query.run(RunBatch(number=query.next_batch, ranges=(nothing,)), lambda number, ranges: Written(0, 0, 0))
     if isinstance(outcome, Failed):
         raise RuntimeError(outcome.error)
     first = f"{start.scratch}/warm-1"

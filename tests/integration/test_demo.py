@@ -1,0 +1,80 @@
+"""The demo as a user runs it: the count at the end, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from kzconsumer.demo.count import Counted
+from kzconsumer.demo.counting import count
+from kzconsumer.demo.leftovers import processes_in
+from kzconsumer.demo.producing import value
+from tests.support.processes import wait_until
+
+COMMAND = [sys.executable, "-m", "kzconsumer", "demo", "--messages", "40000"]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folder)}
+
+
+def left(folder: Path) -> list[object]:
+    return [*processes_in(folder), *folder.glob("kzconsumer-demo-*")]
+
+
+@pytest.mark.timeout(420)
+def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "--json"], env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    figures = json.loads(line)
+    assert list(figures) == ["produced", "rows", "distinct", "missing", "duplicates", "takeover_seconds", "seconds"]
+    assert (figures["produced"], figures["distinct"], figures["missing"]) == (40_000, 40_000, 0)
+    assert figures["rows"] == 40_000 + figures["duplicates"]
+    assert 0 < figures["takeover_seconds"] < figures["seconds"]
+    assert "left behind" not in done.stderr
+    assert left(tmp_path) == []
+
+
+@pytest.mark.timeout(120)
+async def test_the_count_finds_what_is_lost_and_what_is_doubled(tmp_path: Path) -> None:
+    """The negative control: 7 is lost, 3 and 4 are there twice (4 at two offsets), 100 was never produced."""
+    numbers = [number for number in range(100) if number != 7] + [100, 3, 4]
+    offsets = [number // 8 for number in numbers[:-1]] + [99]
+    table = pa.table(
+        {
+            "value": pa.array([value(number) for number in numbers], pa.binary()),
+            "partition": pa.array([number % 8 for number in numbers], pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+        }
+    )
+    parquet.write_table(table, tmp_path / "records.parquet")
+    counted = await count(tmp_path / "records.parquet", 100, tmp_path / "counting")
+    assert counted == Counted(rows=102, distinct=99, elsewhere=1)
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    demo = subprocess.Popen(COMMAND, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        # Servers (2), members (2), each with a worker and its JVM.
+        assert wait_until(lambda: len(processes_in(tmp_path)) >= 8, 60)
+        began = time.monotonic()
+        demo.send_signal(signal.SIGINT)
+        said, _ = demo.communicate(timeout=30)
+    finally:
+        demo.kill()
+    assert time.monotonic() - began < 20
+    assert (demo.returncode, said) == (130, b"")
+    assert left(tmp_path) == []

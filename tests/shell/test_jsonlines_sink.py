@@ -1,0 +1,63 @@
+"""jsonlines on a real pipe: a reader that goes away, one that stalls, and a file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import math, sys, anyio
+from kzconsumer.errors import SinkFailed
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
+from tests.support.range_data import range_data
+
+async def main(batches, limit):
+    async with JsonLinesSink({}, SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)) as sink:
+        with anyio.move_on_after(limit) as scope:
+            for n in range(batches):
+                await sink.write(Batch((range_data("t", 0, n * 5000, (n + 1) * 5000),)))
+    print("cancelled" if scope.cancelled_caught else "written", file=sys.stderr)
+
+try:
+    anyio.run(main, int(sys.argv[1]), float(sys.argv[2]))
+except SinkFailed as error:
+    print(error, file=sys.stderr)
+"""
+
+
+def start(stdout: int | None, batches: int, limit: float = 60) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(batches), str(limit)]
+    return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_pipe_gets_every_line_whole() -> None:
+    with start(subprocess.PIPE, 2) as process:
+        out, err = process.communicate(timeout=60)
+    assert [json.loads(line)["offset"] for line in out.splitlines()] == list(range(10_000))
+    assert err == "written\n"
+
+
+def test_a_file_gets_every_line_whole(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as file, start(file.fileno(), 2) as process:
+        assert process.communicate(timeout=60)[1] == "written\n"
+    assert len((tmp_path / "out").read_text().splitlines()) == 10_000
+
+
+def test_a_reader_that_goes_away_is_a_failed_sink() -> None:
+    with start(subprocess.PIPE, 1000) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == "jsonlines: standard output was closed by its reader\n"
+
+
+def test_a_reader_that_stalls_does_not_keep_a_cancelled_write() -> None:
+    with start(subprocess.PIPE, 1000, limit=1) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        assert process.stderr.read() == "cancelled\n"

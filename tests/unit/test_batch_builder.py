@@ -1,0 +1,119 @@
+"""Chunks become ranges, limits cut them, and closed claims are left out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.batch_builder import BatchBuilder
+from kzconsumer.sinks.interface import Batch, RangeData
+from tests.support.chunks import TOPIC, chunk, hole, tracker
+
+
+def builder(max_records: int = 1000, max_bytes: int = 1 << 20) -> BatchBuilder:
+    return BatchBuilder(max_records, max_bytes)
+
+
+def ranges(batch: Batch) -> list[OffsetRange]:
+    return [part.range for part in batch.ranges]
+
+
+def rows(part: RangeData) -> list[int]:
+    return pa.Table.from_batches(part.batches).column("offset").to_pylist()
+
+
+def test_empty() -> None:
+    empty = builder()
+    assert (bool(empty), empty.full) == (False, False)
+    assert empty.cut() == (Batch(()), [])
+
+
+def test_chunks_of_a_partition_become_one_range() -> None:
+    collecting, claim = builder(), tracker(start=5)
+    for one in (chunk(claim, 5, 8), hole(claim, 8, 10), chunk(claim, 10, 14, offsets=[12])):
+        collecting.add(one)
+    assert bool(collecting)
+    batch, trackers = collecting.cut()
+    assert ranges(batch) == [OffsetRange(TOPIC, 0, 5, 14)]
+    assert rows(batch.ranges[0]) == [5, 6, 7, 12]
+    assert (batch.records, batch.ranges[0].records, trackers) == (4, 4, [claim])
+
+
+def test_partitions_are_ranges_of_their_own() -> None:
+    collecting, one, two = builder(), tracker(0), tracker(1, start=100)
+    for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
+        collecting.add(part)
+    batch, trackers = collecting.cut()
+    assert ranges(batch) == [OffsetRange(TOPIC, 0, 0, 3), OffsetRange(TOPIC, 1, 100, 101)]
+    assert trackers == [one, two]
+
+
+def test_what_one_batch_ends_with_the_next_begins_with() -> None:
+    collecting, claim = builder(), tracker()
+    found = []
+    for first in range(0, 9, 3):
+        collecting.add(chunk(claim, first, first + 3))
+        found += ranges(collecting.cut()[0])
+    assert [(part.first, part.until) for part in found] == [(0, 3), (3, 6), (6, 9)]
+
+
+def test_full_by_records() -> None:
+    collecting, claim = builder(max_records=5), tracker()
+    collecting.add(chunk(claim, 0, 4))
+    assert not collecting.full
+    collecting.add(chunk(claim, 4, 5))
+    assert collecting.full
+    collecting.cut()
+    assert (collecting.full, bool(collecting)) == (False, False)
+
+
+def test_full_by_bytes_of_decoded_data() -> None:
+    collecting, claim = builder(max_bytes=300), tracker()
+    collecting.add(chunk(claim, 0, 1))
+    assert not collecting.full
+    collecting.add(chunk(claim, 1, 20))
+    assert collecting.full
+
+
+def test_a_range_without_records_is_something_to_cut() -> None:
+    collecting, claim = builder(), tracker()
+    collecting.add(hole(claim, 0, 7))
+    assert bool(collecting)
+    batch, trackers = collecting.cut()
+    assert (ranges(batch), batch.records, trackers) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
+
+
+def test_claims_closed_meanwhile_are_left_out() -> None:
+    collecting, going, staying = builder(), tracker(0), tracker(1)
+    collecting.add(chunk(going, 0, 3))
+    collecting.add(chunk(staying, 0, 2))
+    going.close()
+    batch, trackers = collecting.cut()
+    assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
+
+
+def test_a_partition_lost_and_claimed_anew_is_one_range() -> None:
+    """Never two of the same partition in a batch."""
+    collecting, before, after = builder(), tracker(), tracker(start=2)
+    collecting.add(chunk(before, 0, 5))
+    before.close()
+    collecting.add(chunk(after, 2, 4))
+    batch, trackers = collecting.cut()
+    assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 0, 2, 4)], [after])
+
+
+def test_a_range_names_the_topics_incarnation_and_the_reset_epoch() -> None:
+    collecting = builder()
+    collecting.add(chunk(OffsetTracker(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1))
+    (part,) = collecting.cut()[0].ranges
+    assert (part.topic_partition, part.incarnation, part.epoch) == (TopicPartition(TOPIC, 3), 0x2A, 7)
+
+
+def test_a_hole_between_chunks_is_a_bug_not_a_range() -> None:
+    """A range is every record between its ends: joining over a hole would commit records that nobody has seen."""
+    collecting, claim = builder(), tracker()
+    collecting.add(chunk(claim, 0, 3))
+    with pytest.raises(AssertionError):
+        collecting.add(chunk(claim, 5, 8))

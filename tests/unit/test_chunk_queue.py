@@ -1,0 +1,174 @@
+"""The queue between fetchers and a stream: order, room, closed claims, the end, and waiting for all of it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.streams.fetched_chunk import FetchedChunk
+from tests.support.chunks import chunk, hole, put, tracker
+
+LIMIT = 2.0
+
+
+def sized(size: int, first: int = 0) -> FetchedChunk:
+    return FetchedChunk(tracker(), first, first + 1, None, size)
+
+
+async def test_chunks_come_in_the_order_they_were_put() -> None:
+    queue = ChunkQueue(1000)
+    claim = tracker()
+    chunks = [chunk(claim, first, first + 3) for first in (0, 3, 6)]
+    put(queue, *chunks)
+    assert [await queue.get() for _ in chunks] == chunks
+    assert queue.get_nowait() is None
+
+
+async def test_room_is_counted_in_fetched_bytes() -> None:
+    queue = ChunkQueue(100)
+    queue.reserve(99)
+    assert queue.has_room
+    queue.reserve(1)
+    assert not queue.has_room  # while still being decoded
+    queue.put(sized(100))
+    assert not queue.has_room
+    await queue.get()
+    assert queue.has_room
+
+
+def test_room_again_is_told_once_to_everybody() -> None:
+    queue, told = ChunkQueue(100), list[str]()
+    one, other = lambda: told.append("one"), lambda: told.append("other")
+    queue.subscribe(one)
+    queue.subscribe(other)
+    put(queue, sized(60), sized(60), sized(60))
+    queue.get_nowait()
+    assert told == []  # 120 of 100
+    queue.get_nowait()
+    assert sorted(told) == ["one", "other"]
+    queue.get_nowait()
+    assert len(told) == 2  # there was room already
+    queue.unsubscribe(one)
+    put(queue, sized(100))
+    queue.get_nowait()
+    assert told[2:] == ["other"]
+
+
+async def test_a_reservation_given_back_makes_room() -> None:
+    queue, told = ChunkQueue(100), list[bool]()
+    queue.reserve(100)
+    queue.reserve(-100)
+    assert queue.has_room
+    queue.subscribe(lambda: told.append(queue.has_room))
+    put(queue, sized(100))
+    await queue.get()
+    assert told == [True]
+
+
+def test_chunks_of_closed_claims_are_dropped() -> None:
+    queue = ChunkQueue(100)
+    closed, open_claim = tracker(0), tracker(1)
+    early, kept = FetchedChunk(closed, 0, 1, None, 100), FetchedChunk(open_claim, 0, 1, None, 10)
+    put(queue, early, kept)
+    closed.close()
+    late = FetchedChunk(closed, 1, 2, None, 50)
+    put(queue, late)
+    assert queue.get_nowait() is kept
+    assert repr(queue) == "<ChunkQueue 0 chunks 0 of 100 bytes>"
+
+
+def test_drop_forgets_one_claims_chunks() -> None:
+    queue, told = ChunkQueue(100), list[bool]()
+    queue.subscribe(lambda: told.append(True))
+    going, staying = tracker(0), tracker(1)
+    kept = [FetchedChunk(staying, n, n + 1, None, 20) for n in range(2)]
+    put(queue, FetchedChunk(going, 0, 1, None, 60), kept[0], FetchedChunk(going, 1, 2, None, 60), kept[1])
+    queue.drop(going)
+    assert [queue.get_nowait(), queue.get_nowait(), queue.get_nowait()] == [*kept, None]
+    assert told == [True]
+
+
+async def test_get_waits_for_a_chunk() -> None:
+    queue = ChunkQueue(100)
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    arrived = hole(tracker(), 0, 5)
+    put(queue, arrived)
+    async with asyncio.timeout(LIMIT):
+        assert await waiting is arrived
+
+
+async def test_a_wait_outlives_chunks_that_are_nobodys() -> None:
+    """Woken by a chunk whose claim is closed before the waiter runs: it goes on waiting for the next."""
+    queue, closed = ChunkQueue(100), tracker()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    put(queue, hole(closed, 0, 1))
+    closed.close()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    arrived = hole(tracker(), 0, 1)
+    put(queue, arrived)
+    async with asyncio.timeout(LIMIT):
+        assert await waiting is arrived
+
+
+async def test_a_cancelled_get_takes_nothing() -> None:
+    queue = ChunkQueue(100)
+    with anyio.move_on_after(0.01) as scope:
+        await queue.get()
+    assert scope.cancelled_caught
+    arrived = hole(tracker(), 0, 1)
+    put(queue, arrived)
+    async with asyncio.timeout(LIMIT):
+        assert await queue.get() is arrived
+
+
+async def test_a_get_cancelled_as_the_chunk_arrives_takes_nothing() -> None:
+    queue = ChunkQueue(100)
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    arrived = hole(tracker(), 0, 1)
+    put(queue, arrived)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert queue.get_nowait() is arrived
+
+
+async def test_two_waiters_both_wake() -> None:
+    """Two iterators of one stream share its one place: neither may be left asleep beside a full queue."""
+    queue = ChunkQueue(100)
+    waiting = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await asyncio.sleep(0)
+    put(queue, hole(tracker(0), 0, 1), hole(tracker(1), 0, 1))
+    done, asleep = await asyncio.wait(waiting, timeout=0.5)
+    for task in asleep:
+        task.cancel()
+    assert len(done) == 2
+
+
+async def test_close_drops_what_is_queued_and_ends_waits() -> None:
+    queue = ChunkQueue(100)
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.close()
+    with pytest.raises(EndOfStream):
+        async with asyncio.timeout(LIMIT):
+            await waiting
+    put(queue, sized(10))
+    assert queue.get_nowait() is None
+    with pytest.raises(EndOfStream):
+        await queue.get()
+
+
+async def test_closed_with_chunks_in_it() -> None:
+    queue = ChunkQueue(100)
+    put(queue, sized(10), sized(10))
+    queue.close()
+    with pytest.raises(EndOfStream):
+        await queue.get()

@@ -1,0 +1,411 @@
+"""What a stream hands out, what it takes for processed, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
+import anyio
+import pyarrow as pa
+import pytest
+
+from kzconsumer.errors import OffsetLost
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.kafka_stream import ROWS_AT_A_TIME, KafkaStream
+from kzconsumer.zookeeper.lease import Lease
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
+
+LIMIT = 2.0
+T = TypeVar("T")
+
+
+def stream_of(*chunks: FetchedChunk, lease: Lease | None = None) -> KafkaStream:
+    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), lease or LeaseInHand())
+    put(stream.queue, *chunks)
+    return stream
+
+
+async def take(iterator: AsyncIterator[T], number: int) -> list[T]:
+    async with asyncio.timeout(LIMIT):
+        return [await anext(iterator) for _ in range(number)]
+
+
+async def take_offsets(stream: KafkaStream, number: int) -> list[int]:
+    """The offsets of the next messages; the last one stays in hand."""
+    return [message.offset for message in await take(aiter(stream), number)]
+
+
+def rows(batch: pa.RecordBatch) -> list[int]:
+    return [offset for offset in batch.column("offset").to_pylist() if offset is not None]
+
+
+def done(claim: OffsetTracker, stream: KafkaStream) -> int:
+    """What a commit would store now."""
+    stream.checkpoint()
+    assert claim.processed <= claim.consumed
+    return claim.processed
+
+
+async def test_messages_of_one_chunk() -> None:
+    claim = tracker(start=5)
+    first, second = await take(aiter(stream_of(chunk(claim, 5, 8))), 2)
+    assert (first.topic, first.partition, first.offset, first.key, first.value) == (TOPIC, 0, 5, b"k5", b"v5")
+    assert second.offset == 6
+
+
+async def test_a_message_is_processed_when_the_next_is_taken() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3))
+    iterator = aiter(stream)
+    assert done(claim, stream) == 0
+    for offset in range(3):
+        assert (await take(iterator, 1))[0].offset == offset
+        assert done(claim, stream) == offset
+        assert claim.consumed == offset + 1
+    with anyio.move_on_after(0.01):  # asking for the next one says that the last is done
+        await anext(iterator)
+    assert done(claim, stream) == 3
+    assert claim.settled
+
+
+async def test_ack_says_so_at_once() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    stream.ack()
+    assert done(claim, stream) == 2
+    stream.ack()
+    assert done(claim, stream) == 2
+    assert [message.offset for message in await take(iterator, 1)] == [2]
+    assert done(claim, stream) == 2
+
+
+async def test_ack_without_anything_in_hand() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3))
+    stream.ack()
+    stream.checkpoint()
+    assert claim.processed == 0
+
+
+async def test_gaps_in_the_log_are_inside_what_is_processed() -> None:
+    claim = tracker(start=10)
+    stream = stream_of(chunk(claim, 10, 20, offsets=[12, 15]), hole(claim, 20, 23), chunk(claim, 23, 25))
+    iterator = aiter(stream)
+    await take(iterator, 1)
+    assert done(claim, stream) == 12
+    await take(iterator, 1)
+    assert done(claim, stream) == 15
+    assert (await take(iterator, 1))[0].offset == 23
+    assert done(claim, stream) == 23
+
+
+async def test_partitions_interleave_and_each_keeps_its_place() -> None:
+    one, two = tracker(0), tracker(1, start=100)
+    stream = stream_of(chunk(one, 0, 2), chunk(two, 100, 102), chunk(one, 2, 4))
+    found = [(message.partition, message.offset) for message in await take(aiter(stream), 5)]
+    assert found == [(0, 0), (0, 1), (1, 100), (1, 101), (0, 2)]
+    assert (done(one, stream), done(two, stream)) == (2, 102)
+
+
+async def test_more_rows_than_are_made_into_messages_at_a_time() -> None:
+    number = ROWS_AT_A_TIME * 2 + 7
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, number))
+    assert await take_offsets(stream, number) == list(range(number))
+    assert done(claim, stream) == number - 1
+
+
+async def test_batches_are_as_they_were_fetched() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 8, offsets=[4]), hole(claim, 8, 9), chunk(claim, 9, 10))
+    iterator = stream.batches()
+    positions = []
+    for _ in range(3):
+        (batch,) = await take(iterator, 1)
+        positions.append((rows(batch), claim.consumed, done(claim, stream)))
+    assert positions == [([0, 1, 2], 3, 0), ([4], 8, 3), ([9], 10, 9)]
+    stream.ack()
+    assert done(claim, stream) == 10
+
+
+async def test_going_on_after_a_break() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 6))
+    found = []
+    for _ in range(3):
+        async for message in stream:
+            found.append(message.offset)
+            if message.offset % 2:
+                break
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert done(claim, stream) == 5
+
+
+async def test_from_messages_to_batches() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 6), chunk(claim, 6, 7))
+    assert await take_offsets(stream, 2) == [0, 1]
+    batches = stream.batches()
+    assert rows((await take(batches, 1))[0]) == [2, 3, 4, 5]
+    assert (done(claim, stream), claim.consumed) == (2, 6)
+    assert rows((await take(batches, 1))[0]) == [6]
+    assert done(claim, stream) == 6
+
+
+async def test_from_messages_to_batches_over_the_rows_made_so_far() -> None:
+    number = ROWS_AT_A_TIME + 500
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, number))
+    await take_offsets(stream, ROWS_AT_A_TIME + 1)
+    assert rows((await take(stream.batches(), 1))[0]) == list(range(ROWS_AT_A_TIME + 1, number))
+
+
+async def test_from_batches_to_messages() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 6))
+    assert rows((await take(stream.batches(), 1))[0]) == [0, 1, 2]
+    assert await take_offsets(stream, 1) == [3]
+    assert done(claim, stream) == 3
+
+
+async def test_to_and_fro() -> None:
+    claim = tracker()
+    stream = stream_of(*(chunk(claim, first, first + 4) for first in range(0, 16, 4)))
+    found = await take_offsets(stream, 1)
+    found += rows((await take(stream.batches(), 1))[0])
+    found += await take_offsets(stream, 2)
+    found += rows((await take(stream.batches(), 1))[0])
+    found += rows((await take(stream.batches(), 1))[0])
+    assert found == list(range(12))
+    found += await take_offsets(stream, 4)
+    assert found == list(range(16))
+    assert done(claim, stream) == 15
+
+
+async def test_an_error_of_the_body_leaves_the_message_in_hand() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3))
+    with pytest.raises(ZeroDivisionError):
+        async for message in stream:
+            _ = 1 // (1 - message.offset)
+    assert done(claim, stream) == 1
+
+
+async def test_drop_takes_back_what_was_not_handed_out() -> None:
+    going, staying = tracker(0), tracker(1)
+    stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2), chunk(going, 5, 9))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    settled = list[int]()
+    stream.drop(going)
+    going.close(lambda: settled.append(going.processed))
+    assert (going.consumed, going.processed, settled) == (2, 1, [])
+    (message,) = await take(iterator, 1)
+    assert (message.partition, message.offset) == (1, 0)
+    assert (going.processed, settled) == (2, [2])
+
+
+async def test_drop_while_a_batch_is_in_hand() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 5), chunk(claim, 5, 9))
+    iterator = stream.batches()
+    await take(iterator, 1)
+    settled = list[int]()
+    stream.drop(claim)
+    claim.close(lambda: settled.append(claim.processed))
+    assert (claim.consumed, settled) == (5, [])
+    stream.ack()
+    assert settled == [5]
+    with anyio.move_on_after(0.01) as scope:
+        await anext(iterator)
+    assert scope.cancelled_caught
+
+
+async def test_drop_with_nothing_in_hand_is_settled_at_once() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 5))
+    await take_offsets(stream, 2)
+    stream.ack()
+    stream.drop(claim)
+    settled = list[int]()
+    claim.close(lambda: settled.append(claim.processed))
+    assert settled == [2]
+
+
+async def test_drop_after_a_change_from_messages_to_batches() -> None:
+    going, staying = tracker(0), tracker(1)
+    stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2))
+    await take_offsets(stream, 1)
+    stream.drop(going)
+    going.close()
+    assert rows((await take(stream.batches(), 1))[0]) == [0, 1]
+    assert going.processed == 1
+
+
+async def test_drop_of_another_claim_changes_nothing() -> None:
+    here, there = tracker(0), tracker(1)
+    stream = stream_of(chunk(here, 0, 3), chunk(there, 0, 3))
+    iterator = aiter(stream)
+    await take(iterator, 1)
+    stream.drop(there)
+    there.close()
+    assert [message.offset for message in await take(iterator, 2)] == [1, 2]
+
+
+async def test_a_partition_that_comes_back_begins_anew() -> None:
+    before, after = tracker(), tracker(start=1)
+    stream = stream_of(chunk(before, 0, 5))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    stream.drop(before)
+    before.close()
+    put(stream.queue, chunk(after, 1, 3))
+    assert [message.offset for message in await take(iterator, 2)] == [1, 2]
+    assert (done(after, stream), before.processed) == (2, 2)
+
+
+async def test_close_ends_every_iteration() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 5), chunk(claim, 5, 9))
+    messages, batches = aiter(stream), stream.batches()
+    await take(messages, 2)
+    stream.close()
+    async with asyncio.timeout(LIMIT):
+        assert [message.offset async for message in messages] == []
+        assert [batch async for batch in batches] == []
+        assert [message.offset async for message in stream] == []
+
+
+async def test_close_ends_a_wait() -> None:
+    stream = stream_of()
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.close()
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(LIMIT):
+            await waiting
+
+
+async def test_close_keeps_what_is_processed() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 5))
+    await take_offsets(stream, 3)
+    stream.close()
+    assert done(claim, stream) == 2
+    stream.ack()
+    assert done(claim, stream) == 3
+
+
+async def test_close_does_not_mark_what_was_dropped() -> None:
+    """The application goes on to the end of its loop, and commits: records it never saw must not count."""
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 5))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    stream.close()
+    async with asyncio.timeout(LIMIT):
+        assert [message.offset async for message in iterator] == []
+    assert done(claim, stream) == 2
+
+
+async def test_close_ends_a_wait_for_the_lease() -> None:
+    """ZooKeeper is away and the application leaves: its loop must end all the same."""
+    claim, lease = tracker(), Lease()
+    stream = stream_of(chunk(claim, 0, 5), lease=lease)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    stream.close()
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(LIMIT):
+            await waiting
+    assert done(claim, stream) == 0
+
+
+async def test_nothing_is_handed_out_without_the_lease() -> None:
+    claim, lease = tracker(), LeaseInHand()
+    stream = stream_of(chunk(claim, 0, 2), chunk(claim, 2, 4), lease=lease)
+    iterator = stream.batches()
+    await take(iterator, 1)
+    lease.lose()
+    waiting = asyncio.ensure_future(anext(iterator))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    lease.hold()
+    async with asyncio.timeout(LIMIT):
+        assert rows(await waiting) == [2, 3]
+
+
+async def test_a_claim_closed_while_the_lease_is_away() -> None:
+    going, staying, lease = tracker(0), tracker(1), LeaseInHand(held=False)
+    stream = stream_of(chunk(going, 0, 2), chunk(staying, 0, 2), lease=lease)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0.01)
+    stream.drop(going)
+    going.close()
+    lease.hold()
+    async with asyncio.timeout(LIMIT):
+        assert (await waiting).partition == 1
+    assert (going.consumed, going.processed) == (0, 0)
+
+
+async def test_an_error_comes_after_everything_before_it() -> None:
+    claim, other = tracker(0), tracker(1)
+    lost = OffsetLost("orders-0 is gone")
+    stream = stream_of(chunk(claim, 0, 2), failure(claim, 2, lost), chunk(other, 0, 1))
+    found = []
+    with pytest.raises(OffsetLost, match="orders-0 is gone"):
+        async for message in stream:
+            found.append(message.offset)
+    assert found == [0, 1]
+    assert done(claim, stream) == 2
+    assert await take_offsets(stream, 1) == [0]  # the other partition goes on
+
+
+async def test_a_cancelled_wait_loses_nothing() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 2))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    with anyio.move_on_after(0.01) as scope:
+        await anext(iterator)
+    assert scope.cancelled_caught
+    assert done(claim, stream) == 2
+    put(stream.queue, chunk(claim, 2, 4))
+    assert await take_offsets(stream, 2) == [2, 3]
+
+
+async def test_a_stream_survives_a_timeout() -> None:
+    """The stream does: a new iterator goes on at the same place, though a cancelled generator is at its end."""
+    claim = tracker()
+    stream = stream_of()
+    for iterator in (aiter(stream), stream.batches()):
+        with anyio.move_on_after(0.01) as scope:
+            await anext(iterator)
+        assert scope.cancelled_caught
+    put(stream.queue, chunk(claim, 0, 1))
+    assert [message.offset for message in await take(aiter(stream), 1)] == [0]
+
+
+async def test_the_event_loop_lives_beside_a_loop_that_never_waits() -> None:
+    """A full queue and a body without an await: heartbeats, fetches and commits still have to get their turn."""
+    claim = tracker()
+    stream = stream_of(*(chunk(claim, first, first + 10) for first in range(0, 100, 10)))
+    turns = list[int]()
+
+    async def beside() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(beside())
+    async for message in stream:
+        if message.offset == 99:
+            break
+    task.cancel()
+    assert len(turns) >= 5

@@ -1,0 +1,71 @@
+"""The one signal: coalesced, never lost, and the timer that stands in for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+
+from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+
+LIMIT = 2.0
+
+
+async def reasons(trigger: RebalanceTrigger, timeout: float | None = None) -> list[str]:
+    async with asyncio.timeout(LIMIT):
+        return await trigger.wait(timeout)
+
+
+async def test_a_reason_fired_before_the_wait() -> None:
+    trigger = RebalanceTrigger()
+    trigger.fire("members")
+    assert await reasons(trigger) == ["members"]
+
+
+async def test_reasons_are_coalesced_in_order() -> None:
+    trigger = RebalanceTrigger()
+    for reason in ("members", "topic a", "members"):
+        trigger.fire(reason)
+    assert await reasons(trigger) == ["members", "topic a"]
+
+
+async def test_what_comes_in_the_quiet_period_belongs_to_it() -> None:
+    trigger = RebalanceTrigger()
+    waiting = asyncio.create_task(reasons(trigger))
+    await asyncio.sleep(0)
+    trigger.fire("members")
+    await asyncio.sleep(0.002)
+    trigger.fire("brokers")
+    assert await waiting == ["members", "brokers"]
+
+
+async def test_what_comes_during_a_rebalance_makes_exactly_one_more() -> None:
+    trigger = RebalanceTrigger()
+    trigger.fire("start")
+    assert await reasons(trigger) == ["start"]
+    trigger.fire("topic a")
+    trigger.fire("members")
+    assert await reasons(trigger) == ["topic a", "members"]
+    assert await reasons(trigger, 0.03) == ["retry"]
+
+
+async def test_the_timer() -> None:
+    assert await reasons(RebalanceTrigger(), 0.01) == ["retry"]
+
+
+async def test_without_timer_and_reason_it_waits() -> None:
+    trigger = RebalanceTrigger()
+    with anyio.move_on_after(0.05) as scope:
+        await trigger.wait(None)
+    assert scope.cancelled_caught
+
+
+async def test_a_cancelled_wait_loses_no_reason() -> None:
+    trigger = RebalanceTrigger()
+    waiting = asyncio.create_task(trigger.wait(None))
+    await asyncio.sleep(0)
+    trigger.fire("members")
+    await asyncio.sleep(0.002)  # now inside the quiet period
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert await reasons(trigger) == ["members"]

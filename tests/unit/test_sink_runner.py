@@ -1,0 +1,392 @@
+"""Collect, cut, write, mark, commit: what a sink is given, when it counts as done, and how it all ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import anyio
+import pytest
+
+from kzconsumer.clock import now
+from kzconsumer.config import BatchSettings
+from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.zookeeper.lease import Lease
+from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
+
+LIMIT = 5.0
+
+
+class Memory:
+    """A sink that keeps batches in a list. A test may hold its writes back, or have them fail."""
+
+    def __init__(self, error: BaseException | None = None, *, open_gate: bool = True) -> None:
+        self.events: list[str] = []
+        self.batches: list[Batch] = []
+        self.gate = asyncio.Event()
+        self.writing = asyncio.Event()
+        self.error = error
+        if open_gate:
+            self.gate.set()
+
+    async def __aenter__(self) -> Self:
+        self.events.append("enter")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.events.append("exit")
+
+    async def write(self, batch: Batch) -> None:
+        self.writing.set()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.events.append("cancelled")
+            raise
+        if self.error is not None:
+            raise self.error
+        self.batches.append(batch)
+        self.events.append("write")
+
+    @property
+    def ranges(self) -> list[tuple[int, int, int]]:
+        return [(part.partition, part.first, part.until) for batch in self.batches for part in batch.ranges]
+
+
+class Commits:
+    """Remembers what was processed at each commit; fails as told."""
+
+    def __init__(self, claims: Iterable[OffsetTracker] = (), error: Exception | None = None) -> None:
+        self.claims = list(claims)
+        self.error = error
+        self.made: list[list[int]] = []
+
+    async def __call__(self) -> None:
+        self.made.append([claim.processed for claim in self.claims])
+        if self.error is not None:
+            raise self.error
+
+
+def runner_of(sink: Memory, *, records: int = 1000, size: int = 1 << 20, time: float = 0.02) -> SinkRunner:
+    return SinkRunner("memory", sink, BatchSettings(max_records=records, max_bytes=size, max_time=time))
+
+
+@asynccontextmanager
+async def running(
+    runner: SinkRunner, queues: Iterable[ChunkQueue], commits: Commits, lease: Lease | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """The runner's task, entered and fed; stopped at the end if it still runs."""
+
+    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
+        return queues, lease or LeaseInHand(), commits
+
+    task = asyncio.create_task(runner.run(source))
+    try:
+        yield task
+        if not task.done():
+            async with asyncio.timeout(LIMIT):
+                await runner.stop(LIMIT)
+                await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def test_write_then_mark_then_commit() -> None:
+    claim, queue, sink = tracker(start=4), ChunkQueue(1 << 20), Memory(open_gate=False)
+    commits = Commits([claim])
+    put(queue, chunk(claim, 4, 6), chunk(claim, 6, 9))
+    async with running(runner_of(sink), [queue], commits):
+        await until(sink.writing.is_set)
+        assert (claim.consumed, claim.processed, commits.made) == (9, 4, [])
+        sink.gate.set()
+        await until(lambda: commits.made)
+        assert commits.made == [[9]]
+    assert sink.ranges == [(0, 4, 9)]
+    assert sink.events == ["enter", "write", "exit"]
+
+
+async def test_a_batch_is_cut_by_records() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
+    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+        await until(lambda: claim.processed == 20)
+    assert sink.ranges == [(0, 0, 10), (0, 10, 20)]
+
+
+async def test_a_batch_is_cut_by_bytes() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
+    async with running(runner_of(sink, size=1000, time=60), [queue], Commits()):
+        await until(lambda: claim.processed == 100)
+    assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
+
+
+async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    async with running(runner_of(sink, time=0.15), [queue], Commits()):
+        await asyncio.sleep(0.05)  # no record: the time does not run
+        put(queue, chunk(claim, 0, 1))
+        began = now()
+        await asyncio.sleep(0.05)
+        put(queue, chunk(claim, 1, 2))
+        await until(lambda: sink.batches)
+        assert 0.13 < now() - began < 1.0
+    assert sink.ranges == [(0, 0, 2)]
+
+
+async def test_all_streams_feed_the_one_sink() -> None:
+    claims = [tracker(number) for number in range(3)]
+    queues, sink = [ChunkQueue(1 << 20) for _ in claims], Memory()
+    for claim, queue in zip(claims, queues, strict=True):
+        put(queue, chunk(claim, 0, 2))
+    async with running(runner_of(sink, records=6, time=60), queues, Commits()):
+        await until(lambda: all(claim.processed == 2 for claim in claims))
+    assert (len(sink.batches), sorted(sink.ranges)) == (1, [(0, 0, 2), (1, 0, 2), (2, 0, 2)])
+
+
+async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
+    waiting = [one.first for one in queue._chunks]
+    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+        await until(sink.writing.is_set)
+        await asyncio.sleep(0.02)
+        # 0..9 are being written, 10..19 collected; the queue holds the rest back, and so the fetchers.
+        assert [one.first for one in queue._chunks] == waiting[4:]
+        assert claim.consumed == 10
+        sink.gate.set()
+        await until(lambda: claim.processed == 40)
+    assert [part[1:] for part in sink.ranges] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+
+
+async def test_ranges_without_records_are_done_without_the_sink() -> None:
+    claim, other, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    commits = Commits([claim])
+    put(queue, hole(claim, 0, 7))
+    async with running(runner_of(sink), [queue], commits):
+        await until(lambda: commits.made)
+        assert (sink.batches, claim.processed) == ([], 7)
+        put(queue, hole(claim, 7, 9), chunk(other, 0, 1))
+        await until(lambda: claim.processed == 9 and other.processed == 1)
+    assert sink.ranges == [(1, 0, 1)]
+
+
+async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
+    going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    async with running(runner_of(sink, records=4, time=60), [queue], Commits()):
+        put(queue, chunk(going, 0, 2))
+        await until(lambda: not queue._chunks)
+        await asyncio.sleep(0)
+        going.close()
+        put(queue, chunk(staying, 0, 2))
+        await until(lambda: staying.processed == 2)
+    assert sink.ranges == [(1, 0, 2)]
+    assert (going.consumed, going.processed) == (0, 0)
+
+
+async def test_a_claim_that_ends_while_written_is_told_when_it_is_done() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    put(queue, chunk(claim, 0, 3))
+    async with running(runner_of(sink), [queue], Commits()):
+        await until(sink.writing.is_set)
+        settled = asyncio.Event()
+        claim.close(settled.set)
+        assert not settled.is_set()
+        sink.gate.set()
+        await until(settled.is_set)
+    assert claim.processed == 3
+
+
+async def test_no_batch_begins_without_the_lease() -> None:
+    claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Memory(), LeaseInHand(held=False)
+    put(queue, chunk(claim, 0, 3))
+    async with running(runner_of(sink), [queue], Commits(), lease):
+        await asyncio.sleep(0.05)
+        assert (sink.batches, claim.consumed) == ([], 0)
+        lease.hold()
+        await until(lambda: claim.processed == 3)
+
+
+async def test_stop_without_the_lease_does_not_wait_for_it() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    put(queue, chunk(claim, 0, 3))
+    runner = runner_of(sink)
+    async with running(runner, [queue], Commits(), LeaseInHand(held=False)) as task:
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(1):
+            await runner.stop(60)
+            await task
+    assert (sink.events, claim.processed) == (["enter", "exit"], 0)
+
+
+async def test_stop_lets_the_running_batch_end_and_commits_it() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    commits = Commits([claim])
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
+    runner = runner_of(sink, records=5)
+    async with running(runner, [queue], commits):
+        await until(sink.writing.is_set)
+        stopping = asyncio.create_task(runner.stop(LIMIT))
+        await asyncio.sleep(0.02)
+        assert not stopping.done()
+        sink.gate.set()
+        async with asyncio.timeout(LIMIT):
+            await stopping
+        assert (sink.ranges, commits.made) == ([(0, 0, 5)], [[5]])
+        assert sink.events == ["enter", "write", "exit"]
+
+
+async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    commits = Commits([claim])
+    put(queue, chunk(claim, 0, 5))
+    runner = runner_of(sink)
+    async with running(runner, [queue], commits) as task:
+        await until(sink.writing.is_set)
+        async with asyncio.timeout(LIMIT):
+            await runner.stop(0.05)
+            await task
+    assert sink.events == ["enter", "cancelled", "exit"]
+    assert (claim.processed, commits.made) == (0, [])
+
+
+@pytest.mark.parametrize("patience", [0.0, -3.0])
+async def test_stop_with_no_patience_left(patience: float) -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
+    put(queue, chunk(claim, 0, 5))
+    runner = runner_of(sink)
+    async with running(runner, [queue], Commits()):
+        await until(sink.writing.is_set)
+        async with asyncio.timeout(LIMIT):
+            await runner.stop(patience)
+    assert sink.events == ["enter", "cancelled", "exit"]
+
+
+async def test_stop_before_there_is_anything_to_feed_it_from() -> None:
+    sink = Memory()
+    runner = runner_of(sink)
+
+    async def never() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(runner.run, never)
+        with anyio.fail_after(LIMIT):
+            await runner.stop(0.01)
+    assert sink.events == ["enter", "exit"]
+
+
+async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(OSError("disk full"))
+    commits = Commits([claim])
+    put(queue, chunk(claim, 0, 5))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink), [queue], commits) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkFailed, match="sink memory: OSError: disk full")
+    assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
+
+
+async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
+    """A sink that uses a task group raises groups; what crosses the seam is SinkFailed all the same."""
+    claim, queue = tracker(), ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 5))
+    sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink), [queue], Commits()) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkFailed)
+    assert not raised.group_contains((OSError, ValueError))
+
+
+async def test_a_sink_that_does_not_start() -> None:
+    class Broken(Memory):
+        async def __aenter__(self) -> Self:
+            raise OSError("no JVM")
+
+    runner = runner_of(Broken())
+    with pytest.raises(SinkFailed, match="sink memory: OSError: no JVM"):
+        async with running(runner, [], Commits()) as task:
+            await until(task.done)
+            await task
+    async with asyncio.timeout(LIMIT):
+        await runner.stop(LIMIT)  # whoever stops it now does not wait
+
+
+async def test_a_stream_error_comes_after_what_was_before_it() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    commits = Commits([claim])
+    put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLost("gone")))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, time=60), [queue], commits) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(OffsetLost)
+    assert (sink.ranges, commits.made[-1]) == ([(0, 0, 3)], [3])
+
+
+async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
+    bad, good, sink = tracker(0), tracker(1), Memory()
+    queues = [ChunkQueue(1 << 20), ChunkQueue(1 << 20)]
+    put(queues[0], failure(bad, 0, OffsetLost("gone")))
+    put(queues[1], chunk(good, 0, 1))
+    offset = 1
+
+    async def commit() -> None:
+        nonlocal offset  # the fetcher brings something during every write
+        put(queues[1], chunk(good, offset, offset + 1))
+        offset += 1
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
+        return queues, LeaseInHand(), commit
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(1):
+            await runner_of(sink).run(source)
+    assert raised.group_contains(OffsetLost)
+
+
+@pytest.mark.parametrize("error", [SessionExpired("over"), ZooKeeperError("/a", "no quota")])
+async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerError) -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    commits = Commits([claim], error)
+    put(queue, chunk(claim, 0, 3))
+    async with running(runner_of(sink), [queue], commits):
+        await until(lambda: len(commits.made) == 1)
+        commits.error = None
+        put(queue, chunk(claim, 3, 5))
+        await until(lambda: len(commits.made) == 2)
+    assert commits.made == [[3], [5]]
+
+
+async def test_queues_that_end() -> None:
+    """The member has left: no more chunks, and the runner still waits to be stopped."""
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
+    put(queue, chunk(claim, 0, 3))
+    async with running(runner_of(sink), [queue], Commits()) as task:
+        await until(lambda: claim.processed == 3)
+        queue.close()
+        await asyncio.sleep(0.02)
+        assert not task.done()
+    assert sink.events == ["enter", "write", "exit"]

@@ -1,0 +1,107 @@
+"""How far a claim has come: the contiguous prefix of what is done, and the end of the claim."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.offsets.tracker import OffsetTracker
+from tests.support.chunks import tracker
+
+
+def handed(until: int, start: int = 0) -> OffsetTracker:
+    claim = tracker(start=start)
+    claim.hand_over(until)
+    return claim
+
+
+def test_it_begins_where_the_claim_begins() -> None:
+    claim = tracker(start=7)
+    assert (claim.consumed, claim.processed, claim.open, claim.settled) == (7, 7, True, True)
+
+
+def test_what_is_handed_over_is_not_processed() -> None:
+    claim = handed(5)
+    assert (claim.consumed, claim.processed, claim.settled) == (5, 0, False)
+
+
+def test_marks_in_order() -> None:
+    claim = handed(10)
+    claim.mark(0, 4)
+    assert claim.processed == 4
+    claim.mark(4, 10)
+    assert (claim.processed, claim.settled) == (10, True)
+
+
+def test_a_mark_ahead_waits_for_what_lies_before() -> None:
+    claim = handed(12)
+    claim.mark(8, 12)
+    claim.mark(4, 8)
+    assert claim.processed == 0
+    claim.mark(0, 4)
+    assert claim.processed == 12
+
+
+def test_an_empty_mark_moves_nothing_and_stops_nothing() -> None:
+    claim = handed(6)
+    claim.mark(0, 0)
+    claim.mark(3, 3)
+    assert claim.processed == 0
+    claim.mark(0, 3)
+    claim.mark(3, 6)
+    assert claim.processed == 6
+
+
+def test_the_longer_of_two_marks_with_the_same_beginning() -> None:
+    claim = handed(9)
+    claim.mark(3, 9)
+    claim.mark(3, 5)
+    claim.mark(0, 3)
+    assert claim.processed == 9
+
+
+def test_handing_over_never_goes_back() -> None:
+    claim = handed(9)
+    claim.hand_over(4)
+    assert claim.consumed == 9
+
+
+def test_restart_sets_both_positions() -> None:
+    claim = tracker()
+    claim.restart(100)
+    assert (claim.consumed, claim.processed) == (100, 100)
+    claim.hand_over(110)
+    claim.mark(100, 110)
+    assert claim.processed == 110
+
+
+def test_restart_while_something_is_in_hand_is_a_bug() -> None:
+    claim = handed(3)
+    with pytest.raises(AssertionError):
+        claim.restart(0)
+
+
+def test_closing_tells_when_what_was_in_hand_is_done() -> None:
+    claim, told = handed(6), list[int]()
+    claim.close(lambda: told.append(claim.processed))
+    assert (claim.open, told) == (False, [])
+    claim.mark(0, 4)
+    assert not told
+    claim.mark(4, 6)
+    assert told == [6]
+
+
+def test_closing_tells_at_once_when_nothing_is_in_hand() -> None:
+    claim, told = tracker(), list[bool]()
+    claim.close(lambda: told.append(claim.open))
+    assert told == [False]
+
+
+def test_closed_for_good_still_takes_marks() -> None:
+    claim = handed(2)
+    claim.close()
+    claim.mark(0, 2)
+    assert (claim.processed, claim.open) == (2, False)
+
+
+def test_repr_is_one_line() -> None:
+    assert repr(handed(3)) == "<OffsetTracker orders-0 consumed 3 processed 0 open>"

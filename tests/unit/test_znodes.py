@@ -1,0 +1,236 @@
+"""What znodes hold: read as brokers and original consumers of every version were seen to write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kzconsumer.model import Broker
+from kzconsumer.zookeeper.znodes import (
+    BLACK_LIST,
+    STATIC,
+    WHITE_LIST,
+    ClaimRecord,
+    Registration,
+    decode_broker,
+    decode_claim_record,
+    decode_offset,
+    decode_registration,
+    decode_topic,
+    encode_claim_record,
+    encode_offset,
+    encode_registration,
+)
+
+MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"}'
+BROKERS = {
+    "0.8.2.2": '{"jmx_port":-1,"timestamp":"1795259478465","host":"127.0.0.1","version":1,"port":19081}',
+    "0.10.2.2": '{%s,"endpoints":["PLAINTEXT://127.0.0.1:19101"],"jmx_port":-1,"host":"127.0.0.1",'
+    '"timestamp":"1795259482462","port":19101,"version":4}' % MAP,
+    "1.1.1": '{%s,"endpoints":["PLAINTEXT://127.0.0.1:19111"],"jmx_port":-1,"host":"127.0.0.1",'
+    '"timestamp":"1795259471271","port":19111,"version":4}' % MAP,
+    "2.8.2": '{"features":{},%s,"endpoints":["PLAINTEXT://127.0.0.1:19281"],"jmx_port":-1,"port":19281,'
+    '"host":"127.0.0.1","version":5,"timestamp":"1795259485734"}' % MAP,
+    "3.9.1": '{"features":{},%s,"endpoints":["PLAINTEXT://127.0.0.1:19391"],"jmx_port":-1,"port":19391,'
+    '"host":"127.0.0.1","version":5,"timestamp":"1795259464950"}' % MAP,
+}
+PORTS = {"0.8.2.2": 19081, "0.10.2.2": 19101, "1.1.1": 19111, "2.8.2": 19281, "3.9.1": 19391}
+
+TOPICS = {
+    "0.8.2.2": '{"version":1,"partitions":{"2":[2,1],"1":[1,2],"3":[1,2],"0":[2,1]}}',
+    "2.8.2": '{"partitions":{"0":[1],"1":[1],"2":[1],"3":[1]},"topic_id":"1fjabeWDQgyih-sBSPBUjA",'
+    '"adding_replicas":{},"removing_replicas":{},"version":3}',
+    "3.9.1": '{"partitions":{"0":[1,2],"1":[2,1],"2":[1,2],"3":[2,1]},"topic_id":"zYOdNoY4T9Gxvu4bQ8fiDw",'
+    '"adding_replicas":{},"removing_replicas":{},"version":3}',
+}
+
+REGISTRATIONS = [
+    ('{"version":1,"subscription":{"t100l_v1":4},"pattern":"static","timestamp":"1795260559322"}', STATIC, "t100l_v1"),
+    ('{"version":1,"subscription":{"znt":4},"pattern":"white_list","timestamp":"1795260126739"}', WHITE_LIST, "znt"),
+    ('{"version":1,"subscription":{"zn.*":4},"pattern":"white_list","timestamp":"1795260127057"}', WHITE_LIST, "zn.*"),
+    ('{"version":1,"subscription":{"x|y":4},"pattern":"black_list","timestamp":"1795260127057"}', BLACK_LIST, "x|y"),
+]
+
+
+def endpoints(*uris: str, **fields: Any) -> bytes:
+    return json.dumps({"endpoints": uris, "host": "named", "port": 1, "version": 4} | fields).encode()
+
+
+@pytest.mark.parametrize("version", BROKERS)
+def test_brokers_of_every_version(version: str) -> None:
+    assert decode_broker(1, BROKERS[version].encode()) == Broker(1, "127.0.0.1", PORTS[version])
+
+
+@pytest.mark.parametrize(
+    ("uri", "host", "port"),
+    [
+        ("PLAINTEXT://broker-1.example.com:9092", "broker-1.example.com", 9092),
+        ("PLAINTEXT://[fe80::1%eth0]:9092", "fe80::1%eth0", 9092),
+        ("PLAINTEXT://:9092", "named", 9092),
+    ],
+)
+def test_endpoints(uri: str, host: str, port: int) -> None:
+    assert decode_broker(1, endpoints(uri)) == Broker(1, host, port)
+
+
+def test_the_listener_of_the_protocol_wanted() -> None:
+    listeners = {"IN_SIDE": "PLAINTEXT", "OUT": "SSL"}
+    data = endpoints("OUT://out:1", "IN_SIDE://in:2", listener_security_protocol_map=listeners)
+    assert decode_broker(1, data) == Broker(1, "in", 2)
+    assert decode_broker(1, data, "SSL") == Broker(1, "out", 1)
+    assert decode_broker(1, data, "SASL_SSL") is None
+
+
+def test_a_broker_without_a_plain_listener() -> None:
+    assert decode_broker(1, endpoints("SSL://secure:9093")) is None
+    assert decode_broker(1, endpoints()) is None
+    assert decode_broker(1, endpoints("nonsense")) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{",
+        b"\xff\xfe",
+        b"{}",
+        b'{"version":1,"host":"a","port":null}',
+        b'{"version":1,"host":"a","port":"x"}',
+        b'{"endpoints":["PLAINTEXT://a:1"],"listener_security_protocol_map":["PLAINTEXT"]}',
+    ],
+)
+def test_what_is_no_broker(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode_broker(1, data)
+
+
+@pytest.mark.parametrize("version", TOPICS)
+def test_topics_of_every_version(version: str) -> None:
+    assert decode_topic(TOPICS[version].encode()) == (0, 1, 2, 3)
+
+
+def test_partitions_ascend_as_numbers() -> None:
+    partitions = {str(number): [1] for number in range(12)}
+    assert decode_topic(json.dumps({"version": 1, "partitions": partitions}).encode()) == tuple(range(12))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"partitions":[0]}', b'{"partitions":{"x":[1]}}', b"\xff"])
+def test_what_is_no_topic(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode_topic(data)
+
+
+@pytest.mark.parametrize(("text", "pattern", "topic"), REGISTRATIONS)
+def test_registrations_of_original_members(text: str, pattern: str, topic: str) -> None:
+    assert decode_registration(text.encode()) == Registration(pattern, {topic: 4}, ours=False)
+
+
+def test_our_registration_is_read_as_the_original_reads_it() -> None:
+    data = encode_registration({"my.topic-2": 2, "t1": 3}, 1795260071530, "0.1")
+    fields = json.loads(data)
+    assert fields == {
+        "version": 1,
+        "subscription": {"my.topic-2": 2, "t1": 3},
+        "pattern": "static",
+        "timestamp": "1795260071530",
+        "kzconsumer": "0.1",
+    }
+    assert decode_registration(data) == Registration(STATIC, {"my.topic-2": 2, "t1": 3}, ours=True)
+
+
+def test_a_backslash_that_old_writers_did_not_escape() -> None:
+    data = rb'{"version":1,"subscription":{"my\.topic.*":1},"pattern":"white_list","timestamp":"1"}'
+    assert decode_registration(data).subscription == {r"my\.topic.*": 1}
+
+
+def test_any_other_word_is_static() -> None:
+    assert decode_registration(b'{"subscription":{"t":1},"pattern":"whatever"}').pattern == STATIC
+
+
+def test_a_static_member_may_ask_for_nothing() -> None:
+    assert decode_registration(b'{"subscription":{},"pattern":"static"}') == Registration(STATIC, {}, ours=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"t1",  # pykafka's
+        b"{}",
+        b"[]",
+        b'{"subscription":{"t":1}}',
+        b'{"pattern":"static"}',
+        b'{"subscription":["t"],"pattern":"static"}',
+        b'{"subscription":{"t":"1"},"pattern":"static"}',
+        b'{"subscription":{"t":true},"pattern":"static"}',
+        b'{"subscription":{"t":0},"pattern":"static"}',
+        b'{"subscription":{"t":1.5},"pattern":"static"}',
+        b'{"subscription":{},"pattern":"white_list"}',
+        b'{"subscription":{"\xff":1},"pattern":"static"}',
+    ],
+)
+def test_what_is_no_registration(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode_registration(data)
+
+
+@pytest.mark.parametrize("offset", [0, 24, 2**63 - 1])
+def test_offsets_are_decimal_text(offset: int) -> None:
+    assert encode_offset(offset) == str(offset).encode()
+    assert decode_offset(encode_offset(offset)) == offset
+
+
+def test_an_offset_with_a_line_end() -> None:
+    """Written by hand: `echo 24 | zkCli set`."""
+    assert decode_offset(b"24\n") == 24
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x", b"1.5", b"0x10", b"1_000", b"\xd9\xa3", b"-5", str(2**63).encode(), b"9" * 5000],
+)
+def test_what_is_no_offset(data: bytes) -> None:
+    """Anything a broker cannot be asked for: one such node must not end every member that claims the partition."""
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode_offset(data)
+
+
+def test_claim_records() -> None:
+    record = ClaimRecord(version=1, assignor="range", incarnation="0x2a", epoch=3, fingerprint="9f3c")
+    data = encode_claim_record(record)
+    assert json.loads(data) == {
+        "version": 1,
+        "assignor": "range",
+        "incarnation": "0x2a",
+        "epoch": 3,
+        "fingerprint": "9f3c",
+        "plan": None,
+    }
+    assert decode_claim_record(data) == record
+
+
+def test_a_plan_is_kept_as_it_is() -> None:
+    data = b'{"version":1,"assignor":"range","incarnation":"0x2a","plan":{"id":"a","first":3}}'
+    assert decode_claim_record(data).plan == {"id": "a", "first": 3}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"{",
+        b"[]",
+        b'{"version":2,"assignor":"range","incarnation":"0x2a"}',
+        b'{"version":"1","assignor":"range","incarnation":"0x2a"}',
+        b'{"version":1,"assignor":"range","incarnation":"0x2a","lease":7}',
+        b'{"version":1,"assignor":"range"}',
+    ],
+)
+def test_what_is_no_claim_record_of_ours(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode_claim_record(data)
