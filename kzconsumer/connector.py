@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import cast
 
 import anyio
@@ -87,8 +86,7 @@ class ConsumerConnector:
             for thread in range(number):
                 queue = ChunkQueue(self._settings.fetch.queue_bytes)
                 self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
-        # The kernels load while the session connects.
-        self._tasks.start_soon(partial(to_thread.run_sync, decode.warm, abandon_on_cancel=True))
+        self._tasks.start_soon(_load_kernels)
         self._tasks.start_soon(self._run_sessions, dict(topics))
         await self._joined.wait()
         return {topic: [self._streams[topic, n] for n in range(number)] for topic, number in topics.items()}
@@ -228,6 +226,13 @@ class ConsumerConnector:
         except (SessionExpired, ZooKeeperError) as error:
             reason = error
         log.error("the last commit was not made: records since the one before come again", reason=str(reason))
+
+
+async def _load_kernels() -> None:
+    """While the session connects. Abandoned when cancelled: a first compilation lasts seconds."""
+    await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
+    if (used := decode.kernels_in_use()) != "numba":
+        log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
 
 async def _raise_on_expiry(session: ZooKeeperSession) -> None:

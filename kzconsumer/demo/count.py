@@ -15,7 +15,7 @@ from kzconsumer.sandbox.java import find_java
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """`rows` in the files, `distinct` messages of the producer among them, `elsewhere`: those at more than one offset."""
+    """`rows` in the files, `distinct` messages of the producer among them, `elsewhere` those at several offsets."""
 
     rows: int
     distinct: int

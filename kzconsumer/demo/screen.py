@@ -64,8 +64,7 @@ class LiveScreen:
         self._live.__exit__(kind, error, trace)
 
     def tell(self, text: str) -> None:
-        clock = Text(f"{since(now() - self._began):>5}  ", style="dim")
-        self._live.console.print(clock + Text(text))
+        self._live.console.print(Text.assemble((f"{since(now() - self._began):>5}  ", "dim"), text))
 
     def update(self, board: Board) -> None:
         self._board = board

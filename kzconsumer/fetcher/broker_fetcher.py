@@ -179,7 +179,7 @@ class BrokerFetcher:
         for state, part, start in arrived:
             state.position = start
             state.decoding = False
-            state.queue.reserve(-len(part.records))
+            state.queue.give_back(len(part.records))
 
     async def _deliver(self, arrived: Arrived) -> None:
         if sum(len(part.records) for _, part, _ in arrived) < DECODE_IN_THREAD:
@@ -196,7 +196,7 @@ class BrokerFetcher:
         if until > start:
             state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size))
         else:
-            state.queue.reserve(-size)
+            state.queue.give_back(size)
         if decoded.corrupt is None:
             if until > start:
                 state.succeed()

@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import structlog
 
-from kzconsumer.errors import KzConsumerError, MultiFailed, SessionExpired
+from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -25,7 +25,8 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.owner_registry import Blocked, Claimed, Fence, OwnerRegistry, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.round_trips import outcomes, together
+from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
+from kzconsumer.zookeeper.session import Stat
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Topic
 
@@ -82,7 +83,7 @@ class Claims:
         self._streams = streams
         self._fetch_bytes = fetch_bytes
         self._claims: dict[TopicPartition, Claim] = {}
-        self._doubtful: set[TopicPartition] = set()  # claims that ended in an error
+        self._doubtful: set[TopicPartition] = set()  # an owner node may have been made without a claim
 
     def __repr__(self) -> str:
         return f"<Claims {len(self._claims)} of {len({claim.thread for claim in self._claims.values()})} threads>"
@@ -124,7 +125,7 @@ class Claims:
         await self._committer.close([claim.tracker for claim in closed])
         left = {claim.topic_partition for claim in closed} | self._doubtful
         for partition in left:
-            self._watches.forget(self._paths.owner(partition))
+            self._watches.unguard(self._paths.owner(partition))
         await together([self._owners.abandon(partition) for partition in left])
         for claim in closed:
             self._forget(claim)
@@ -137,6 +138,7 @@ class Claims:
 
         Each partition is claimed for itself: one that is blocked costs the group no other. Raises SessionExpired.
         """
+        self._doubtful.update(wanted)  # until it is known what became of each
         results = await outcomes(
             [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]
         )
@@ -145,10 +147,12 @@ class Claims:
         for (partition, thread), result in zip(wanted.items(), results, strict=True):
             if isinstance(result, SessionExpired):
                 raise result
+            if isinstance(result, KzConsumerError):
+                failed[partition] = result
+                continue
+            self._doubtful.discard(partition)
             if not isinstance(result, Claimed):
                 failed[partition] = result
-                if isinstance(result, KzConsumerError):
-                    self._doubtful.add(partition)  # the node may have been made all the same
                 continue
             tracker = OffsetTracker(
                 partition,
@@ -166,10 +170,10 @@ class Claims:
         begun = []
         for claim, committed in (await self._settle(moves)).items():
             thread = moves[claim.topic_partition]
-            self._watches.forget(claim.fence.owner_path)
+            self._watches.unguard(claim.fence.owner_path)
             try:
                 fence = await self._owners.change_thread(claim.fence, thread)
-            except MultiFailed as error:
+            except ZooKeeperError as error:
                 self._committer.lose(claim.tracker, str(error))
                 continue
             old = claim.tracker
@@ -183,7 +187,7 @@ class Claims:
         """Give partitions up for another member."""
         leaving = list(await self._settle(partitions))
         for claim in leaving:
-            self._watches.forget(claim.fence.owner_path)
+            self._watches.unguard(claim.fence.owner_path)
         results = await outcomes([self._owners.release(claim.fence) for claim in leaving])
         for claim, result in zip(leaving, results, strict=True):
             if not isinstance(result, KzConsumerError):
@@ -220,10 +224,13 @@ class Claims:
     async def _guard_and_fetch(self, begun: list[Claim]) -> None:
         """Fetch at once; and whoever touches an owner node of ours, from now on or since the claim, ends that claim."""
         self._fetchers.start(claim.fetch for claim in begun)
-        stats = await together([self._watches.guard(c.fence.owner_path, partial(self._touched, c)) for c in begun])
+        stats = await together([repeated(partial(self._guard, claim)) for claim in begun])
         for claim, stat in zip(begun, stats, strict=True):
-            if stat is None or stat.version != claim.fence.owner_version:
+            if not self._owners.is_ours(stat, claim.fence):
                 self._touched(claim)
+
+    async def _guard(self, claim: Claim) -> Stat | None:
+        return await self._watches.guard(claim.fence.owner_path, partial(self._touched, claim))
 
     def _touched(self, claim: Claim) -> None:
         if claim.tracker.open:

@@ -25,6 +25,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import Blocked, Refused
+from kzconsumer.zookeeper.round_trips import outcomes
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
@@ -126,19 +127,18 @@ class Rebalancer:
         self, plan: OwnershipPlan, snapshot: GroupSnapshot
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
         """Releases and moves wait for the work in hand to end; claims do not wait for them. Returns what failed."""
-        failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
-
-        async def claim() -> None:
-            failed.update(await self._claims.open(plan.claim, snapshot.topics))
-
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._claims.release, plan.release)
-                tasks.start_soon(self._claims.move, plan.move)
-                tasks.start_soon(claim)
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
-        return failed
+        claiming, *settling = await outcomes(
+            [
+                self._claims.open(plan.claim, snapshot.topics),
+                self._claims.release(plan.release),
+                self._claims.move(plan.move),
+            ]
+        )
+        for error in (claiming, *settling):
+            if isinstance(error, KzConsumerError):
+                raise error
+        assert isinstance(claiming, dict)
+        return claiming
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None when a member cannot be read, since what it owns cannot be computed then."""

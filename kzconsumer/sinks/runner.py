@@ -7,8 +7,8 @@ its own backpressure. A record is processed when `write` returned. A sink's exce
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import anyio
@@ -63,9 +63,7 @@ class SinkRunner:
         """
         try:
             with self._scope:
-                async with AsyncExitStack() as exits:
-                    with self._mapped():
-                        await exits.enter_async_context(self._sink)
+                async with self._opened():
                     task_status.started()
                     queues, lease, commit = await source()
                     async with anyio.create_task_group() as tasks:
@@ -73,10 +71,24 @@ class SinkRunner:
                             tasks.start_soon(self._collect, queue)
                         await self._write_batches(lease, commit)
                         tasks.cancel_scope.cancel()
-                    with self._mapped():
-                        await exits.aclose()
         finally:
             self._ended.set()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        """The sink, open. What it does while closing never hides why it is closed."""
+        with self._mapped():
+            await self._sink.__aenter__()
+        try:
+            yield
+        except BaseException as error:
+            try:
+                await self._sink.__aexit__(type(error), error, error.__traceback__)
+            except Exception as late:
+                log.error("the sink did not close", sink=self._name, reason=f"{type(late).__name__}: {late}")
+            raise
+        with self._mapped():
+            await self._sink.__aexit__(None, None, None)
 
     async def stop(self, patience: float) -> None:
         """Begin no batch; let the one being written end within `patience` seconds, else cancel it; close the sink."""

@@ -42,6 +42,10 @@ class ChunkQueue:
         """Count bytes that have been fetched and are still being decoded."""
         self._bytes += size
 
+    def give_back(self, size: int) -> None:
+        """The reserved bytes have come to nothing."""
+        self._free(size)
+
     def put(self, chunk: FetchedChunk) -> None:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
         if self._closed or not chunk.tracker.open:

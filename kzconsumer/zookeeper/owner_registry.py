@@ -172,22 +172,23 @@ class OwnerRegistry:
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session that no claim stands for; anybody else's stays."""
-        path = self._paths.owner(partition)
-        node = await repeated(partial(self._synced, path))
-        if node is not None and node.stat.ephemeral_owner == self._session.id:
-            try:
-                await self._session.delete(path, node.stat.version)
-            except (ConnectionLost, BadVersion):
-                await self.abandon(partition)
-            except NoNode:
-                pass
+        path, record_path = self._paths.owner(partition), self._paths.claim_record(partition)
+        fence = await repeated(partial(self._fence_of_ours, path, record_path))
+        if fence is not None and not await self.release(fence):
+            await self.abandon(partition)  # it moved since it was read: whose is it now?
+
+    def is_ours(self, stat: Stat | None, fence: Fence) -> bool:
+        """The owner node is the one this fence stands for."""
+        return stat is not None and stat.version == fence.owner_version and stat.ephemeral_owner == self._session.id
 
     async def _fence_of_ours(self, path: str, record_path: str) -> Fence | None:
         """The fence of an owner node this very session made, None for anybody else's or none."""
-        owner = await self._synced(path)
-        if owner is None or owner.stat.ephemeral_owner != self._session.id:
+        # The record first: a claim by somebody else between the two reads moves it, and the fence does not hold.
+        await self._session.sync(path)
+        record = await self._session.find(record_path)
+        owner = await self._session.find(path)
+        if record is None or owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
-        record = await self._session.get(record_path)
         return Fence(path, owner.stat.version, record_path, record.stat.version)
 
     async def _blocked(self, path: str) -> Blocked | None:

@@ -75,7 +75,10 @@ class TopicRegistry:
 
 
 def _numbers(names: list[str]) -> list[int]:
+    numbers = []
     for name in names:
-        if not name.isdigit():
+        if name.isascii() and name.isdigit():
+            numbers.append(int(name))
+        else:
             log.error("not a broker id", path=f"{paths.BROKER_IDS}/{name}")
-    return [int(name) for name in names if name.isdigit()]
+    return numbers

@@ -56,15 +56,23 @@ class Watches:
     async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
         """The node's stat; anything that happens to the node from now on calls `touched`, once, and notifies nobody."""
         stat, watch = await self._session.watch_exists(path)
+        self._disarm("guard", path)
         self._armed["guard", path] = watch
         watch.add_callback(touched)
         return stat
 
     def forget(self, path: str) -> None:
         """Stop listening to a node."""
-        for kind in ("data", "children", "exists", "guard"):
-            if watch := self._armed.pop((kind, path), None):
-                watch.cancel()
+        for kind in ("data", "children", "exists"):
+            self._disarm(kind, path)
+
+    def unguard(self, path: str) -> None:
+        """We are about to change the node ourselves."""
+        self._disarm("guard", path)
+
+    def _disarm(self, kind: str, path: str) -> None:
+        if watch := self._armed.pop((kind, path), None):
+            watch.cancel()
 
     def _arm(self, kind: str, path: str, watch: Watch, reason: str) -> None:
         key = kind, path

@@ -225,7 +225,7 @@ async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Clust
 async def test_a_commit_cancelled_midway_is_no_foreign_write(
     cluster: Cluster, servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The server executes the commit, its reply is lost, and the caller gives up: the next commit goes on from there."""
+    """The server executes the commit, its reply is lost, the caller gives up: the next commit goes on from there."""
     await create_topic(cluster.connect, unique, 1)
     chroot = cluster.connect.partition("/")[2]
     async with FaultProxy(servers.zookeeper.host, servers.zookeeper.port) as proxy:

@@ -20,7 +20,7 @@ def ranges(batch: Batch) -> list[OffsetRange]:
     return [part.range for part in batch.ranges]
 
 
-def rows(part: RangeData) -> list[int]:
+def rows(part: RangeData) -> list[int | None]:
     return pa.Table.from_batches(part.batches).column("offset").to_pylist()
 
 

@@ -190,9 +190,13 @@ async def test_to_and_fro() -> None:
 async def test_an_error_of_the_body_leaves_the_message_in_hand() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3))
-    with pytest.raises(ZeroDivisionError):
+
+    async def consume() -> None:
         async for message in stream:
             _ = 1 // (1 - message.offset)
+
+    with pytest.raises(ZeroDivisionError):
+        await consume()
     assert done(claim, stream) == 1
 
 
@@ -358,11 +362,10 @@ async def test_an_error_comes_after_everything_before_it() -> None:
     claim, other = tracker(0), tracker(1)
     lost = OffsetLost("orders-0 is gone")
     stream = stream_of(chunk(claim, 0, 2), failure(claim, 2, lost), chunk(other, 0, 1))
-    found = []
+    iterator = aiter(stream)
+    assert [message.offset for message in await take(iterator, 2)] == [0, 1]
     with pytest.raises(OffsetLost, match="orders-0 is gone"):
-        async for message in stream:
-            found.append(message.offset)
-    assert found == [0, 1]
+        await take(iterator, 1)
     assert done(claim, stream) == 2
     assert await take_offsets(stream, 1) == [0]  # the other partition goes on
 
@@ -390,6 +393,20 @@ async def test_a_stream_survives_a_timeout() -> None:
         assert scope.cancelled_caught
     put(stream.queue, chunk(claim, 0, 1))
     assert [message.offset for message in await take(aiter(stream), 1)] == [0]
+
+
+async def test_cancelled_on_the_way_from_messages_to_batches() -> None:
+    """What had been made into messages is not lost when the first batch is not awaited to its end."""
+    claim, lease = tracker(), LeaseInHand()
+    stream = stream_of(chunk(claim, 0, 6), lease=lease)
+    await take_offsets(stream, 2)
+    lease.lose()
+    with anyio.move_on_after(0.01) as scope:
+        await anext(stream.batches())
+    assert scope.cancelled_caught
+    lease.hold()
+    assert rows((await take(stream.batches(), 1))[0]) == [2, 3, 4, 5]
+    assert done(claim, stream) == 2
 
 
 async def test_the_event_loop_lives_beside_a_loop_that_never_waits() -> None:

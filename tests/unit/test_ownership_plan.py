@@ -73,7 +73,7 @@ def test_an_assignor_that_gives_a_topic_nobody_asked_for() -> None:
 
 def test_an_assignor_that_invents_a_partition() -> None:
     """As many as there are, but not those: we would own a node that stands for nothing, and leave one without owner."""
-    with pytest.raises(PluginError):
+    with pytest.raises(PluginError, match="t-2, t-3"):
         wanted_by("me", "mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
 
 

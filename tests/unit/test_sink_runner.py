@@ -324,12 +324,30 @@ async def test_a_sink_that_does_not_start() -> None:
             raise OSError("no JVM")
 
     runner = runner_of(Broken())
-    with pytest.raises(SinkFailed, match="sink memory: OSError: no JVM"):
+    with pytest.raises(SinkFailed, match="sink memory: OSError: no JVM"):  # noqa: PT012
         async with running(runner, [], Commits()) as task:
             await until(task.done)
             await task
     async with asyncio.timeout(LIMIT):
         await runner.stop(LIMIT)  # whoever stops it now does not wait
+
+
+async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
+    """What is told is why the write failed, and as SinkFailed."""
+
+    class Broken(Memory):
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            raise OSError("the JVM is gone")
+
+    claim, queue = tracker(), ChunkQueue(1 << 20)
+    put(queue, chunk(claim, 0, 5))
+    with pytest.raises((ExceptionGroup, KzConsumerError)) as raised:  # noqa: PT012
+        async with running(runner_of(Broken(ValueError("no"))), [queue], Commits()) as task:
+            await until(task.done)
+            await task
+    assert isinstance(raised.value, SinkFailed) or raised.group_contains(SinkFailed)
 
 
 async def test_a_stream_error_comes_after_what_was_before_it() -> None:

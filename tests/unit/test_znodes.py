@@ -24,17 +24,17 @@ from kzconsumer.zookeeper.znodes import (
     encode_registration,
 )
 
-MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"}'
+MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
 BROKERS = {
     "0.8.2.2": '{"jmx_port":-1,"timestamp":"1795259478465","host":"127.0.0.1","version":1,"port":19081}',
-    "0.10.2.2": '{%s,"endpoints":["PLAINTEXT://127.0.0.1:19101"],"jmx_port":-1,"host":"127.0.0.1",'
-    '"timestamp":"1795259482462","port":19101,"version":4}' % MAP,
-    "1.1.1": '{%s,"endpoints":["PLAINTEXT://127.0.0.1:19111"],"jmx_port":-1,"host":"127.0.0.1",'
-    '"timestamp":"1795259471271","port":19111,"version":4}' % MAP,
-    "2.8.2": '{"features":{},%s,"endpoints":["PLAINTEXT://127.0.0.1:19281"],"jmx_port":-1,"port":19281,'
-    '"host":"127.0.0.1","version":5,"timestamp":"1795259485734"}' % MAP,
-    "3.9.1": '{"features":{},%s,"endpoints":["PLAINTEXT://127.0.0.1:19391"],"jmx_port":-1,"port":19391,'
-    '"host":"127.0.0.1","version":5,"timestamp":"1795259464950"}' % MAP,
+    "0.10.2.2": "{" + MAP + '"endpoints":["PLAINTEXT://127.0.0.1:19101"],"jmx_port":-1,"host":"127.0.0.1",'
+    '"timestamp":"1795259482462","port":19101,"version":4}',
+    "1.1.1": "{" + MAP + '"endpoints":["PLAINTEXT://127.0.0.1:19111"],"jmx_port":-1,"host":"127.0.0.1",'
+    '"timestamp":"1795259471271","port":19111,"version":4}',
+    "2.8.2": '{"features":{},' + MAP + '"endpoints":["PLAINTEXT://127.0.0.1:19281"],"jmx_port":-1,"port":19281,'
+    '"host":"127.0.0.1","version":5,"timestamp":"1795259485734"}',
+    "3.9.1": '{"features":{},' + MAP + '"endpoints":["PLAINTEXT://127.0.0.1:19391"],"jmx_port":-1,"port":19391,'
+    '"host":"127.0.0.1","version":5,"timestamp":"1795259464950"}',
 }
 PORTS = {"0.8.2.2": 19081, "0.10.2.2": 19101, "1.1.1": 19111, "2.8.2": 19281, "3.9.1": 19391}
 
@@ -187,6 +187,10 @@ def test_offsets_are_decimal_text(offset: int) -> None:
 def test_an_offset_with_a_line_end() -> None:
     """Written by hand: `echo 24 | zkCli set`."""
     assert decode_offset(b"24\n") == 24
+
+
+def test_no_offset_in_the_originals_words() -> None:
+    assert decode_offset(b"-1") is None
 
 
 @pytest.mark.parametrize(
