@@ -82,7 +82,13 @@ class Scenario:
         production.allow(_BEFORE_THIRD, _MIDDLE_SECONDS)
         tell("both own partitions; the producer goes on")
 
-        await self._until(lambda board: board.committed >= _KILL * self._messages and bool(board.owned_by(second.name)))
+        await self._until(
+            lambda board: (
+                board.committed >= _KILL * self._messages
+                and board.owned_by(second.name)
+                and all(row.committed for row in board.partitions)
+            )
+        )
         takeover = await self._kill(second, third, view)
         await self._until(lambda board: bool(board.owned_by(third.name)))
         tell(f"{third.name} has joined and owns {len(self._board.owned_by(third.name))} partitions")

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from kzconsumer_spark.control_stream import NAME, WAKE, control_file
 from kzconsumer_spark.destinations import Written
-from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange, encode
 
 _LOOK_SECONDS = 0.5
@@ -32,9 +31,8 @@ Write: TypeAlias = Callable[[int, Sequence[SpooledRange]], Written]
 class RangeQuery:
     """A started query; `next_batch` is the number of the only batch that `run` takes next."""
 
-    def __init__(self, session: SparkSession, lease: Lease, directory: Path, next_batch: int) -> None:
+    def __init__(self, session: SparkSession, directory: Path, next_batch: int) -> None:
         self.next_batch = next_batch
-        self._lease = lease
         self._control = directory / "control"
         self._control.mkdir(parents=True)
         os.mkfifo(self._control / WAKE)
@@ -83,7 +81,6 @@ class RangeQuery:
         try:
             if running is None or [number, *running[0].ranges] != [running[0].number, *map(_spooled, rows)]:
                 raise RuntimeError(f"Spark runs batch {number}, which is not what was asked for")
-            self._lease.require()
             written = running[1](number, running[0].ranges)
         except BaseException as error:
             traceback.print_exc()

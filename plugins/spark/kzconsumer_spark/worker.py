@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -53,7 +54,7 @@ def main() -> None:
     try:
         session = _with_log(start)
         destination = _destination(start, session, lease)
-        query = RangeQuery(session, lease, _query_directory(start), start.next_batch - 1)
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
         traceback.print_exc()
@@ -61,12 +62,17 @@ def main() -> None:
         _exit()
     _say(events, Ready(application=session.sparkContext.applicationId))
     failed = False
+
+    def write(number: int, ranges: Sequence[SpooledRange]) -> Written:
+        lease.require()
+        return destination.write(number, ranges)
+
     try:
         while isinstance(batch := inbox.get(), RunBatch):
             if failed or query.next_batch != batch.number:
                 query.stop()
-                query = RangeQuery(session, lease, _query_directory(start), batch.number)
-            outcome = query.run(batch, destination.write)
+                query = RangeQuery(session, _query_directory(start), batch.number)
+            outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
             _say(events, outcome)
         query.stop()
