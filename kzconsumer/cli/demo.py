@@ -18,7 +18,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "demo",
         help="show the whole road on servers of its own",
         description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
-        " kill one with kill -9, let a third join, and have Spark count what arrived. About a minute and a half.",
+        " kill one with kill -9, let a third join, and have Spark count what arrived. Takes a minute or two.",
         epilog="Exit status: 0 if no record is missing, 1 otherwise.",
     )
     parser.add_argument("--messages", type=_number, default=1_000_000, metavar="N", help="default: 1,000,000")
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> int:
-    number = int(text.replace(",", "").replace("_", ""))
-    if number < 1:
-        raise ValueError
-    return number
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isdecimal() or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages")
+    return int(digits)

@@ -1,6 +1,6 @@
-"""Compiled kernels that walk batches: framing and checksums, what to read, inner message sets.
+"""Compiled kernels that walk batches: framing and checksums, what to read.
 
-Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_kernels`.
+Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_framing`.
 """
 
 from __future__ import annotations
@@ -158,24 +158,3 @@ def plan(table: Table, rows: int, start: int, limit: int) -> tuple[int, int, int
         if (entry[L.ATTRIBUTES] & L.CODEC_MASK) != 0:
             compressed += 1
     return rows, records, size, compressed
-
-
-def count_messages(address: int, size: int, magic: int) -> tuple[int, int, int, int]:
-    position = 0
-    count = 0
-    last = 0
-    while size - position >= L.MAGIC_END:
-        at = address + position
-        length = load_i32(at + 8)
-        if length < L.MESSAGE_SIZE_V0 + 8 * magic:
-            return L.BAD_SIZE, position, count, last
-        if length > size - position - L.LOG_OVERHEAD:
-            break
-        if load_i8(at + L.MAGIC_AT) != magic:
-            return L.BAD_MAGIC, position, count, last
-        if load_u8(at + 17) & L.CODEC_MASK:
-            return L.BAD_NESTING, position, count, last
-        last = load_i64(at)
-        count += 1
-        position += L.LOG_OVERHEAD + length
-    return L.OK, position, count, last

@@ -17,7 +17,7 @@ Read = Callable[[Table, int, int, Cells, Cells], tuple[int, int, int]]
 
 
 class KernelSet(NamedTuple):
-    """Arguments and results: the functions of the same names in `python_kernels`."""
+    """Arguments and results: the functions of the same names that `python_kernels` gathers."""
 
     scan: Callable[[int, int, bool, Table, npt.NDArray[np.uint32]], tuple[int, int, int]]
     plan: Callable[[Table, int, int, int], tuple[int, int, int, int]]

@@ -1,7 +1,7 @@
 """The record formats read at native speed: numba functions over raw addresses, without the GIL.
 
 Owns nothing. `kernel_loading` imports it and calls `compile_all`; `python_kernels` has the same functions in plain
-Python and documents their arguments and results.
+Python, where their arguments and results are documented.
 A kernel never raises, never reads outside the bytes it was given, and writes no further than the capacities in the
 state. The rules for that: a record is bounded by its length first, each field by the record's end; every byte of a
 varint is checked; lengths are compared by subtraction, because a sum could overflow.
@@ -14,9 +14,10 @@ from typing import ParamSpec, TypeVar
 
 from numba import njit
 
-from kzconsumer.records.framing_kernels import count_messages, plan, scan
+from kzconsumer.records.batch_kernels import read_batches, read_headers
+from kzconsumer.records.framing_kernels import plan, scan
 from kzconsumer.records.kernel_set import KernelSet
-from kzconsumer.records.record_kernels import read_batches, read_headers, read_messages
+from kzconsumer.records.message_kernels import count_messages, read_messages
 
 P = ParamSpec("P")
 R = TypeVar("R")
