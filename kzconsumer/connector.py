@@ -129,9 +129,9 @@ class ConsumerConnector:
                 while self._fetches and not self._leaving.is_set():
                     await self._run_session(subscription)
         finally:
+            self._left.set()  # first: whatever else goes wrong here, nobody waits for ever
             for stream in self._streams.values():
                 stream.close()
-            self._left.set()
 
     async def _run_session(self, subscription: dict[str, int]) -> None:
         connect_string = ConnectString.parse(self._settings.zookeeper.connect)

@@ -34,7 +34,7 @@ def count_messages(address: int, size: int, magic: int) -> tuple[int, int, int, 
 
 
 def read_messages(table: Table, first: int, until: int, outputs: Cells, state: Cells) -> tuple[int, int, int]:
-    """As `read_batches`, for rows of magic 0 and 1: runs of messages, and wrappers with their set decompressed."""
+    """As `python_batches.read_batches`, for magic 0 and 1: runs of messages, and wrappers with their set unpacked."""
     return read_rows(table, first, until, outputs, state, _records_of_messages, legacy=True)
 
 
