@@ -1,0 +1,92 @@
+"""Connections cut at any moment, to brokers and to ZooKeeper: every record once, every partition one owner."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import anyio
+
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import owners, reader, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+
+async def send(cluster: Cluster, topic: str, number: int, partitions: int) -> None:
+    records = [Sent(n % partitions, b"%d" % n, b"v" * 200) for n in range(number)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def cut(proxy: FaultProxy, chance: random.Random) -> None:
+    while True:
+        await anyio.sleep(chance.uniform(0.02, 0.25))
+        chance.choice([proxy.reset, proxy.finish])()
+
+
+async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: list[str]) -> None:
+    """Abort one of the member's connections to brokers, with whatever is on its way, again and again."""
+    while True:
+        await anyio.sleep(chance.uniform(0.005, 0.08))
+        connections = [c for c in consumer._brokers._connections.values() if not c.closed]
+        if connections:
+            connection = chance.choice(connections)
+            assert connection._wire._transport is not None
+            connection._wire._transport.abort()
+            cuts.append(repr(connection))
+
+
+async def test_broker_connections_cut_in_mid_flow_lose_and_double_nothing(cluster: Cluster, unique: str) -> None:
+    """Nobody leaves the group, so nothing may come twice; a fetch whose answer was lost is made again."""
+    total, partitions = 120_000, 6
+    cuts: list[str] = []
+    await create_topic(cluster.connect, unique, partitions)
+    await send(cluster, unique, total, partitions)
+    # Small fetches: many answers to lose.
+    configured = settings(cluster.connect, unique, fetch={"max_bytes": 20_000, "queue_bytes": 200_000})
+    async with reader(configured, {unique: 2}) as member, anyio.create_task_group() as tasks:
+        tasks.start_soon(abort, member.consumer, random.Random(7), cuts)
+        await until(lambda: len(member.messages) >= total, 60)
+        tasks.cancel_scope.cancel()
+    assert len(cuts) > 3
+    seen = Counter((message.partition, message.offset) for message in member.messages)
+    assert len(seen) == total
+    assert set(seen.values()) == {1}
+    assert await stored_offsets(cluster.connect, unique, unique, partitions) == [total // partitions] * partitions
+
+
+async def test_zookeeper_connections_cut_while_members_come_and_go(
+    servers: Servers, cluster: Cluster, unique: str
+) -> None:
+    """The sessions survive; whatever lost replies left behind, every partition has one owner that reads it."""
+    partitions, chroot = 48, cluster.connect.partition("/")[2]
+    await create_topic(cluster.connect, unique, partitions)
+    upstream = servers.zookeeper
+    async with FaultProxy(upstream.host, upstream.port) as proxy, session(cluster.connect) as watcher:
+        configured = settings(f"{proxy.connect}/{chroot}", unique)
+        async with reader(configured, {unique: 2}) as first:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cut, proxy, random.Random(11))
+                for streams in (1, 2):
+                    async with reader(configured, {unique: streams}) as guest:
+                        with anyio.move_on_after(3):
+                            await until(lambda guest=guest: len(guest.owned) > 10)  # type: ignore[misc]
+                tasks.cancel_scope.cancel()
+            async with reader(configured, {unique: 2}) as second:
+                await until(lambda: len(first.owned) == len(second.owned) == partitions // 2, 15)
+                found = await owners(watcher, unique, unique, partitions)
+                assert len(found) == partitions
+                assert {text.rpartition("-")[0] for text in found.values()} == {
+                    first.consumer.consumer,
+                    second.consumer.consumer,
+                }
+                await send(cluster, unique, 4_800, partitions)
+                await until(lambda: len(first.messages) + len(second.messages) >= 4_800, 15)
+    seen = Counter((m.partition, m.offset) for m in [*first.messages, *second.messages])
+    assert len(seen) == 4_800
+    assert set(seen.values()) == {1}
