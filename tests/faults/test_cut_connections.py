@@ -10,7 +10,7 @@ import anyio
 
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.topics import add_partitions, create_topic
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -29,31 +29,38 @@ async def cut(proxy: FaultProxy, chance: random.Random) -> None:
         chance.choice([proxy.reset, proxy.finish])()
 
 
-async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: list[str]) -> None:
-    """Abort one of the member's connections to brokers, with whatever is on its way, again and again."""
+async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counter[str]) -> None:
+    """Abort the member's connections to the broker: now and then, and control connections while they are asked."""
     while True:
-        await anyio.sleep(chance.uniform(0.005, 0.08))
-        connections = [c for c in consumer._brokers._connections.values() if not c.closed]
-        if connections:
-            connection = chance.choice(connections)
-            assert connection._wire._transport is not None
-            connection._wire._transport.abort()
-            cuts.append(repr(connection))
+        await anyio.sleep(0.0005)
+        for (_, purpose), connection in list(consumer._brokers._connections.items()):
+            asked = purpose == "control" and len(connection._wire.in_flight) > 0
+            if not connection.closed and chance.random() < (0.5 if asked else 0.01):
+                assert connection._wire._transport is not None
+                connection._wire._transport.abort()
+                cuts[purpose] += 1
 
 
 async def test_broker_connections_cut_in_mid_flow_lose_and_double_nothing(cluster: Cluster, unique: str) -> None:
-    """Nobody leaves the group, so nothing may come twice; a fetch whose answer was lost is made again."""
-    total, partitions = 120_000, 6
-    cuts: list[str] = []
+    """Nobody leaves the group, so nothing may come twice; what was fetched and not delivered is fetched again.
+
+    Partitions that come meanwhile have their positions resolved between one fetch and the delivery of the last.
+    """
+    total, partitions, late = 120_000, 6, f"{unique}-late"
+    cuts: Counter[str] = Counter()
     await create_topic(cluster.connect, unique, partitions)
+    await create_topic(cluster.connect, late, 1)
     await send(cluster, unique, total, partitions)
     # Small fetches: many answers to lose.
     configured = settings(cluster.connect, unique, fetch={"max_bytes": 20_000, "queue_bytes": 200_000})
-    async with reader(configured, {unique: 2}) as member, anyio.create_task_group() as tasks:
+    async with reader(configured, {unique: 2, late: 1}) as member, anyio.create_task_group() as tasks:
         tasks.start_soon(abort, member.consumer, random.Random(7), cuts)
+        for number in range(2, 8):
+            await add_partitions(cluster.connect, late, number)
         await until(lambda: len(member.messages) >= total, 60)
         tasks.cancel_scope.cancel()
-    assert len(cuts) > 3
+    assert cuts["fetch"] > 3
+    assert cuts["control"] > 3
     seen = Counter((message.partition, message.offset) for message in member.messages)
     assert len(seen) == total
     assert set(seen.values()) == {1}
