@@ -80,13 +80,15 @@ async def test_stopping_under_load_leaves_output_and_offsets_equal(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     """Three daemons, two of them stopped in mid-flow: every record once, and what is written is what is committed."""
-    total = 200_000
+    total = 40_000
     await create_topic(cluster.connect, unique, 4)
     await send(cluster, unique, total, 4)
-    limits = "[fetch]\nmax_bytes = 16384\nqueue_bytes = 65536\n"
+    # Some 80 batches of 0.1 s each: a signal at the first output comes in mid-flow, however busy the machine.
+    limits = "[fetch]\nmax_bytes = 10000\nqueue_bytes = 10000\n"
+    sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:print_slowly" }\n'
     counts: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-        with daemon(tmp_path, cluster.connect, unique, {unique: 2}, limits) as member:
+        with daemon(tmp_path, cluster.connect, unique, {unique: 2}, limits + sink) as member:
             written = member.out.stat().st_size
             last = len(counts) == 2
             await until(lambda: member.out.stat().st_size > written, 30)  # noqa: B023

@@ -96,7 +96,7 @@ class Daemon:
         self.config.write_text(
             f'[zookeeper]\nconnect = "{connect}"\nsession_timeout = "6s"\n[group]\nid = "{group}"\n'
             f"[subscription]\ntopics = {{ {table} }}\n"
-            f'[offsets]\nreset = "{reset}"\ncommit_interval = "500ms"\n[batch]\nmax_time = "100ms"\n'
+            f'[offsets]\nreset = "{reset}"\ncommit_interval = "500ms"\n[batch]\nmax_records = 500\nmax_time = "100ms"\n'
             f'[log]\nformat = "json"\nlevel = "debug"\nprogress_interval = "200ms"\n{extra}'
             + ("" if "[sink]" in extra else '[sink]\nplugin = "jsonlines"\n')
         )

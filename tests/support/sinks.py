@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import anyio
 
 from kzconsumer.sinks.interface import Batch
@@ -13,3 +15,13 @@ async def hang(batch: Batch) -> None:
 
 async def refuse(batch: Batch) -> None:
     raise OSError("the disk is full")
+
+
+async def print_slowly(batch: Batch) -> None:
+    """Topic, partition and offset of each record as a line of JSON, at a pace that a test can interrupt."""
+    for part in batch.ranges:
+        for records in part.batches:
+            for offset in records.column("offset").to_pylist():
+                print(json.dumps({"topic": part.topic, "partition": part.partition, "offset": offset}))
+    print(end="", flush=True)
+    await anyio.sleep(0.1)
