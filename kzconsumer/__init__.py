@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from kzconsumer.model import TopicPartition
     from kzconsumer.streams.kafka_stream import KafkaStream
     from kzconsumer.streams.message import Message
+    from kzconsumer.topic_filter import Blacklist, Whitelist
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Blacklist": "topic_filter",
     "ConfigError": "errors",
     "ConsumerConnector": "connector",
     "CorruptRecord": "errors",
@@ -37,10 +39,12 @@ _HOME = {
     "Settings": "config",
     "SinkFailed": "errors",
     "TopicPartition": "model",
+    "Whitelist": "topic_filter",
     "connect": "connector",
 }
 
 __all__ = [
+    "Blacklist",
     "ConfigError",
     "ConsumerConnector",
     "CorruptRecord",
@@ -52,6 +56,7 @@ __all__ = [
     "Settings",
     "SinkFailed",
     "TopicPartition",
+    "Whitelist",
     "connect",
 ]
 

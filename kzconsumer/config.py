@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_byte_size, read_table, reader
+from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
 
 _INT32_MAX = 2**31 - 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
@@ -63,7 +64,19 @@ def read_fetch_size(value: object) -> int:
     return size
 
 
+def read_list(value: object) -> str:
+    """The expression of a white or black list, one that Java's members of the group read alike."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("is not a regular expression")
+    try:
+        Whitelist(value).portable()
+    except ValueError as error:
+        raise ValueError(f"cannot be used: {error}") from None
+    return value
+
+
 Name = Annotated[str, reader(read_name)]
+ListText = Annotated[str, reader(read_list)]
 TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size)]
 PluginName = Annotated[str, Meta(min_length=1)]
@@ -98,6 +111,17 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
 
     # topic -> number of streams; each stream is consumed one record or batch after the other
     topics: Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1)] = msgspec.field(default_factory=dict)
+    # instead of topics: all that match, or all that do not match, a regular expression; also those made later
+    whitelist: ListText | None = None
+    blacklist: ListText | None = None
+    # of a whitelist or blacklist, shared by all its topics
+    streams: AtLeastOne = 1
+
+    @property
+    def filter(self) -> TopicFilter | None:
+        if self.whitelist is not None:
+            return Whitelist(self.whitelist)
+        return Blacklist(self.blacklist) if self.blacklist is not None else None
 
 
 class OffsetsSettings(_Table, frozen=True, kw_only=True):
@@ -210,8 +234,12 @@ class Settings(_File, frozen=True, kw_only=True):
     def require_daemon(self) -> SinkSettings:
         """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
         faults = []
-        if not self.subscription.topics:
-            faults.append(f"{self.source}: [subscription] topics: missing")
+        wanted = self.subscription
+        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(wanted, name)]
+        if not given:
+            faults.append(f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)")
+        elif len(given) > 1:
+            faults.append(f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}")
         if self.sink is None:
             faults.append(f"{self.source}: [sink] plugin: missing")
         if faults or self.sink is None:

@@ -7,7 +7,7 @@ them in order is the shutdown order, for a stop and an expiry alike.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -33,6 +33,7 @@ from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.records import decode
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
@@ -40,6 +41,7 @@ from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 log = structlog.get_logger("kzconsumer")
 
@@ -55,7 +57,7 @@ class ConsumerConnector:
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
         )
         self._paths = GroupPaths(settings.group.id)
-        self._streams: dict[tuple[str, int], KafkaStream] = {}
+        self._streams: dict[tuple[str | None, int], KafkaStream] = {}
         self._claims: Claims | None = None
         self._joined = anyio.Event()
         self._leaving = anyio.Event()
@@ -78,18 +80,34 @@ class ConsumerConnector:
         ZooKeeper to come up, for as long as that takes. Topics that do not exist yet are picked up when they are made.
         Source: `ZookeeperConsumerConnector.createMessageStreams` (1.1.1).
         """
-        if self._streams:
-            raise RuntimeError("create_message_streams can be called once per connector (MessageStreamsExist)")
         if not topics or any(number < 1 for number in topics.values()):
             raise ValueError("each topic needs at least one stream")
-        for topic, number in topics.items():
-            for thread in range(number):
-                queue = ChunkQueue(self._settings.fetch.queue_bytes)
-                self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
-        self._tasks.start_soon(_load_kernels)
-        self._tasks.start_soon(self._run_sessions, dict(topics))
-        await self._joined.wait()
+        keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
+        await self._join_group(keys, Registration(STATIC, dict(topics), ours=True))
         return {topic: [self._streams[topic, n] for n in range(number)] for topic, number in topics.items()}
+
+    async def create_message_streams_by_filter(self, topics: TopicFilter, streams: int = 1) -> list[KafkaStream]:
+        """Join the group for every topic that a Whitelist or Blacklist allows, now or later; at most once.
+
+        The streams are shared by all topics. Raises ValueError for an expression that Java would read otherwise.
+        Source: `ZookeeperConsumerConnector.createMessageStreamsByFilter` (1.1.1).
+        """
+        topics.portable()
+        if streams < 1:
+            raise ValueError("there must be at least one stream")
+        keys = [(None, thread) for thread in range(streams)]
+        await self._join_group(keys, Registration(topics.pattern, {topics.regex: streams}, ours=True))
+        return list(self._streams.values())
+
+    async def _join_group(self, keys: Sequence[tuple[str | None, int]], registration: Registration) -> None:
+        if self._streams:
+            raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
+        for topic, thread in keys:
+            queue = ChunkQueue(self._settings.fetch.queue_bytes)
+            self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
+        self._tasks.start_soon(_load_kernels)
+        self._tasks.start_soon(self._run_sessions, registration)
+        await self._joined.wait()
 
     async def commit_offsets(self) -> None:
         """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
@@ -122,18 +140,18 @@ class ConsumerConnector:
         """Leave within `seconds`, whatever is not done by then."""
         self._sessions.deadline = anyio.current_time() + seconds
 
-    async def _run_sessions(self, subscription: dict[str, int]) -> None:
+    async def _run_sessions(self, registration: Registration) -> None:
         """One ZooKeeper session after the other, until `leave`."""
         try:
             with self._sessions:
                 while self._fetches and not self._leaving.is_set():
-                    await self._run_session(subscription)
+                    await self._run_session(registration)
         finally:
             self._left.set()  # first: whatever else goes wrong here, nobody waits for ever
             for stream in self._streams.values():
                 stream.close()
 
-    async def _run_session(self, subscription: dict[str, int]) -> None:
+    async def _run_session(self, registration: Registration) -> None:
         connect_string = ConnectString.parse(self._settings.zookeeper.connect)
         async with AsyncExitStack() as exits:
             with anyio.CancelScope() as self._connecting:
@@ -145,11 +163,11 @@ class ConsumerConnector:
             self.lease.set(session)
             exits.callback(self.lease.set, None)
             try:
-                await self._be_member(session, subscription)
+                await self._be_member(session, registration)
             except* SessionExpired as expired:
                 log.warning("the ZooKeeper session is over, joining anew", reason=str(expired.exceptions[0]))
 
-    async def _be_member(self, session: ZooKeeperSession, subscription: dict[str, int]) -> None:
+    async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
         """One membership, from registration to the last commit. Raises an exception group."""
         settings = self._settings
         trigger = RebalanceTrigger()
@@ -161,7 +179,7 @@ class ConsumerConnector:
         fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
         owners = OwnerRegistry(session, self._paths, settings.group.assignor)
         claims = Claims(owners, watches, self._paths, committer, fetchers, self._streams, settings.fetch.max_bytes)
-        membership = Membership(session, consumers, self._paths, self.consumer, subscription)
+        membership = Membership(session, consumers, self._paths, self.consumer, registration)
         rebalancer = Rebalancer(
             membership=membership,
             consumers=consumers,

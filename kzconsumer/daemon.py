@@ -24,6 +24,7 @@ from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.cluster import cluster_identity
 from kzconsumer.zookeeper.lease import Lease
 
@@ -99,8 +100,7 @@ class Daemon:
             await tasks.start(runner.run, self._source)
             async with connect(settings, lease=self._lease) as consumer:
                 self._consumer = consumer
-                streams = await consumer.create_message_streams(settings.subscription.topics)
-                queues = [stream.queue for threads in streams.values() for stream in threads]
+                queues = [stream.queue for stream in await self._join(consumer)]
                 self._fed = queues, self._lease, consumer.commit_offsets
                 self._joined.set()
                 tasks.start_soon(self._tell_progress, consumer)
@@ -109,6 +109,13 @@ class Daemon:
                 await runner.stop(self._deadline - now() - self._reserve())
                 consumer.hurry(self._deadline - now())
             tasks.cancel_scope.cancel()
+
+    async def _join(self, consumer: ConsumerConnector) -> list[KafkaStream]:
+        wanted = self._settings.subscription
+        if wanted.filter is not None:
+            return await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
+        streams = await consumer.create_message_streams(wanted.topics)
+        return [stream for threads in streams.values() for stream in threads]
 
     async def _source(self) -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
         await self._joined.wait()

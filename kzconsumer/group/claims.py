@@ -72,7 +72,7 @@ class Claims:
         paths: GroupPaths,
         committer: Committer,
         fetchers: FetcherManager,
-        streams: Mapping[tuple[str, int], KafkaStream],
+        streams: Mapping[tuple[str | None, int], KafkaStream],
         fetch_bytes: int,
     ) -> None:
         self._owners = owners
@@ -215,7 +215,8 @@ class Claims:
         tracker: OffsetTracker,
         position: int | None,
     ) -> Claim:
-        stream = self._streams[partition.topic, thread.thread]
+        # A white or black list has one set of streams for all its topics.
+        stream = self._streams.get((partition.topic, thread.thread)) or self._streams[None, thread.thread]
         tracker.when_closed(lambda: stream.drop(tracker))
         claim = Claim(partition, thread, fence, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
         self._claims[partition] = claim

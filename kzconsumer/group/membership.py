@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 
 import structlog
 
@@ -18,6 +17,7 @@ from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer.group")
 
@@ -38,20 +38,20 @@ class Membership:
         consumers: ConsumerRegistry,
         paths: GroupPaths,
         consumer: str,
-        subscription: Mapping[str, int],
+        registration: Registration,
     ) -> None:
         self._session = session
         self._consumers = consumers
         self.paths = paths
         self.consumer = consumer
-        self.subscription = subscription
+        self.registration = registration
 
     def __repr__(self) -> str:
-        return f"<Membership {self.consumer} {dict(self.subscription)}>"
+        return f"<Membership {self.consumer} {self.registration.subscription}>"
 
     async def register(self) -> None:
         """Raises NodeExists while another session holds the id."""
-        await self._consumers.register(self.consumer, dict(self.subscription))
+        await self._consumers.register(self.consumer, self.registration)
 
     async def join(self) -> None:
         """Register; an id that an earlier session still holds is waited for. Raises SessionExpired, ZooKeeperError."""
@@ -70,5 +70,10 @@ class Membership:
             except ConnectionLost:
                 continue  # the next attempt finds out whether this one was executed
             else:
-                log.info("registered", consumer=self.consumer, subscription=dict(self.subscription))
+                log.info(
+                    "registered",
+                    consumer=self.consumer,
+                    pattern=self.registration.pattern,
+                    subscription=self.registration.subscription,
+                )
                 return

@@ -21,8 +21,9 @@ from kzconsumer.group.membership import Membership
 from kzconsumer.group.ownership_plan import OwnershipPlan, compare, wanted_by
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import Blocked, Refused
 from kzconsumer.zookeeper.round_trips import outcomes
@@ -61,6 +62,7 @@ class Rebalancer:
         self._generation = 0
         self._blocked: dict[TopicPartition, str] = {}
         self._said: set[str] = set()
+        self._topics_watched: set[str] = set()
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
@@ -164,7 +166,14 @@ class Rebalancer:
         except ValueError as error:
             self._say_once("a member's pattern cannot be used", self._membership.paths.ids, error)
             return None
+        self._forget_topics(names)
         return GroupSnapshot(members, all_topics, await self._topics.topics(names))
+
+    def _forget_topics(self, names: list[str]) -> None:
+        """Nobody subscribes to the others any more: their changes are nothing to us."""
+        for name in self._topics_watched.difference(names):
+            self._watches.forget(paths.topic(name))
+        self._topics_watched = set(names)
 
     async def _await_blocked(self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError]) -> None:
         """Have the end of each blocking owner wake us; say once what is in the way."""
@@ -182,8 +191,15 @@ class Rebalancer:
                 log.warning("claim failed", partition=str(partition), reason=str(why))
 
     def _tell_idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        registration = self._membership.registration
+        if has_wildcard(registration):
+            (streams,) = registration.subscription.values()
+            idle = set(range(streams)).difference(thread.thread for thread in wanted.values())
+            for number in sorted(idle):
+                self._say_once("stream has no partition", f"stream {number}")
+            return
         busy = {(partition.topic, thread.thread) for partition, thread in wanted.items()}
-        for topic, streams in self._membership.subscription.items():
+        for topic, streams in registration.subscription.items():
             if topic not in snapshot.topics:
                 self._say_once("topic does not exist: waiting for it", f"/brokers/topics/{topic}")
                 continue

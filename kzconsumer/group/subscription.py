@@ -1,18 +1,14 @@
-"""Which topics a member's registration stands for.
+"""Which topics and threads a member's registration stands for.
 
-Pure. White and black lists are read here because other members of the group may use them: every member must expand
-everybody's subscription to the same threads.
+Pure. Every member expands everybody's subscription, and all must come to the same threads.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from kzconsumer.zookeeper.znodes import BLACK_LIST, STATIC, WHITE_LIST, Registration
-
-# `org.apache.kafka.common.internals.Topic`: wildcards leave them out, a static subscription may name them.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
+from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 
 def has_wildcard(registration: Registration) -> bool:
@@ -27,18 +23,5 @@ def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> d
     if registration.pattern == STATIC:
         return registration.subscription
     text, streams = next(iter(registration.subscription.items()))
-    try:
-        pattern = re.compile(normalised(text))
-    except re.error as error:
-        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
-    wanted = registration.pattern == WHITE_LIST
-    return {
-        topic: streams
-        for topic in all_topics
-        if topic not in INTERNAL_TOPICS and (pattern.fullmatch(topic) is not None) == wanted
-    }
-
-
-def normalised(text: str) -> str:
-    """A topic filter's text as `kafka.consumer.TopicFilter` (1.1.1) reads it."""
-    return text.strip().replace(",", "|").replace(" ", "").strip("\"'")
+    topics: TopicFilter = Whitelist(text) if registration.pattern == WHITE_LIST else Blacklist(text)
+    return {topic: streams for topic in all_topics if topics.allows(topic)}

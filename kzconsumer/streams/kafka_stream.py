@@ -29,7 +29,8 @@ class KafkaStream:
     A cancelled `anext()` ends that iterator, as it does any generator's; `aiter(stream)` goes on at the same place.
     """
 
-    def __init__(self, topic: str, thread: int, queue: ChunkQueue, lease: Lease) -> None:
+    def __init__(self, topic: str | None, thread: int, queue: ChunkQueue, lease: Lease) -> None:
+        """`topic` is None for a stream of a white or black list, which brings records of all its topics."""
         self.topic = topic
         self.thread = thread
         self.queue = queue
@@ -45,7 +46,7 @@ class KafkaStream:
         self._batch_until: int | None = None  # in hand: a batch, up to this offset
 
     def __repr__(self) -> str:
-        return f"<KafkaStream {self.topic}/{self.thread} at {self._marked} of {self._chunk} {self.queue}>"
+        return f"<KafkaStream {self.topic or '*'}/{self.thread} at {self._marked} of {self._chunk} {self.queue}>"
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._messages()

@@ -15,6 +15,7 @@ from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Registration
 
 
 class ConsumerRegistry:
@@ -25,14 +26,16 @@ class ConsumerRegistry:
         self._watches = watches
         self._paths = paths
 
-    async def register(self, consumer: str, subscription: dict[str, int]) -> None:
+    async def register(self, consumer: str, registration: Registration) -> None:
         """Create our registration with its content in one operation: no reader ever sees it half made.
 
         Raises NodeExists when another session holds the id (our own previous session's node is not ours).
         """
         path = self._paths.member(consumer)
         await self._session.ensure(self._paths.ids)
-        data = znodes.encode_registration(subscription, int(time.time() * 1000), __version__)
+        data = znodes.encode_registration(
+            registration.subscription, int(time.time() * 1000), __version__, registration.pattern
+        )
         try:
             await self._session.create(path, data, ephemeral=True)
         except NodeExists:

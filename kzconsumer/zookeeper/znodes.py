@@ -7,14 +7,14 @@ form exactly, but for fields the original ignores. A reader raises ValueError wi
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from kzconsumer.model import Broker
+from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
 
-WHITE_LIST = "white_list"
-BLACK_LIST = "black_list"
 STATIC = "static"
 
 # As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
@@ -29,13 +29,15 @@ class Registration(msgspec.Struct, frozen=True):
     ours: bool
 
 
-def encode_registration(subscription: dict[str, int], timestamp_ms: int, version: str) -> bytes:
+def encode_registration(
+    subscription: Mapping[str, int], timestamp_ms: int, version: str, pattern: str = STATIC
+) -> bytes:
     """The original's JSON with one field of ours: the original reads `pattern` and `subscription` only."""
     return msgspec.json.encode(
         {
             "version": 1,
             "subscription": subscription,
-            "pattern": STATIC,
+            "pattern": pattern,
             "timestamp": str(timestamp_ms),
             "kzconsumer": version,
         }

@@ -16,7 +16,7 @@ import pytest
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
-from kzconsumer.zookeeper.znodes import encode_registration
+from kzconsumer.zookeeper.znodes import decode_registration, encode_registration
 from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -246,3 +246,46 @@ async def test_a_commit_cancelled_midway_is_no_foreign_write(
             await consumer.commit_offsets()
             assert await stored_offsets(cluster.connect, unique, unique, 1) == [3]
     assert "offset changed by somebody" not in "".join(capfd.readouterr())
+
+
+async def test_a_white_list_takes_its_topics_also_those_made_later(cluster: Cluster, unique: str) -> None:
+    first, later, other = f"{unique}-a", f"{unique}-b", f"other-{unique}"
+    await create_topic(cluster.connect, first, 2)
+    await create_topic(cluster.connect, other, 2)
+    await send(cluster, first, 100, 2)
+    await send(cluster, other, 100, 2)
+    configured = settings(cluster.connect, unique)
+    seen: list[kzconsumer.Message] = []
+
+    async def read(stream: kzconsumer.KafkaStream) -> None:
+        async for message in stream:
+            seen.append(message)  # noqa: PERF401  (an endless stream: nothing would be seen before its end)
+
+    async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
+        for stream in await consumer.create_message_streams_by_filter(kzconsumer.Whitelist(f"{unique}.*"), 2):
+            tasks.start_soon(read, stream)
+        await until(lambda: len(seen) == 100)
+        await create_topic(cluster.connect, later, 4)
+        await send(cluster, later, 100, 4)
+        await until(lambda: len(seen) == 200)
+        async with session(cluster.connect) as zookeeper:
+            (member,) = await zookeeper.children(f"/consumers/{unique}/ids")
+            registration = decode_registration((await zookeeper.get(f"/consumers/{unique}/ids/{member}")).data)
+        assert (registration.pattern, registration.subscription) == ("white_list", {f"{unique}.*": 2})
+        # Two streams share both topics; another member with a static subscription shares one of them.
+        async with reader(configured, {later: 1}) as guest:
+            await until(lambda: len(guest.owned) == 1 and len(consumer.positions()) == 5)
+        await until(lambda: len(consumer.positions()) == 6)
+        tasks.cancel_scope.cancel()
+    assert {message.topic for message in seen} == {first, later}
+    assert len({(m.topic, m.partition, m.offset) for m in seen}) == len(seen)
+
+
+async def test_two_groups_each_get_everything(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 4)
+    await send(cluster, unique, 400, 4)
+    async with (
+        reader(settings(cluster.connect, f"{unique}-1"), {unique: 1}) as one,
+        reader(settings(cluster.connect, f"{unique}-2"), {unique: 1}) as two,
+    ):
+        await until(lambda: len(one.messages) == len(two.messages) == 400)

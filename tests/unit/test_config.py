@@ -74,7 +74,10 @@ def test_a_library_needs_neither_topics_nor_sink() -> None:
 def test_the_daemon_needs_both() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_dict(tables(), source="group.toml").require_daemon()
-    assert caught.value.faults == ("group.toml: [subscription] topics: missing", "group.toml: [sink] plugin: missing")
+    assert caught.value.faults == (
+        "group.toml: [subscription] topics: missing (or whitelist, or blacklist)",
+        "group.toml: [sink] plugin: missing",
+    )
 
 
 @pytest.mark.parametrize("connect", ["zk1", "zk1:2181", "10.0.0.1:1, [::1]:2181,zk_3", "zk1/a/b", "zk1:2181/"])

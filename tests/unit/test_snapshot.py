@@ -6,7 +6,8 @@ import pytest
 
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.zookeeper.znodes import STATIC, WHITE_LIST, Registration, Topic
+from kzconsumer.topic_filter import WHITE_LIST
+from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 
 STATIC_MEMBER = Registration(STATIC, {"orders": 2, "later": 1}, ours=True)
 WILDCARD = Registration(WHITE_LIST, {"or.*": 1}, ours=False)

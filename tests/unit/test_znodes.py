@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from kzconsumer.model import Broker
+from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
 from kzconsumer.zookeeper.znodes import (
-    BLACK_LIST,
     STATIC,
-    WHITE_LIST,
     ClaimRecord,
     Registration,
     decode_broker,

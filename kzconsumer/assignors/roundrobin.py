@@ -1,0 +1,47 @@
+"""The two round-robin assignors: every topic's partitions, shuffled by a hash, dealt out to one ring of all threads.
+
+Pure. `kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier
+ones refused to run unless all threads subscribed to all topics, and then there is nobody to skip). The hashed text
+changed in 1.0: members from the two eras compute different assignments and cannot share a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kzconsumer.assignors.interface import AssignmentContext
+from kzconsumer.assignors.java_hash import java_hash
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+
+
+def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
+    """As members of 1.0.0 and later compute it: by the hash of `topic-partition`."""
+    return _deal(context, str)
+
+
+def assign_legacy(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
+    """As members up to 0.11.x compute it: by the hash of `[topic,partition]`."""
+    return _deal(context, lambda partition: f"[{partition.topic},{partition.partition}]")
+
+
+def _deal(
+    context: AssignmentContext, text: Callable[[TopicPartition], str]
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """Each partition, by ascending hash, to the next subscribed thread of the ring.
+
+    Partitions whose hashes are equal (of the topics `Aa` and `BB`, for example) go by topic name and number here. The
+    original leaves them in the order of a Scala hash map, which nothing specifies: the only place where an original
+    member may compute something else.
+    """
+    ring = sorted({thread for threads in context.threads.values() for thread in threads})
+    subscribed = {topic: frozenset(threads) for topic, threads in context.threads.items()}
+    partitions = sorted(TopicPartition(topic, n) for topic in subscribed for n in context.partitions.get(topic, ()))
+    partitions.sort(key=lambda partition: java_hash(text(partition)))
+    owners = {}
+    place = 0
+    for partition in partitions:
+        while ring[place] not in subscribed[partition.topic]:
+            place = (place + 1) % len(ring)
+        owners[partition] = ring[place]
+        place = (place + 1) % len(ring)
+    return owners

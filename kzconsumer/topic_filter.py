@@ -1,0 +1,83 @@
+r"""White and black lists of topics, as the original consumer reads them.
+
+Pure. Applications subscribe with one, the settings check one, and every member expands everybody's. All members of a
+group must expand a list to the same topics, or partitions stay without owner: so the expression must mean the same in
+Java, whose members may share the group, and here.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+WHITE_LIST = "white_list"
+BLACK_LIST = "black_list"
+
+# `org.apache.kafka.common.internals.Topic`: lists leave them out, a static subscription may name them.
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+# What Java and Python read differently, or only one of them knows.
+_NOT_PORTABLE = {
+    "&&": "an intersection of character classes",
+    r"\p": r"\p{...}",
+    r"\P": r"\P{...}",
+    r"\Q": r"\Q...\E",
+    r"\R": r"\R",
+    r"\h": r"\h",
+    r"\G": r"\G",
+    r"\z": r"\z",
+    r"\Z": r"\Z",
+    "(?P": "a group named as in Python",
+    "(?<": "a look-behind or a group named as in Java",
+    "(?(": "a conditional group",
+}
+
+
+class TopicFilter:
+    """Which topics a list stands for; use Whitelist or Blacklist.
+
+    The text is normalised first: outer white space and quotes go, commas become `|`, spaces vanish. A topic must match
+    the whole expression. Internal topics are never matched. Source: `kafka.consumer.TopicFilter` (1.1.1).
+    Raises ValueError for a text that is no regular expression.
+    """
+
+    pattern: str
+
+    def __init__(self, text: str) -> None:
+        self.regex = normalised(text)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of what may mean something else one day
+                self._compiled = re.compile(self.regex)
+        except re.error as error:
+            raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.regex!r})"
+
+    def allows(self, topic: str) -> bool:
+        matches = self._compiled.fullmatch(topic) is not None
+        return topic not in INTERNAL_TOPICS and matches == (self.pattern == WHITE_LIST)
+
+    def portable(self) -> None:
+        """Raises ValueError for an expression that Java would read otherwise; we must not write such a one."""
+        for sign, meaning in _NOT_PORTABLE.items():
+            if sign in self.regex:
+                raise ValueError(f"{self.regex!r} has {meaning}, which Java and Python read differently")
+
+
+class Whitelist(TopicFilter):
+    """Topics that match."""
+
+    pattern = WHITE_LIST
+
+
+class Blacklist(TopicFilter):
+    """Topics that do not match."""
+
+    pattern = BLACK_LIST
+
+
+def normalised(text: str) -> str:
+    """A list's text as the original reads it."""
+    return text.strip().replace(",", "|").replace(" ", "").strip("\"'")
