@@ -60,7 +60,7 @@ def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
     done = kzconsumer(verb, str(file))
     assert done.returncode == 78
     assert done.stderr.splitlines() == [
-        f"kzconsumer: {file}: [subscription] topics: missing",
+        f"kzconsumer: {file}: [subscription] topics: missing (or whitelist, or blacklist)",
         f"kzconsumer: {file}: [sink] plugin: missing",
     ]
 

@@ -6,16 +6,20 @@ must not look like a broken network to them. Followers reach a leader through ca
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from anyio.from_thread import BlockingPortal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from kzconsumer.sandbox.configuration import as_text
 from kzconsumer.sandbox.ports import HOST, free_port
 from kzconsumer.sandbox.readiness import _four_letters
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.cable import Cable
+from tests.support.processes import wait_until
 
 SYNC_LIMIT = 10
 """Ticks of 0.5 s: so long a follower that hears nothing from its leader goes on serving, and a leader without quorum."""
@@ -106,9 +110,7 @@ def ensemble(folder: Path, java: Path, jars: Path) -> Iterator[Ensemble]:
     with start_blocking_portal() as portal, ExitStack() as exits:
         cables = []
         for here, there in itertools.permutations(servers, 2):
-            cable = exits.enter_context(
-                portal.wrap_async_context_manager(Cable(there.host, there.quorum_port))
-            )
+            cable = exits.enter_context(portal.wrap_async_context_manager(Cable(there.host, there.quorum_port)))
             here.reached[there] = cable.port
             cables.append(({here, there}, cable))
         running = Ensemble(servers, cables, portal)

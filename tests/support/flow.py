@@ -1,0 +1,94 @@
+"""A steady flow of records whose values say where they are, and what members made of it.
+
+Owns the producer of one topic: nobody else may write there, so that a record's offset is known before it is sent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Producer
+
+from kzconsumer.sandbox.cluster import Cluster
+from tests.support.original import Record
+from tests.support.producing import compatibility
+
+RATE = 400.0
+"""Records a second: enough that every hand-over happens under way, too few to keep two cores busy."""
+
+
+class Flow:
+    """`partitions` may grow while it runs."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.sent: Counter[int] = Counter()
+        self.faults: list[str] = []
+        self._producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5, "max.in.flight": 1}
+            | compatibility(cluster.version)
+        )
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"flow to {topic}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """No more records; returns when all are acknowledged."""
+        self._ending.set()
+        self._thread.join(60)
+        assert self._producer.flush(30) == 0
+        assert not self.faults, self.faults[0]
+
+    def all_sent(self) -> set[Record]:
+        return {Record(self.topic, partition, offset) for partition, n in self.sent.items() for offset in range(n)}
+
+    def _run(self) -> None:
+        began, number = time.monotonic(), 0
+        while not self._ending.is_set():
+            while number < (time.monotonic() - began) * RATE:
+                partition = number % self.partitions
+                record = Record(self.topic, partition, self.sent[partition])
+                self._producer.produce(self.topic, record.value(), None, partition, on_delivery=self._acknowledged)
+                self.sent[partition] += 1
+                number += 1
+            self._producer.poll(0.005)
+
+    def _acknowledged(self, error: object, message: object) -> None:
+        if error is not None:
+            self.faults.append(str(error))
+
+
+@contextmanager
+def flow(cluster: Cluster, topic: str, partitions: int) -> Iterator[Flow]:
+    """A flow that runs until the block ends or its `end` is called."""
+    running = Flow(cluster, topic, partitions)
+    running.start()
+    try:
+        yield running
+    finally:
+        running._ending.set()
+
+
+class Deliveries:
+    """What each member delivered; a member is named by the function that tells its records so far."""
+
+    def __init__(self, **members: Callable[[], Iterable[Record]]) -> None:
+        self.members = members
+
+    def all(self) -> set[Record]:
+        return {record for told in self.members.values() for record in told()}
+
+    def doubled(self) -> dict[Record, list[str]]:
+        """Records delivered more than once -> by whom."""
+        by: dict[Record, list[str]] = defaultdict(list)
+        for name, told in self.members.items():
+            for record in told():
+                by[record].append(name)
+        return {record: names for record, names in by.items() if len(names) > 1}

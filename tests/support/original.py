@@ -1,0 +1,213 @@
+"""Kafka's own ZooKeeper consumer as a member of a group: the tools of its last releases, each a process.
+
+Owns the processes; they are killed when the block ends. What a member delivered is what it printed, and where it began
+to read is what it logged. The tools decide what a member can be: the console consumer registers a white list with one
+stream, the performance tool and the replay tool register statically with any number of streams.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+
+from kzconsumer.sandbox import die_with_parent
+from kzconsumer.sandbox.cluster import Cluster
+from tests.support.servers import Servers
+
+NEWEST_ORIGINAL = "1.1.1"
+ORIGINALS = ("0.10.2.2", NEWEST_ORIGINAL)
+"""The last with the text forms of the older releases, and the last of all."""
+
+PROPERTIES: Mapping[str, object] = {
+    "zookeeper.session.timeout.ms": 6000,
+    "auto.commit.interval.ms": 500,
+    "consumer.timeout.ms": -1,
+}
+REPLAY_GROUP = "replay-log-producer"
+"""The replay tool has one group of its own, and deletes it first."""
+
+_SELECTED = re.compile(r"([\w.-]+):(\d+): fetched offset = (-?\d+): consumed offset = ")
+_LOGGING = """\
+log4j.rootLogger=WARN, err
+log4j.logger.kafka.consumer=INFO
+log4j.appender.err=org.apache.log4j.ConsoleAppender
+log4j.appender.err.target=System.err
+log4j.appender.err.layout=org.apache.log4j.PatternLayout
+log4j.appender.err.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1} %m%n
+"""
+
+
+class Record(NamedTuple):
+    """Which record of which partition; its value says so, for members that print nothing else."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def value(self) -> bytes:
+        return f"{self.topic}/{self.partition}/{self.offset}".encode()
+
+    @classmethod
+    def parse(cls, value: str) -> Record:
+        topic, partition, offset = value.split("/")
+        return cls(topic, int(partition), int(offset))
+
+
+class Original:
+    """One member."""
+
+    def __init__(self, command: list[str], folder: Path, group: str, consumer: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.consumer = f"{group}_{consumer}"
+        self.out, self.err = folder / "out", folder / "err"
+        launcher = [sys.executable, "-I", "-S", str(Path(die_with_parent.__file__)), str(os.getpid())]
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self.process = subprocess.Popen([*launcher, *command], stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+    def __repr__(self) -> str:
+        return f"<Original {self.consumer} process {self.process.pid}>"
+
+    def thread(self, number: int = 0) -> str:
+        return f"{self.consumer}-{number}"
+
+    def delivered(self) -> list[Record]:
+        """What the console consumer has printed, in its order."""
+        lines = self.out.read_bytes().split(b"\n")[:-1]
+        return [Record.parse(line.decode()) for line in lines if line]
+
+    def starts(self) -> dict[tuple[str, int], list[int]]:
+        """Topic and partition -> the offset each of its ownerships began at, by its own log; -1 is "none stored"."""
+        found: dict[tuple[str, int], list[int]] = {}
+        for line in self.err.read_text(errors="replace").splitlines():
+            if "selected partitions" in line:
+                for topic, partition, offset in _SELECTED.findall(line):
+                    found.setdefault((topic, int(partition)), []).append(int(offset))
+        return found
+
+    def logged(self, text: str) -> int:
+        """How many lines of the log have the text."""
+        return sum(text in line for line in self.err.read_text(errors="replace").splitlines())
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self, limit: float = 20.0) -> int:
+        """The exit status; TimeoutError after `limit` seconds."""
+        with anyio.fail_after(limit):
+            while (status := self.process.poll()) is None:
+                await anyio.sleep(0.02)
+        return status
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def console_consumer(
+    servers: Servers,
+    cluster: Cluster,
+    group: str,
+    white_list: str,
+    folder: Path,
+    *,
+    consumer: str = "original",
+    version: str = NEWEST_ORIGINAL,
+    from_beginning: bool = False,
+    **properties: object,
+) -> Iterator[Original]:
+    """`kafka.tools.ConsoleConsumer`: a white list, one stream, prints every record.
+
+    It refuses `from_beginning` where the group has offsets. `properties` are the consumer's, with `_` for `.`.
+    """
+    config = _properties(folder, {"group.id": group, "consumer.id": consumer}, properties)
+    args = ["--zookeeper", cluster.connect, "--whitelist", white_list, "--consumer.config", str(config)]
+    if from_beginning:
+        args.append("--from-beginning")
+    command = _command(servers, version, "kafka.tools.ConsoleConsumer", args, folder)
+    yield from _running(Original(command, folder, group, consumer))
+
+
+@contextmanager
+def static_consumer(
+    servers: Servers,
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    streams: int,
+    folder: Path,
+    *,
+    consumer: str = "original",
+    version: str = NEWEST_ORIGINAL,
+    **properties: object,
+) -> Iterator[Original]:
+    """`kafka.tools.ConsumerPerformance`: a static subscription; each stream stops reading after 1 s without a record.
+
+    It prints nothing of what it reads, and the process ends with its last stream.
+    """
+    config = _properties(folder, {"consumer.id": consumer}, properties)
+    args = ["--zookeeper", cluster.connect, "--group", group, "--topic", topic, "--threads", str(streams)]
+    args += ["--messages", "1000000000", "--consumer.config", str(config), "--hide-header"]
+    command = _command(servers, version, "kafka.tools.ConsumerPerformance", args, folder)
+    yield from _running(Original(command, folder, group, consumer))
+
+
+@contextmanager
+def replaying_consumer(
+    servers: Servers, cluster: Cluster, topic: str, copy: str, streams: int, folder: Path
+) -> Iterator[Original]:
+    """`kafka.tools.ReplayLogProducer` (1.1.1): a static subscription in REPLAY_GROUP, records copied to a topic.
+
+    Its id is its own choice; a stream stops reading after 10 s without a record.
+    """
+    args = ["--zookeeper", cluster.connect, "--broker-list", cluster.bootstrap, "--inputtopic", topic]
+    args += ["--outputtopic", copy, "--threads", str(streams), "--property", "linger.ms=0"]
+    command = _command(servers, NEWEST_ORIGINAL, "kafka.tools.ReplayLogProducer", args, folder)
+    yield from _running(Original(command, folder, REPLAY_GROUP, "generated"))
+
+
+def verify_command(servers: Servers, cluster: Cluster, group: str) -> list[str]:
+    """`kafka.tools.VerifyConsumerRebalance`, which says whether every partition has a registered owner."""
+    args = ["--zookeeper.connect", cluster.connect, "--group", group]
+    return servers.java_command(NEWEST_ORIGINAL, "kafka.tools.VerifyConsumerRebalance", *args)
+
+
+def _running(member: Original) -> Iterator[Original]:
+    try:
+        yield member
+    finally:
+        member.kill()
+
+
+def _properties(folder: Path, needed: Mapping[str, object], more: Mapping[str, object]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "consumer.properties"
+    values = {**PROPERTIES, **needed, **{key.replace("_", "."): value for key, value in more.items()}}
+    path.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    return path
+
+
+def _command(servers: Servers, version: str, tool: str, args: list[str], folder: Path) -> list[str]:
+    """The command, with a log that says which partitions the member selected; the last of equal flags counts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    logging = folder / "log4j.properties"
+    logging.write_text(_LOGGING)
+    command = servers.java_command(version, tool, *args)
+    flags = [
+        f"-Dlog4j.configuration=file:{logging}",
+        "-Dorg.slf4j.simpleLogger.log.kafka.consumer=info",
+        "-Dorg.slf4j.simpleLogger.showDateTime=true",
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss,SSS",
+    ]
+    at = command.index("-cp")
+    return [*command[:at], *flags, *command[at:]]
