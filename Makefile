@@ -23,7 +23,7 @@ test: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy kzconsumer plugins/spark/kzconsumer_spark tests
+	$(BIN)/mypy kzconsumer plugins/spark/kzconsumer_spark plugins/sticky/kzconsumer_sticky tests
 	$(BIN)/lint-imports
 
 bench: $(READY)
@@ -34,9 +34,9 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
 		--extra sandbox --group dev pyproject.toml --output-file requirements.lock
 
-$(READY): requirements.lock pyproject.toml plugins/spark/pyproject.toml
+$(READY): requirements.lock pyproject.toml plugins/spark/pyproject.toml plugins/sticky/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . --editable plugins/spark
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . --editable plugins/spark --editable plugins/sticky
 	touch $@

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kzconsumer.config import Settings
     from kzconsumer.connector import ConsumerConnector, connect
     from kzconsumer.errors import ConfigError, CorruptRecord, KzConsumerError, OffsetLost, PluginError, SinkFailed
+    from kzconsumer.group.rebalance_listener import RebalanceListener
     from kzconsumer.model import TopicPartition
     from kzconsumer.streams.kafka_stream import KafkaStream
     from kzconsumer.streams.message import Message
@@ -37,6 +38,7 @@ _HOME = {
     "OffsetLost": "errors",
     "PluginError": "errors",
     "Settings": "config",
+    "RebalanceListener": "group.rebalance_listener",
     "SinkFailed": "errors",
     "TopicPartition": "model",
     "Whitelist": "topic_filter",
@@ -53,6 +55,7 @@ __all__ = [
     "Message",
     "OffsetLost",
     "PluginError",
+    "RebalanceListener",
     "Settings",
     "SinkFailed",
     "TopicPartition",

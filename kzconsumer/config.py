@@ -102,6 +102,8 @@ class GroupSettings(_Table, frozen=True, kw_only=True):
     id: Name
     # a plugin of `kzconsumer.assignors`; all members of a group must run the same
     assignor: PluginName = "range"
+    # a member whose registration nobody can read: wait until it leaves (all members must compute the same), or ignore
+    unreadable_members: Literal["wait", "ignore"] = "wait"
     # for tests only: replaces the generated part of the member's id, which must never be used by two members
     consumer_id: Name | None = None
 

@@ -23,6 +23,7 @@ from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group.claims import Claims, Position
 from kzconsumer.group.membership import Membership, new_consumer_id
+from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.log import to_standard_error
@@ -49,7 +50,9 @@ log = structlog.get_logger("kzconsumer")
 class ConsumerConnector:
     """One member; use `connect`. Methods are called from the event loop that connected."""
 
-    def __init__(self, settings: Settings, brokers: Brokers, tasks: TaskGroup, lease: Lease) -> None:
+    def __init__(
+        self, settings: Settings, brokers: Brokers, tasks: TaskGroup, lease: Lease, listener: ListenerCalls
+    ) -> None:
         self._settings = settings
         self._brokers = brokers
         self._tasks = tasks
@@ -68,6 +71,7 @@ class ConsumerConnector:
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._sessions = anyio.CancelScope(shield=True)
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
+        self._listener = listener
         self.lease = lease
 
     def __repr__(self) -> str:
@@ -178,7 +182,9 @@ class ConsumerConnector:
         reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
         fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
         owners = OwnerRegistry(session, self._paths, settings.group.assignor)
-        claims = Claims(owners, watches, self._paths, committer, fetchers, self._streams, settings.fetch.max_bytes)
+        claims = Claims(
+            owners, watches, self._paths, committer, fetchers, self._streams, settings.fetch.max_bytes, self._listener
+        )
         membership = Membership(session, consumers, self._paths, self.consumer, registration)
         rebalancer = Rebalancer(
             membership=membership,
@@ -189,6 +195,8 @@ class ConsumerConnector:
             trigger=trigger,
             assignor_name=settings.group.assignor,
             assignor=self._assignor,
+            listener=self._listener,
+            unreadable=settings.group.unreadable_members,
         )
         self._claims = claims
         try:
@@ -203,6 +211,7 @@ class ConsumerConnector:
                 stream.close()
             await self._commit_at_last(session, claims)
         except* SessionExpired:
+            await claims.lose_all()
             raise
         except* Exception:
             await self._commit_at_last(session, claims)
@@ -237,7 +246,7 @@ class ConsumerConnector:
         reason: object = "ZooKeeper does not answer"
         try:
             with anyio.fail_after(patience):
-                await claims.commit()
+                await claims.leave()
                 return
         except TimeoutError:
             pass
@@ -259,10 +268,13 @@ async def _raise_on_expiry(session: ZooKeeperSession) -> None:
 
 
 @asynccontextmanager
-async def connect(settings: Settings, *, lease: Lease | None = None) -> AsyncIterator[ConsumerConnector]:
+async def connect(
+    settings: Settings, *, listener: RebalanceListener | None = None, lease: Lease | None = None
+) -> AsyncIterator[ConsumerConnector]:
     """A connector; leaving the block commits what is processed and leaves the group.
 
-    `lease` is for callers that must know it before there is a connector.
+    `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
+    is a connector.
 
     Raises, out of the block, what ends a member for good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
@@ -272,7 +284,7 @@ async def connect(settings: Settings, *, lease: Lease | None = None) -> AsyncIte
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout) as brokers,
             anyio.create_task_group() as tasks,
         ):
-            connector = ConsumerConnector(settings, brokers, tasks, lease or Lease())
+            connector = ConsumerConnector(settings, brokers, tasks, lease or Lease(), ListenerCalls(listener))
             try:
                 yield connector
             finally:

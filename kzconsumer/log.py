@@ -19,7 +19,8 @@ _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 def to_standard_error() -> None:
     """Keep an application that has not set up structlog from finding our lines on its standard output."""
     if not structlog.is_configured():
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+        # The stream of the moment, at each line: an application may replace sys.stderr.
+        structlog.configure(logger_factory=lambda *name: structlog.PrintLogger(sys.stderr))
 
 
 def configure(level: str, format: str) -> None:

@@ -24,14 +24,12 @@ def assign_legacy(context: AssignmentContext) -> dict[TopicPartition, ConsumerTh
     return _deal(context, lambda partition: f"[{partition.topic},{partition.partition}]")
 
 
-def _deal(
-    context: AssignmentContext, text: Callable[[TopicPartition], str]
-) -> dict[TopicPartition, ConsumerThreadId]:
+def _deal(context: AssignmentContext, text: Callable[[TopicPartition], str]) -> dict[TopicPartition, ConsumerThreadId]:
     """Each partition, by ascending hash, to the next subscribed thread of the ring.
 
     Partitions whose hashes are equal (of the topics `Aa` and `BB`, for example) go by topic name and number here. The
-    original leaves them in the order of a Scala hash map, which nothing specifies: the only place where an original
-    member may compute something else.
+    original leaves them in the order of a Scala hash map, which nothing specifies (with 1.1.1 it was `AaAa`, `BBBB`,
+    `AaBB`, `BBAa`): the only place where an original member may compute something else.
     """
     ring = sorted({thread for threads in context.threads.values() for thread in threads})
     subscribed = {topic: frozenset(threads) for topic, threads in context.threads.items()}

@@ -21,6 +21,7 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 _VERBS = {
     "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
+    "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback"),
     "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),

@@ -9,7 +9,7 @@ same partition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import anyio
@@ -19,6 +19,7 @@ import structlog
 from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -74,6 +75,7 @@ class Claims:
         fetchers: FetcherManager,
         streams: Mapping[tuple[str | None, int], KafkaStream],
         fetch_bytes: int,
+        listener: ListenerCalls,
     ) -> None:
         self._owners = owners
         self._watches = watches
@@ -82,6 +84,7 @@ class Claims:
         self._fetchers = fetchers
         self._streams = streams
         self._fetch_bytes = fetch_bytes
+        self._listener = listener
         self._claims: dict[TopicPartition, Claim] = {}
         self._doubtful: set[TopicPartition] = set()  # an owner node may have been made without a claim
 
@@ -122,6 +125,7 @@ class Claims:
     async def sweep(self) -> None:
         """Finish what an attempt that broke off, or the loss of a claim, has left: closed claims, nodes without one."""
         closed = [claim for claim in self._claims.values() if not claim.tracker.open]
+        await self._listener.lost([claim.topic_partition for claim in closed])
         await self._committer.close([claim.tracker for claim in closed])
         left = {claim.topic_partition for claim in closed} | self._doubtful
         for partition in left:
@@ -162,7 +166,9 @@ class Claims:
             )
             self._committer.open(tracker, result.fence, result.stored, result.stored_version)
             begun.append(self._begin(partition, thread, result.fence, tracker, result.stored))
-        await self._guard_and_fetch(begun)
+        await self._guard(begun)
+        await self._listener.assigned([claim.topic_partition for claim in begun])
+        self._fetchers.start(claim.fetch for claim in begun)
         return failed
 
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
@@ -181,11 +187,12 @@ class Claims:
             self._committer.open(tracker, fence, committed.offset, committed.version)
             resume = None if committed.offset is None else old.processed
             begun.append(self._begin(claim.topic_partition, thread, fence, tracker, resume))
-        await self._guard_and_fetch(begun)
+        self._fetchers.start(claim.fetch for claim in begun)
+        await self._guard(begun)
 
     async def release(self, partitions: Collection[TopicPartition]) -> None:
         """Give partitions up for another member."""
-        leaving = list(await self._settle(partitions))
+        leaving = list(await self._settle(partitions, self._listener.revoked))
         for claim in leaving:
             self._watches.unguard(claim.fence.owner_path)
         results = await outcomes([self._owners.release(claim.fence) for claim in leaving])
@@ -195,6 +202,17 @@ class Claims:
         for result in results:
             if isinstance(result, KzConsumerError):
                 raise result
+
+    async def leave(self) -> None:
+        """The member leaves, its streams have ended: tell, and commit for the last time. The session's end releases."""
+        await self._listener.revoked(list(self.held))
+        await self.commit()
+
+    async def lose_all(self) -> None:
+        """The session is gone, and every claim with it."""
+        lost = list(self.held)
+        self.close_all()
+        await self._listener.lost(lost)
 
     async def commit(self) -> None:
         """Store what is processed. A claim that turns out to be lost is closed at once."""
@@ -222,23 +240,26 @@ class Claims:
         self._claims[partition] = claim
         return claim
 
-    async def _guard_and_fetch(self, begun: list[Claim]) -> None:
-        """Fetch at once; and whoever touches an owner node of ours, from now on or since the claim, ends that claim."""
-        self._fetchers.start(claim.fetch for claim in begun)
-        stats = await together([repeated(partial(self._guard, claim)) for claim in begun])
+    async def _guard(self, begun: list[Claim]) -> None:
+        """Whoever touches an owner node of ours, from now on or since the claim, ends that claim."""
+        stats = await together([repeated(partial(self._watch_owner, claim)) for claim in begun])
         for claim, stat in zip(begun, stats, strict=True):
             if not self._owners.is_ours(stat, claim.fence):
                 self._touched(claim)
 
-    async def _guard(self, claim: Claim) -> Stat | None:
+    async def _watch_owner(self, claim: Claim) -> Stat | None:
         return await self._watches.guard(claim.fence.owner_path, partial(self._touched, claim))
 
     def _touched(self, claim: Claim) -> None:
         if claim.tracker.open:
             self._committer.lose(claim.tracker, "somebody else changed or deleted its owner node")
 
-    async def _settle(self, partitions: Collection[TopicPartition]) -> dict[Claim, Committed]:
-        """Hand out nothing more, wait for the work in hand, commit. Returns the claims that are still ours."""
+    async def _settle(
+        self,
+        partitions: Collection[TopicPartition],
+        tell: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
+    ) -> dict[Claim, Committed]:
+        """Hand out nothing more, wait for the work in hand, tell, commit. Returns the claims that are still ours."""
         leaving = [claim for p in partitions if (claim := self._claims.get(p)) is not None and claim.tracker.open]
         settled = anyio.Event()
         busy = set(leaving)
@@ -260,6 +281,8 @@ class Claims:
                     first=claim.tracker.processed,
                     until=claim.tracker.consumed,
                 )
+        if tell is not None:
+            await tell([claim.topic_partition for claim in leaving])
         committed = await self._committer.close([claim.tracker for claim in leaving])
         return {claim: committed[claim.tracker] for claim in leaving if claim.tracker in committed}
 

@@ -1,6 +1,6 @@
 """The one loop that changes what this member owns.
 
-Owns the generation number and what is blocked. It waits for the trigger, reads the group, computes, and carries out:
+Owns what is blocked. It waits for the trigger, reads the group, computes, and carries out:
 release, move, claim. A wait for another member never holds up a release, and ends on events and a timer; each end reads
 everything anew. Nobody else opens or releases claims.
 """
@@ -16,9 +16,11 @@ import structlog
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NodeExists, ZooKeeperError
+from kzconsumer.group.blocking import blocked_by
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.ownership_plan import OwnershipPlan, compare, wanted_by
+from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
 from kzconsumer.group.subscription import has_wildcard
@@ -35,6 +37,9 @@ log = structlog.get_logger("kzconsumer.group")
 FIRST_RETRY = 0.5
 LONGEST_RETRY = 5.0
 
+# What to do about a member whose registration cannot be read: `wait` until it leaves, or compute without it.
+IGNORE = "ignore"
+
 
 class Rebalancer:
     """Runs as one task of a membership."""
@@ -50,6 +55,8 @@ class Rebalancer:
         trigger: RebalanceTrigger,
         assignor_name: str,
         assignor: Assignor,
+        listener: ListenerCalls,
+        unreadable: str,
     ) -> None:
         self._membership = membership
         self._consumers = consumers
@@ -59,14 +66,15 @@ class Rebalancer:
         self._trigger = trigger
         self._assignor_name = assignor_name
         self._assignor = assignor
-        self._generation = 0
-        self._blocked: dict[TopicPartition, str] = {}
+        self._listener = listener
+        self._unreadable = unreadable
+        self._blocked: dict[TopicPartition, Blocked] = {}
         self._said: set[str] = set()
         self._topics_watched: set[str] = set()
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<Rebalancer generation {self._generation} {self._claims} {len(self._blocked)} blocked>"
+        return f"<Rebalancer generation {self._listener.generation} {self._claims} {len(self._blocked)} blocked>"
 
     async def run(self) -> None:
         """Until cancelled. Raises SessionExpired, PluginError."""
@@ -89,8 +97,8 @@ class Rebalancer:
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
         began = now()
-        for path in self._blocked.values():
-            self._watches.forget(path)
+        for blocked in self._blocked.values():
+            self._watches.forget(blocked.path)
         if not await self._topics.broker_ids():
             self._say_once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
@@ -105,13 +113,14 @@ class Rebalancer:
             await self._claims.release(recreated)
         plan = compare(wanted, self._claims.held)
         self._tell_idle_streams(snapshot, wanted)
+        if not plan.changes_nothing:
+            self._listener.generation += 1
         failed = await self._carry_out(plan, snapshot)
         claimed = len(plan.claim) - len(failed)
         if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
-            self._generation += 1
             log.info(
                 "rebalanced",
-                generation=self._generation,
+                generation=self._listener.generation,
                 reasons=reasons,
                 members=len(snapshot.members),
                 kept=len(plan.keep),
@@ -121,7 +130,7 @@ class Rebalancer:
                 blocked=len(failed),
                 seconds=round(now() - began, 3),
             )
-        await self._await_blocked(failed)
+        await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
         return not failed
 
@@ -158,6 +167,9 @@ class Rebalancer:
             try:
                 members[consumer] = znodes.decode_registration(node.data)
             except ValueError as error:
+                if self._unreadable == IGNORE:
+                    self._say_once("a member's registration is unreadable and ignored", path, error)
+                    continue
                 self._say_once("a member's registration is unreadable: the group waits until it leaves", path, error)
                 return None
         all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
@@ -175,20 +187,25 @@ class Rebalancer:
             self._watches.forget(paths.topic(name))
         self._topics_watched = set(names)
 
-    async def _await_blocked(self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError]) -> None:
-        """Have the end of each blocking owner wake us; say once what is in the way."""
+    async def _await_blocked(
+        self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError], snapshot: GroupSnapshot
+    ) -> None:
+        """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
         before, self._blocked = self._blocked, {}
         for partition, why in failed.items():
             if isinstance(why, Blocked):
-                self._blocked[partition] = why.path
-                if before.get(partition) != why.path:
-                    log.info("waiting for an owner", path=why.path, owner=why.owner, persistent=not why.ephemeral_owner)
+                self._blocked[partition] = why
+                if before.get(partition) != why:
+                    reason = blocked_by(why, snapshot.members).value
+                    log.warning("degraded", partition=str(partition), path=why.path, owner=why.owner, blocked_by=reason)
                 if await self._watches.exists(why.path, f"owner of {partition}") is None:
                     self._trigger.fire(f"owner of {partition}")
             elif isinstance(why, Refused):
                 self._say_once("partition is not consumed", why.path, why.reason)
             else:
                 log.warning("claim failed", partition=str(partition), reason=str(why))
+        if before and not self._blocked:
+            log.info("no longer degraded")
 
     def _tell_idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         registration = self._membership.registration

@@ -133,12 +133,13 @@ class SessionLife:
                     log.warning("connection lost", host=link.where, session=self.name, reason=link.lost.result())
                     self._tell(SessionState.SUSPENDED)
         except SessionExpired as error:
+            self.end(SessionState.CLOSED if self._closing else SessionState.EXPIRED, str(error))
             if not self._closing:
                 log.warning("session expired", session=self.name)
-            self.end(SessionState.CLOSED if self._closing else SessionState.EXPIRED, str(error))
         except Exception as error:
-            log.exception("session failed", session=self.name)
+            # Ended before it is told: telling may be what failed, and whoever waits must not wait for ever.
             self.end(SessionState.EXPIRED, f"failed: {error!r}")
+            log.exception("session failed", session=self.name)
 
     async def _ask(self, call: Asked[R]) -> R:
         if self._link and not self._link.lost.done():

@@ -12,6 +12,9 @@ from typing import Self
 
 import anyio
 
+PATIENCE = 1.0
+"""Seconds; a follower spends half of it on its tries."""
+
 
 class Cable:
     """`async with Cable(host, port) as cable:`; whoever connects to `cable.port` reaches `host:port`."""
@@ -54,7 +57,7 @@ class Cable:
         far_writer: asyncio.StreamWriter | None = None
         try:
             await self._whole.wait()
-            far_reader, far_writer = await asyncio.open_connection(*self._far_end)
+            far_reader, far_writer = await self._dial()
             self._open.add(far_writer)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._carry, reader, far_writer)
@@ -66,6 +69,17 @@ class Cable:
                 if end is not None:
                     end.transport.abort()
                     self._open.discard(end)
+
+    async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A new follower tries again when nobody listens yet; we took its call, so that is for us to do."""
+        deadline = anyio.current_time() + PATIENCE
+        while True:
+            try:
+                return await asyncio.open_connection(*self._far_end)
+            except OSError:
+                if anyio.current_time() > deadline:
+                    raise
+                await anyio.sleep(0.02)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from tests.support.cable import Cable
 from tests.support.processes import wait_until
 
 SYNC_LIMIT = 10
-"""Ticks of 0.5 s: so long a follower that hears nothing from its leader goes on serving, and a leader without quorum."""
+"""Ticks of 0.5 s: so long a follower that hears nothing from its leader goes on serving, a leader without followers."""
 
 
 class EnsembleServer(ZooKeeperServer):

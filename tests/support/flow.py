@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from kzconsumer.sandbox.cluster import Cluster
 from tests.support.original import Record
@@ -30,8 +30,14 @@ class Flow:
         self.sent: Counter[int] = Counter()
         self.faults: list[str] = []
         self._producer = Producer(
-            {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5, "max.in.flight": 1}
-            | compatibility(cluster.version)
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "acks": "all",
+                "linger.ms": 5,
+                "max.in.flight": 1,
+                "topic.metadata.refresh.interval.ms": 100,  # how added partitions become known
+                **compatibility(cluster.version),
+            }
         )
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"flow to {topic}", daemon=True)
@@ -55,9 +61,12 @@ class Flow:
             while number < (time.monotonic() - began) * RATE:
                 partition = number % self.partitions
                 record = Record(self.topic, partition, self.sent[partition])
-                self._producer.produce(self.topic, record.value(), None, partition, on_delivery=self._acknowledged)
-                self.sent[partition] += 1
                 number += 1
+                try:
+                    self._producer.produce(self.topic, record.value(), None, partition, on_delivery=self._acknowledged)
+                except KafkaException:
+                    continue  # the partition is too new to be known
+                self.sent[partition] += 1
             self._producer.poll(0.005)
 
     def _acknowledged(self, error: object, message: object) -> None:

@@ -28,11 +28,11 @@ from tests.support.zookeeper_sessions import session
 Tables = Mapping[str, Mapping[str, object]]
 
 
-def settings(connect: str, group: str, **tables: Mapping[str, object]) -> kzconsumer.Settings:
+def settings(connect: str, name: str, /, **tables: Mapping[str, object]) -> kzconsumer.Settings:
     """A group's settings; `tables` adds to or replaces the tables that a test needs otherwise."""
     base: dict[str, Mapping[str, object]] = {
         "zookeeper": {"connect": connect, "session_timeout": "6s"},
-        "group": {"id": group},
+        "group": {"id": name},
         "offsets": {"commit_interval": "500ms"},
     }
     return kzconsumer.Settings.from_dict({**base, **tables})

@@ -29,7 +29,7 @@ ORIGINALS = ("0.10.2.2", NEWEST_ORIGINAL)
 
 PROPERTIES: Mapping[str, object] = {
     "zookeeper.session.timeout.ms": 6000,
-    "auto.commit.interval.ms": 500,
+    "auto.commit.interval.ms": 3_600_000,  # it also commits at every rebalance and when it is told to stop
     "consumer.timeout.ms": -1,
 }
 REPLAY_GROUP = "replay-log-producer"

@@ -1,0 +1,81 @@
+"""When to make original members of the group look again: the decision, made from values.
+
+Pure. An original member that fails its last attempt stays registered, owns nothing, and waits for a change of the
+group that may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). Making and deleting a member
+node is such a change. The rebalancer feeds what it sees and carries out what comes back; nobody else keeps the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+import msgspec
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.zookeeper.znodes import Registration
+
+# Seconds without an owner until a member counts as stuck: longer than the four attempts, 2 s apart, of an original.
+PATIENCE = 10.0
+# Every original member that works gives up everything for a moment when it is poked: seldom, and ever more seldom.
+FIRST_PAUSE = 30.0
+LONGEST_PAUSE = 600.0
+# How often to look while there is an original member, in seconds.
+LOOK_INTERVAL = 2.5
+
+
+class Poke(msgspec.Struct, frozen=True):
+    """Do it now. `without_owner`: the partitions it is for, and the members that should own them."""
+
+    number: int
+    without_owner: Mapping[TopicPartition, str]
+
+
+class Pokes:
+    """Since when partitions of original members have had no owner, and when we last did something about it."""
+
+    def __init__(self, consumer: str) -> None:
+        self._consumer = consumer
+        self._since: dict[tuple[TopicPartition, str], float] = {}
+        self._last: float | None = None
+        self._in_a_row = 0
+        self._number = 0
+
+    def __repr__(self) -> str:
+        return f"<Pokes {self._number} made, {len(self._since)} partitions of others without owner>"
+
+    def look(
+        self,
+        now: float,
+        members: Mapping[str, Registration],
+        assignment: Mapping[TopicPartition, ConsumerThreadId],
+        owned: Container[TopicPartition],
+    ) -> Poke | None:
+        """What to do about the group as it is at `now` (seconds of any clock that does not go back).
+
+        `assignment` is everybody's, `owned` says which partitions have an owner node. Only the first of our members
+        acts; the others keep the time, in case they become the first.
+        """
+        stuck = {
+            (partition, thread.consumer)
+            for partition, thread in assignment.items()
+            if partition not in owned and thread.consumer in members and not members[thread.consumer].ours
+        }
+        self._since = {key: self._since.get(key, now) for key in stuck}
+        if not stuck:
+            self._in_a_row = 0
+            return None
+        overdue = {partition: member for (partition, member), since in self._since.items() if now - since >= PATIENCE}
+        if not overdue or self._consumer != min(name for name, member in members.items() if member.ours):
+            return None
+        pause = min(FIRST_PAUSE * 2 ** max(self._in_a_row - 1, 0), LONGEST_PAUSE)
+        if self._last is not None and now - self._last < pause:
+            return None
+        self._last = now
+        self._in_a_row += 1
+        self._number += 1
+        return Poke(self._number, overdue)
+
+
+def needs_looking(members: Mapping[str, Registration]) -> bool:
+    """Whether there is anybody in the group who could get stuck."""
+    return any(not member.ours for member in members.values())

@@ -1,0 +1,71 @@
+"""What an application may want to know of a rebalance, and how it is told.
+
+Owns the generation number that goes with each call. The claims call it; the application subclasses RebalanceListener
+and gives it to `kzconsumer.connect`. A listener that takes too long is told of in the log and not waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+
+import anyio
+import structlog
+
+from kzconsumer.model import TopicPartition
+
+log = structlog.get_logger("kzconsumer.group")
+
+Call = Callable[[int, frozenset[TopicPartition]], Awaitable[None]]
+
+
+class RebalanceListener:
+    """Override what you need; each method is awaited, within `deadline` seconds, with the generation and partitions.
+
+    What they raise ends the member. A change of stream inside the member is no rebalance. Beside
+    `kafka.javaapi.consumer.ConsumerRebalanceListener` (0.9 to 1.1) the last method is new: there, lost partitions were
+    told as released ones, or not at all.
+    """
+
+    deadline: float = 5.0
+
+    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These are ours from now on; nothing of them has been delivered yet."""
+
+    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These go to others: nothing more is delivered, they are still ours, and a last commit follows this call."""
+
+    async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        """These are not ours any more, and others may have them: what is not committed will be delivered again."""
+
+
+class ListenerCalls:
+    """The listener of one member, if it has one."""
+
+    def __init__(self, listener: RebalanceListener | None) -> None:
+        self._listener = listener
+        self.generation = 0
+
+    def __repr__(self) -> str:
+        return f"<ListenerCalls of {self._listener!r} at generation {self.generation}>"
+
+    async def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._tell(self._listener.on_assigned, partitions)
+
+    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._tell(self._listener.on_revoked, partitions)
+
+    async def lost(self, partitions: Collection[TopicPartition]) -> None:
+        if self._listener is not None:
+            await self._tell(self._listener.on_lost, partitions)
+
+    async def _tell(self, call: Call, partitions: Collection[TopicPartition]) -> None:
+        if not partitions:
+            return
+        assert self._listener is not None
+        with anyio.move_on_after(self._listener.deadline) as scope:
+            await call(self.generation, frozenset(partitions))
+        if scope.cancelled_caught:
+            name = getattr(call, "__name__", repr(call))
+            log.error("the listener was not waited for any longer", call=name, seconds=self._listener.deadline)

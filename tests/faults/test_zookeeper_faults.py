@@ -1,0 +1,328 @@
+"""ZooKeeper and members that stand still or are not heard, under records that never stop coming.
+
+Every message counts: each record is delivered by somebody, and nobody delivers what another one owns.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+import kzconsumer
+from kzconsumer import clock
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.lease import Lease
+from tests.support.members import Daemon, settings
+from tests.support.printing_member import printing_member
+from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
+from tests.support.servers import Servers
+from tests.support.steady_flow import Delivery, Flow, Owners, flowing, out_of_turn, records
+from tests.support.zookeeper_sessions import session, until
+
+T = 3.0
+PARTITIONS = 6
+
+
+@pytest.fixture(scope="module")
+def stalling(servers: Servers) -> ZooKeeperServer:
+    return servers.own_zookeeper("stalling")
+
+
+@pytest.fixture(scope="module")
+def stalling_cluster(servers: Servers, stalling: ZooKeeperServer) -> Iterator[Cluster]:
+    """Its broker's session outlives every stop of these tests: what members do is looked at, not what brokers do."""
+    cluster = servers.cluster("stalling", zookeeper=stalling, config={"zookeeper.session.timeout.ms": 30_000})
+    yield cluster
+    cluster.kill()
+
+
+class Member:
+    """In this process; notes when it got what, and spends `work` seconds on each."""
+
+    def __init__(self, consumer: ConsumerConnector, work: float) -> None:
+        self._consumer = consumer
+        self._work = work
+        self.delivered: list[Delivery] = []
+
+    @property
+    def consumer(self) -> str:
+        return self._consumer.consumer
+
+    @property
+    def lease(self) -> Lease:
+        return self._consumer.lease
+
+    async def read(self, stream: KafkaStream) -> None:
+        async for message in stream:
+            self.delivered.append(Delivery(clock.now(), message.partition, message.offset))
+            if self._work:
+                await anyio.sleep(self._work)
+
+
+class Credulous(Lease):
+    """Always held: what a member without a lease believes."""
+
+    @property
+    def held(self) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def member(
+    connect: str, group: str, name: str, *, work: float = 0.0, lease: Lease | None = None
+) -> AsyncIterator[Member]:
+    configured = settings(
+        connect,
+        group,
+        zookeeper={"connect": connect, "session_timeout": f"{T}s"},
+        group={"id": group, "consumer_id": name},
+        offsets={"commit_interval": "200ms"},
+    )
+    async with kzconsumer.connect(configured, lease=lease) as consumer, anyio.create_task_group() as tasks:
+        reading = Member(consumer, work)
+        (stream,) = (await consumer.create_message_streams({group: 1}))[group]
+        tasks.start_soon(reading.read, stream)
+        yield reading
+        tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def watched(connect: str, group: str) -> AsyncIterator[Owners]:
+    """The group's owners, of the topic of the same name."""
+    owners = Owners()
+    async with session(connect, 20) as witness, anyio.create_task_group() as tasks:
+        tasks.start_soon(owners.watch, witness, group, group, PARTITIONS)
+        yield owners
+        tasks.cancel_scope.cancel()
+
+
+async def drained(flow: Flow, *members: Member) -> None:
+    """Until everything the flow has sent was delivered by somebody."""
+    await until(lambda: flow.ended and records(d for m in members for d in m.delivered).keys() >= flow.acknowledged, 30)
+    assert not flow.refused
+
+
+def in_turn(owners: Owners, *members: Member) -> bool:
+    return not out_of_turn({each.consumer: each.delivered for each in members}, owners)
+
+
+def halves(owners: Owners, *members: Member) -> bool:
+    return all(len(owners.holds(each.consumer)) == PARTITIONS // len(members) for each in members)
+
+
+async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
+    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+) -> None:
+    """The lease ends before the session could: delivery stops. The session survives: it goes on, without a rebalance."""
+    connect = stalling_cluster.connect
+    await create_topic(connect, unique, PARTITIONS)
+    async with (
+        watched(connect, unique) as owners,
+        member(connect, unique, "a") as first,
+        member(connect, unique, "b") as second,
+        flowing(stalling_cluster, unique, PARTITIONS) as flow,
+    ):
+        await until(lambda: halves(owners, first, second) and len(second.delivered) > 200)
+        before = owners.all
+        stopped = clock.now()
+        stalling.send_signal(signal.SIGSTOP)
+        await until(lambda: not first.lease.held and not second.lease.held, T)
+        await anyio.sleep(stopped + 0.7 * T - clock.now())
+        stalling.send_signal(signal.SIGCONT)
+        went_on = clock.now()
+        await until(lambda: all(m.delivered[-1].at > went_on for m in (first, second)), T)
+        flow.end()
+        await drained(flow, first, second)
+        assert owners.all == before
+    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < went_on]
+    assert not silent
+    assert set(records([*first.delivered, *second.delivered]).values()) == {1}
+
+
+async def test_a_long_stop_of_zookeeper_ends_every_session_and_loses_nothing(
+    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+) -> None:
+    connect = stalling_cluster.connect
+    await create_topic(connect, unique, PARTITIONS)
+    async with (
+        watched(connect, unique) as owners,
+        member(connect, unique, "a") as first,
+        member(connect, unique, "b") as second,
+        flowing(stalling_cluster, unique, PARTITIONS) as flow,
+    ):
+        await until(lambda: halves(owners, first, second) and len(second.delivered) > 200)
+        sessions = {tenure.session for tenure in owners.present.values()}
+        stopped = clock.now()
+        stalling.send_signal(signal.SIGSTOP)
+        await anyio.sleep(1.7 * T)
+        stalling.send_signal(signal.SIGCONT)
+        went_on = clock.now()
+        await until(
+            lambda: (
+                halves(owners, first, second) and not sessions & {tenure.session for tenure in owners.present.values()}
+            ),
+            2 * T,
+        )
+        await until(lambda: all(m.delivered[-1].at > went_on for m in (first, second)), T)
+        flow.end()
+        await drained(flow, first, second)
+    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < went_on]
+    assert not silent
+    assert in_turn(owners, first, second)
+
+
+async def blackhole(cluster: Cluster, zookeeper: ZooKeeperServer, group: str, lease: Lease | None, work: float) -> bool:
+    """One of two members loses ZooKeeper, but not Kafka, until the other one has all. Was everything in turn?"""
+    chroot = "/" + cluster.connect.partition("/")[2]
+    async with (
+        FaultProxy(zookeeper.host, zookeeper.port) as proxy,
+        watched(cluster.connect, group) as owners,
+        member(proxy.connect + chroot, group, "a", lease=lease, work=work) as lost,
+        member(cluster.connect, group, "b") as heir,
+        flowing(cluster, group, PARTITIONS) as flow,
+    ):
+        await until(lambda: halves(owners, lost, heir) and len(lost.delivered) > 30)
+        proxy.silent = True
+        await until(lambda: halves(owners, heir), 2 * T)
+        await anyio.sleep(1.0)
+        proxy.silent = False
+        await until(lambda: halves(owners, lost, heir), 2 * T)
+        flow.end()
+        if not work:
+            await drained(flow, lost, heir)
+        return in_turn(owners, lost, heir)
+
+
+@pytest.mark.parametrize("lease", [Lease, Credulous])
+async def test_a_member_that_loses_zookeeper_stops_before_its_heir_begins(
+    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str, lease: type[Lease]
+) -> None:
+    """The control has no lease, and delivers what another one owns."""
+    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
+    assert await blackhole(stalling_cluster, stalling, unique, lease(), 0.0) is (lease is Lease)
+
+
+async def test_a_slow_application_that_loses_zookeeper_stops_as_soon(
+    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+) -> None:
+    """What was made ready for it and not handed out is under the lease as well."""
+    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
+    await backlog(stalling_cluster, unique, 12_000)
+    assert await blackhole(stalling_cluster, stalling, unique, None, 0.02)
+
+
+async def backlog(cluster: Cluster, topic: str, number: int) -> None:
+    sent = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(number)]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, topic, sent)
+
+
+async def test_a_rebalance_with_replies_byte_by_byte(
+    stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
+) -> None:
+    chroot = "/" + stalling_cluster.connect.partition("/")[2]
+    await create_topic(stalling_cluster.connect, unique, PARTITIONS)
+    async with (
+        FaultProxy(stalling.host, stalling.port) as proxy,
+        watched(stalling_cluster.connect, unique) as owners,
+        member(proxy.connect + chroot, unique, "a") as slow,
+        flowing(stalling_cluster, unique, PARTITIONS) as flow,
+    ):
+        async with member(stalling_cluster.connect, unique, "b") as guest:
+            await until(lambda: halves(owners, slow, guest) and bool(guest.delivered))
+            proxy.trickle = True
+        await until(lambda: halves(owners, slow), 30)
+        proxy.trickle = False
+        flow.end()
+        await drained(flow, slow, guest)
+    assert in_turn(owners, slow, guest)
+    assert set(records([*slow.delivered, *guest.delivered]).values()) == {1}
+
+
+@pytest.mark.parametrize("block", [False, True])
+async def test_a_member_that_slept_over_its_session_delivers_nothing_more_of_it(
+    stalling_cluster: Cluster, unique: str, tmp_path: Path, block: bool
+) -> None:
+    """Stopped amid a backlog: what it holds ready when it wakes is its heir's. `block`: it never gives way, either."""
+    connect = stalling_cluster.connect
+    await create_topic(connect, unique, PARTITIONS)
+    await backlog(stalling_cluster, unique, 24_000)
+    where = connect, unique, unique, T
+    async with watched(connect, unique) as owners, flowing(stalling_cluster, unique, PARTITIONS) as flow:
+        with (
+            printing_member(tmp_path, "a", *where, work=0.001, block=block) as zombie,
+            printing_member(tmp_path, "b", *where) as heir,
+        ):
+            await until(lambda: owners.holds(zombie.consumer) and owners.holds(heir.consumer), 20)
+            await until(lambda: len(zombie.delivered()) > 300)
+            zombie.signal(signal.SIGSTOP)
+            await until(lambda: len(owners.holds(heir.consumer)) == PARTITIONS, 2 * T)
+            seen = len(heir.delivered())
+            await until(lambda: len(heir.delivered()) > seen + 100)  # the control: it did take over
+            woken = clock.now()
+            zombie.signal(signal.SIGCONT)
+            await until(lambda: len(owners.holds(zombie.consumer)) == PARTITIONS // 2)
+            await until(lambda: zombie.delivered()[-1].at > woken)
+            flow.end()
+            await until(
+                lambda: (
+                    flow.ended
+                    and len(records(zombie.delivered() + heir.delivered())) >= 24_000 + len(flow.acknowledged)
+                ),
+                30,
+            )
+            heirs = records(heir.delivered())
+            late = [each for each in zombie.delivered() if each.at > woken and each[1:] in heirs]
+    assert not flow.refused
+    assert not late, f"{len(late)} records within {late[-1].at - woken:.3f} s"
+
+
+async def test_a_daemon_that_slept_over_its_session_writes_nothing_more_of_it(
+    stalling_cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    connect = stalling_cluster.connect
+    await create_topic(connect, unique, PARTITIONS)
+    zombie, heir = (Daemon(tmp_path / name, connect, unique, {unique: 1}, "", "smallest") for name in "ab")
+    for each in (zombie, heir):
+        each.config.write_text(each.config.read_text().replace('"6s"', f'"{T}s"'))
+    async with watched(connect, unique) as owners, flowing(stalling_cluster, unique, PARTITIONS) as flow:
+        zombie.start()
+        heir.start()
+        try:
+            await until(
+                lambda: len(owners.present) == PARTITIONS and len({t.consumer for t in owners.present.values()}) == 2,
+                20,
+            )
+            await until(lambda: len(zombie.records()) > 200 and len(heir.records()) > 200)
+            zombie.signal(signal.SIGSTOP)
+            await until(lambda: len({t.consumer for t in owners.present.values()}) == 1, 2 * T)
+            await until(lambda: len(owners.present) == PARTITIONS)
+            seen = len(heir.records())
+            await until(lambda: len(heir.records()) > seen + 100)
+            told = len(zombie.records())
+            zombie.signal(signal.SIGCONT)
+            await until(lambda: len({t.consumer for t in owners.present.values()}) == 2)
+            await until(lambda: len(zombie.records()) > told + 50)
+            flow.end()
+            await until(lambda: flow.ended and found(zombie, heir).keys() >= flow.acknowledged, 30)
+            late = found(heir).keys() & {(r["partition"], r["offset"]) for r in zombie.records()[told:]}
+        finally:
+            for each in (zombie, heir):
+                assert each.process is not None
+                each.process.kill()
+                each.process.wait()
+    assert not late
+
+
+def found(*daemons: Daemon) -> Counter[tuple[int, int]]:
+    return Counter((record["partition"], record["offset"]) for each in daemons for record in each.records())

@@ -1,0 +1,56 @@
+"""A registration that nobody can read, and owner nodes that will not go by themselves."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import reader, settings
+from tests.support.zookeeper_sessions import session, until
+
+
+@pytest.mark.parametrize("policy", ["wait", "ignore"])
+async def test_an_unreadable_registration(
+    cluster: Cluster, unique: str, policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By default nothing changes until it leaves: what is owned stays owned, and it is named once."""
+    await create_topic(cluster.connect, unique, 4)
+    configured = settings(cluster.connect, unique, group={"id": unique, "unreadable_members": policy})
+    async with session(cluster.connect) as other, reader(configured, {unique: 1}) as first:
+        await other.create(f"/consumers/{unique}/ids/{unique}_poison", b"t1", ephemeral=True)
+        if policy == "ignore":
+            async with reader(configured, {unique: 1}) as second:
+                await until(lambda: len(first.owned) == len(second.owned) == 2)
+            return
+        # The newcomer has to wait, and so do the partitions it would get.
+        with anyio.move_on_after(2.0) as scope:
+            async with reader(configured, {unique: 1}):
+                pass
+        assert scope.cancelled_caught
+        assert len(first.owned) == 4
+        told = [line for line in "".join(capfd.readouterr()).splitlines() if "registration is unreadable" in line]
+        assert any(f"/consumers/{unique}/ids/{unique}_poison" in line and "not JSON" in line for line in told)
+        assert len(told) <= 2, "once by each member"
+        await other.delete(f"/consumers/{unique}/ids/{unique}_poison", -1)
+        async with reader(configured, {unique: 1}) as second:
+            await until(lambda: len(first.owned) == len(second.owned) == 2)
+
+
+async def test_an_owner_node_of_nobody_degrades_one_partition_and_no_other(
+    cluster: Cluster, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    await create_topic(cluster.connect, unique, 4)
+    path = f"/consumers/{unique}/owners/{unique}/2"
+    async with session(cluster.connect) as operator:
+        await operator.ensure(path.rpartition("/")[0])
+        await operator.create(path, b"somebody_gone-0")  # persistent: no session will take it away
+        async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
+            assert {at.partition for at in member.owned} == {0, 1, 3}
+            told = [line for line in "".join(capfd.readouterr()).splitlines() if "degraded  " in line]
+            assert len(told) == 1
+            assert path in told[0]
+            assert "only an operator may delete" in told[0]
+            await operator.delete(path, -1)
+            await until(lambda: len(member.owned) == 4)

@@ -1,0 +1,124 @@
+"""What a listener is told, when, and what it cannot hold up."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio
+import pytest
+
+import kzconsumer
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import reader, settings
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import expire, session, until
+
+
+class Recorder(kzconsumer.RebalanceListener):
+    def __init__(self, zookeeper_path: str = "") -> None:
+        self.calls: list[tuple[str, int, set[int]]] = []
+
+    def _record(self, name: str, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+        self.calls.append((name, generation, {at.partition for at in partitions}))
+
+    async def on_assigned(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+        self._record("assigned", generation, partitions)
+
+    async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+        self._record("revoked", generation, partitions)
+
+    async def on_lost(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+        self._record("lost", generation, partitions)
+
+
+async def test_assigned_revoked_and_lost_are_told_apart(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 4)
+    listener = Recorder()
+    async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer:
+        await consumer.create_message_streams({unique: 1})
+        await until(lambda: len(listener.calls) == 1)
+        assert listener.calls == [("assigned", 1, {0, 1, 2, 3})]
+        async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
+            await until(lambda: len(other.owned) == 2)
+            await until(lambda: len(listener.calls) == 2)
+            name, generation, partitions = listener.calls[1]
+            assert (name, generation, len(partitions)) == ("revoked", 2, 2)
+        await until(lambda: len(listener.calls) == 3)
+        assert listener.calls[2] == ("assigned", 3, partitions)
+        owned = consumer.lease._session
+        assert owned is not None
+        await expire(owned, cluster.connect)
+        await until(lambda: len(listener.calls) == 5, 15)
+        assert [(name, partitions) for name, _, partitions in listener.calls[3:]] == [
+            ("lost", {0, 1, 2, 3}),
+            ("assigned", {0, 1, 2, 3}),
+        ]
+    assert listener.calls[-1][0] == "revoked"
+    assert listener.calls[-1][2] == {0, 1, 2, 3}
+
+
+async def test_assigned_comes_before_the_first_record_and_revoked_before_the_owner_node_goes(
+    cluster: Cluster, unique: str
+) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    records = [Sent(n % 2, None, b"%d" % n) for n in range(100)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    seen: list[kzconsumer.Message] = []
+    order: list[str] = []
+
+    class Listener(kzconsumer.RebalanceListener):
+        async def on_assigned(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            await anyio.sleep(0.3)
+            order.append(f"assigned after {len(seen)} records")
+
+        async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            async with session(cluster.connect) as zookeeper:
+                owners = await zookeeper.children(f"/consumers/{unique}/owners/{unique}")
+            order.append(f"revoked with {len(owners)} owners")
+
+    async def read(stream: kzconsumer.KafkaStream) -> None:
+        async for message in stream:
+            seen.append(message)  # noqa: PERF401  (an endless stream: nothing would be seen before its end)
+
+    async with (
+        kzconsumer.connect(settings(cluster.connect, unique), listener=Listener()) as consumer,
+        anyio.create_task_group() as tasks,
+    ):
+        (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+        tasks.start_soon(read, stream)
+        await until(lambda: len(seen) == 100)
+        tasks.cancel_scope.cancel()
+    assert order == ["assigned after 0 records", "revoked with 2 owners"]
+
+
+async def test_a_listener_that_hangs_is_not_waited_for_longer_than_its_deadline(cluster: Cluster, unique: str) -> None:
+    class Hanging(kzconsumer.RebalanceListener):
+        deadline = 0.5
+
+        async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            await anyio.sleep_forever()
+
+    await create_topic(cluster.connect, unique, 2)
+    async with kzconsumer.connect(settings(cluster.connect, unique), listener=Hanging()) as consumer:
+        await consumer.create_message_streams({unique: 1})
+        async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
+            await until(lambda: len(other.owned) == 1, 5)
+
+
+async def test_what_a_listener_raises_ends_the_member(cluster: Cluster, unique: str) -> None:
+    class Raising(kzconsumer.RebalanceListener):
+        async def on_assigned(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            raise LookupError("no such shard")
+
+    await create_topic(cluster.connect, unique, 1)
+
+    async def be_a_member() -> None:
+        async with kzconsumer.connect(settings(cluster.connect, unique), listener=Raising()) as consumer:
+            await consumer.create_message_streams({unique: 1})
+            await anyio.sleep(10)
+
+    with pytest.raises(LookupError, match="no such shard"):
+        await be_a_member()
+    async with session(cluster.connect) as zookeeper:
+        assert await zookeeper.children(f"/consumers/{unique}/ids") == []

@@ -1,0 +1,193 @@
+"""One group of original members and ours under a steady flow: what every test of this folder asks of it at the end.
+
+Owns nothing. `MixedGroup` is what a test works with; `check` is the verdict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+
+import kzconsumer
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.streams.kafka_stream import KafkaStream
+from tests.support.flow import Deliveries, Flow, flow
+from tests.support.members import Reader
+from tests.support.original import Original, Record, verify_command
+from tests.support.ownership import Ownership, watched
+from tests.support.servers import Servers
+
+PARTITIONS = 8
+
+
+class OurMember(Reader):
+    """A reader that also notes when each record came."""
+
+    def __init__(self, consumer: kzconsumer.ConsumerConnector) -> None:
+        super().__init__(consumer)
+        self.came: list[tuple[float, Record]] = []
+
+    async def read(self, stream: KafkaStream) -> None:
+        async for message in stream:
+            self.came.append((time.monotonic(), Record(message.topic, message.partition, message.offset)))
+
+    def delivered(self) -> list[Record]:
+        return [record for _, record in self.came]
+
+    def thread(self, number: int = 0) -> str:
+        return f"{self.consumer.consumer}-{number}"
+
+
+@asynccontextmanager
+async def our_member(
+    cluster: Cluster, group: str, topics: Mapping[str, int], name: str, **tables: Mapping[str, object]
+) -> AsyncIterator[OurMember]:
+    """A member of ours with the id `<group>_<name>`, reading until the block ends."""
+    configured = kzconsumer.Settings.from_dict(
+        {
+            "zookeeper": {"connect": cluster.connect, "session_timeout": "6s"},
+            "group": {"id": group, "consumer_id": name},
+            "offsets": {"commit_interval": "500ms"},
+            **tables,
+        }
+    )
+    async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
+        member = OurMember(consumer)
+        for streams in (await consumer.create_message_streams(topics)).values():
+            for stream in streams:
+                tasks.start_soon(member.read, stream)
+        yield member
+        await consumer.leave()  # the readers end with their streams: what was handed out counts as delivered
+
+
+class MixedGroup:
+    """A topic under flow, and the group's ownership of it."""
+
+    def __init__(
+        self, servers: Servers, cluster: Cluster, name: str, topic: str, ownership: Ownership, flow: Flow
+    ) -> None:
+        self.servers = servers
+        self.cluster = cluster
+        self.name = name
+        self.topic = topic
+        self.ownership = ownership
+        self.flows = {topic: flow}
+        self.figures: dict[str, float] = {}
+
+    @property
+    def flow(self) -> Flow:
+        return self.flows[self.topic]
+
+    def all_sent(self) -> set[Record]:
+        return {record for each in self.flows.values() for record in each.all_sent()}
+
+    async def registered(self, original: Original, limit: float = 20.0) -> float:
+        """Wait until the member is in the group; when that was seen."""
+        with anyio.fail_after(limit):
+            while not await self.ownership.zookeeper.exists(f"/consumers/{self.name}/ids/{original.consumer}"):
+                assert original.process.poll() is None, original.err.read_text()[-2000:]
+                await anyio.sleep(0.01)
+        return time.monotonic()
+
+    async def delivering(self, *members: Callable[[], Collection[Record]], limit: float = 20.0) -> None:
+        """Wait until each of them has delivered something more than now."""
+        before = [len(told()) for told in members]
+        with anyio.fail_after(limit):
+            while not all(len(told()) > n for told, n in zip(members, before, strict=True)):
+                await anyio.sleep(0.02)
+
+    async def settled(
+        self,
+        what: str,
+        wanted: Mapping[tuple[str, int], str],
+        *,
+        since: float | None = None,
+        verified: bool = True,
+        limit: float = 20.0,
+    ) -> None:
+        """Wait until exactly these own exactly these, and have Kafka's own tool say so; note the time since an event.
+
+        The tool's yes needs every topic that anybody subscribes to, so it cannot be asked before they are all made.
+        """
+        await self.ownership.settled(wanted, limit)
+        settled = time.monotonic()
+        if since is not None:
+            self.figures[f"{what}, s"] = settled - since
+            self.figures[f"{what}: longest without owner, s"] = self.ownership.longest_without_owner(since)
+        if not verified:
+            return
+        command = verify_command(self.servers, self.cluster, self.name)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+        assert "Rebalance operation successful" in done.stdout, done.stdout + done.stderr
+        assert self.ownership.owners == dict(wanted)  # nor did it change again meanwhile
+
+    async def drained(self, deliveries: Deliveries, limit: float = 30.0, may_lack: int = 0) -> set[Record]:
+        """End the flow, wait until everything sent was delivered by somebody; returns what never was."""
+        for each in self.flows.values():
+            await asyncio.to_thread(each.end)
+        sent = self.all_sent()
+        deadline = time.monotonic() + limit
+        while len(lost := sent - deliveries.all()) > may_lack:
+            assert time.monotonic() < deadline, f"{len(lost)} of {len(sent)} not delivered: {sorted(lost)[:5]}"
+            await anyio.sleep(0.05)
+        return lost
+
+    def check_ours(self, *members: OurMember, others_wrote_offsets: bool = False) -> None:
+        """Ours delivered nothing it did not own, nothing twice, and stored all of it before anybody else owned it."""
+        counted = Counter(record for member in members for record in member.delivered())
+        assert not [record for record, times in counted.items() if times > 1]
+        for member in members:
+            last: dict[tuple[str, int], tuple[float, int]] = {}
+            for at, record in member.came:
+                partition = record.topic, record.partition
+                owners = self.ownership.owner_at(partition, at, 0.1)
+                assert any(owner and owner.startswith(member.consumer.consumer) for owner in owners), (record, owners)
+                last[partition] = at, record.offset
+            for partition, (at, offset) in last.items() if not others_wrote_offsets else ():
+                # The first thing seen after the hand-over: what we stored before it.
+                later = [seen for seen in self.ownership.history[partition] if seen.at > at and seen.owner is not None]
+                for seen in later:
+                    if not str(seen.owner).startswith(member.consumer.consumer):
+                        assert seen.stored is not None
+                        assert seen.stored > offset, (partition, seen, offset)
+                        break
+
+    def check_doubled(self, deliveries: Deliveries, *originals: Original) -> dict[Record, list[str]]:
+        """Records delivered twice: each by an original member, for the two reasons it has; told in the figures.
+
+        It reads the stored offset before it claims, so one that we store in between is not seen (`fetchOffsets` before
+        `reflectPartitionOwnershipDecision`). And a chunk that its iterator has in hand while it commits may go on being
+        delivered (`clearCurrentChunk` against `makeNext`, `ZookeeperConsumerConnector.shutdown`).
+        """
+        doubled = deliveries.doubled()
+        names = {original.consumer for original in originals}
+        for record, by in doubled.items():
+            assert names.intersection(by), f"{record} delivered twice without an original member: {by}"
+        self.figures["delivered twice by the original's rules"] = len(doubled)
+        return doubled
+
+    def tell(self) -> None:
+        print(f"\n{self.name}: {len(self.all_sent())} records")
+        for what, figure in self.figures.items():
+            print(f"  {what}: {figure:.3f}" if isinstance(figure, float) else f"  {what}: {figure}")
+
+
+@asynccontextmanager
+async def mixed_group(
+    servers: Servers, cluster: Cluster, name: str, *, topic: str | None = None, partitions: int = PARTITIONS
+) -> AsyncIterator[MixedGroup]:
+    """A topic, of the group's name unless given, with a flow into it; watched until the block ends."""
+    topic = topic or name
+    await create_topic(cluster.connect, topic, partitions)
+    async with watched(cluster.connect, name, {topic: partitions}) as ownership:
+        with flow(cluster, topic, partitions) as running:
+            group = MixedGroup(servers, cluster, name, topic, ownership, running)
+            yield group
+            group.tell()

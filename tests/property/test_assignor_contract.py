@@ -1,0 +1,134 @@
+"""Our assignors keep the contract; for each of its promises, an assignor that breaks it is found out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import subprocess
+import sys
+from typing import Any, cast
+
+import pytest
+
+from kzconsumer.assignors import range as range_assignor
+from kzconsumer.assignors import roundrobin
+from kzconsumer.assignors.interface import AssignmentContext, Assignor
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.testing import AssignorContract
+from kzconsumer_sticky import assignor as sticky
+
+Assignment = dict[TopicPartition, ConsumerThreadId]
+
+
+class TestRange(AssignorContract):
+    assignor = staticmethod(range_assignor.assign)
+
+
+class TestRoundRobin(AssignorContract):
+    assignor = staticmethod(roundrobin.assign)
+
+
+class TestRoundRobinLegacy(AssignorContract):
+    assignor = staticmethod(roundrobin.assign_legacy)
+
+
+class TestSticky(AssignorContract):
+    assignor = staticmethod(sticky.assign)
+
+
+def forgets_the_last(context: AssignmentContext) -> Assignment:
+    return dict(list(range_assignor.assign(context).items())[:-1])
+
+
+def invents_one(context: AssignmentContext) -> Assignment:
+    owners = range_assignor.assign(context)
+    for topic, threads in context.threads.items():
+        owners[TopicPartition(topic, len(context.partitions[topic]))] = threads[0]
+    return owners
+
+
+def gives_plain_tuples(context: AssignmentContext) -> Assignment:
+    return {cast(TopicPartition, tuple(each)): thread for each, thread in range_assignor.assign(context).items()}
+
+
+def minds_no_subscription(context: AssignmentContext) -> Assignment:
+    ring = itertools.cycle(sorted({thread for threads in context.threads.values() for thread in threads}))
+    return {
+        TopicPartition(topic, n): next(ring) for topic in sorted(context.threads) for n in context.partitions[topic]
+    }
+
+
+def throws_dice(context: AssignmentContext) -> Assignment:
+    dice = random.SystemRandom()
+    return {partition: dice.choice(context.threads[partition.topic]) for partition in range_assignor.assign(context)}
+
+
+_owners_before: Assignment = {}
+
+
+def remembers(context: AssignmentContext) -> Assignment:
+    for partition, thread in range_assignor.assign(context).items():
+        if _owners_before.get(partition) not in context.threads[partition.topic]:
+            _owners_before[partition] = thread
+    return {partition: _owners_before[partition] for partition in range_assignor.assign(context)}
+
+
+def takes_topics_as_they_come(context: AssignmentContext) -> Assignment:
+    owners = {}
+    turn = 0
+    for topic, threads in context.threads.items():
+        for number in context.partitions[topic]:
+            owners[TopicPartition(topic, number)] = threads[turn % len(threads)]
+            turn += 1
+    return owners
+
+
+def empties_its_input(context: AssignmentContext) -> Assignment:
+    owners = range_assignor.assign(context)
+    cast(dict[str, Any], context.partitions).clear()
+    return owners
+
+
+def trusts_hash(context: AssignmentContext) -> Assignment:
+    return {
+        partition: context.threads[partition.topic][hash(str(partition)) % len(context.threads[partition.topic])]
+        for partition in range_assignor.assign(context)
+    }
+
+
+def trusts_the_order_of_sets(context: AssignmentContext) -> Assignment:
+    sets = AssignmentContext(
+        {topic: tuple(set(threads)) for topic, threads in context.threads.items()}, context.partitions
+    )
+    return range_assignor.assign(sets)
+
+
+@pytest.mark.parametrize(
+    ("broken", "promise"),
+    [
+        (forgets_the_last, "every_partition_is_assigned_and_nothing_else"),
+        (invents_one, "every_partition_is_assigned_and_nothing_else"),
+        (gives_plain_tuples, "every_partition_is_assigned_and_nothing_else"),
+        (minds_no_subscription, "partitions_go_only_to_threads_that_subscribe"),
+        (throws_dice, "the_same_group_gives_the_same_assignment"),
+        (remembers, "the_same_group_gives_the_same_assignment"),
+        (takes_topics_as_they_come, "the_order_of_the_mappings_does_not_matter"),
+        (empties_its_input, "the_input_is_not_changed"),
+        (trusts_hash, "another_process_comes_to_the_same"),
+        (trusts_the_order_of_sets, "another_process_comes_to_the_same"),
+        (remembers, "another_process_comes_to_the_same"),
+        (lambda context: {}, "another_process_comes_to_the_same"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_broken_assignor_is_found_out(broken: Assignor, promise: str) -> None:
+    contract = type("Contract", (AssignorContract,), {"assignor": staticmethod(broken)})()
+    with pytest.raises((AssertionError, BaseExceptionGroup)):
+        getattr(contract, f"test_{promise}")()
+
+
+def test_without_hypothesis_it_says_what_to_install() -> None:
+    program = "import sys; sys.modules['hypothesis'] = None; from kzconsumer.testing import AssignorContract"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert "AssignorContract needs hypothesis: pip install 'kzconsumer[testing]'" in done.stderr

@@ -1,0 +1,55 @@
+"""`kzconsumer assign plan`: wrong usage, and what can be told without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.main import main
+
+GOOD = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "required: ACTION"),
+        (["plan"], "no configuration file given"),
+        (["plan", "--members", "-1"], "'-1' is not a number of members"),
+        (["plan", "--members", "two"], "'two' is not a number of members"),
+        (["plan", "--member", "0"], "'0' is not a number of streams"),
+        (["plan", "--members", "1", "--member", "1"], "not allowed with"),
+        (["plan", "-o", "yaml"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["assign", *words])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GOOD, "[subscription] topics: missing (or whitelist, or blacklist)"),
+        (GOOD + 'assignor = "stick"\n', '[group] assignor: no kzconsumer.assignors plugin named "stick" is installed'),
+    ],
+)
+def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(text)
+    assert main(["assign", "plan", "--config", str(file)]) == 78
+    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}: {told}")
+
+
+def test_a_zookeeper_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kzconsumer.group.group_reader.LIMIT", 0.3)
+    file = tmp_path / "group.toml"
+    file.write_text(GOOD)
+    assert main(["assign", "plan", "--config", str(file), "--members", "0"]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("kzconsumer: 127.0.0.1:1: the group could not be read within")

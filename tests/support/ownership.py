@@ -1,0 +1,117 @@
+"""Who owns what in a group, as ZooKeeper has it: now, and all that was seen since the watching began.
+
+Owns the history. It is polled, so whatever is shorter than `POLL` may be missed; it writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.zookeeper_sessions import session
+
+POLL = 0.015
+
+Owners = dict[tuple[str, int], str]
+
+
+class Seen(NamedTuple):
+    """The owner and the stored offset of one partition, from this moment on."""
+
+    at: float
+    owner: str | None
+    stored: int | None
+
+
+class Ownership:
+    """The partitions of `topics` (topic -> number of partitions, which may grow)."""
+
+    def __init__(self, zookeeper: ZooKeeperSession, group: str, topics: dict[str, int]) -> None:
+        self.zookeeper = zookeeper
+        self.group = group
+        self.topics = topics
+        self.history: dict[tuple[str, int], list[Seen]] = {}
+        self.polls = 0
+
+    @property
+    def owners(self) -> Owners:
+        """Those that have an owner."""
+        return {partition: owner for partition, seen in self.history.items() if (owner := seen[-1].owner) is not None}
+
+    async def watch(self) -> None:
+        while True:
+            partitions = [(topic, number) for topic, count in self.topics.items() for number in range(count)]
+            root = f"/consumers/{self.group}"
+            found = await asyncio.gather(
+                *(self.zookeeper.find(f"{root}/owners/{topic}/{number}") for topic, number in partitions),
+                *(self.zookeeper.find(f"{root}/offsets/{topic}/{number}") for topic, number in partitions),
+            )
+            at = time.monotonic()
+            texts = [None if node is None else node.data.decode() for node in found]
+            for partition, owner, stored in zip(partitions, texts, texts[len(partitions) :], strict=False):
+                seen = self.history.setdefault(partition, [])
+                new = Seen(at, owner, None if stored is None else int(stored))
+                if not seen or seen[-1][1:] != new[1:]:
+                    seen.append(new)
+            self.polls += 1
+            await anyio.sleep(POLL)
+
+    async def settled(self, wanted: Mapping[tuple[str, int], str], limit: float = 20.0) -> float:
+        """Wait until exactly these own exactly these; returns how long that took."""
+        began = time.monotonic()
+        try:
+            with anyio.fail_after(limit):
+                while self.owners != wanted:
+                    await anyio.sleep(POLL)
+        except TimeoutError:
+            raise AssertionError(f"after {limit} s owned by {self.owners}, should be {dict(wanted)}") from None
+        return time.monotonic() - began
+
+    def longest_without_owner(self, since: float) -> float:
+        """The longest time, in seconds, that a partition was between two owners; of what ended since then."""
+        longest = 0.0
+        for seen in self.history.values():
+            for before, gap, after in zip(seen, seen[1:], seen[2:], strict=False):
+                if before.owner is not None and gap.owner is None and after.at >= since:
+                    longest = max(longest, after.at - gap.at)
+        return longest
+
+    def owner_at(self, partition: tuple[str, int], at: float, tolerance: float) -> set[str | None]:
+        """Everybody seen as its owner within `tolerance` of that moment."""
+        seen = self.history[partition]
+        ends = [later.at for later in seen[1:]] + [float("inf")]
+        return {
+            each.owner
+            for each, end in zip(seen, ends, strict=True)
+            if each.at <= at + tolerance and end >= at - tolerance
+        }
+
+
+@asynccontextmanager
+async def watched(connect: str, group: str, topics: dict[str, int]) -> AsyncIterator[Ownership]:
+    """The group's ownership, watched until the block ends."""
+    async with session(connect) as zookeeper, anyio.create_task_group() as tasks:
+        ownership = Ownership(zookeeper, group, topics)
+        tasks.start_soon(ownership.watch)
+        with anyio.fail_after(10):
+            while not ownership.polls:
+                await anyio.sleep(0.005)
+        yield ownership
+        tasks.cancel_scope.cancel()
+
+
+def by_range(topic: str, partitions: int, threads: Iterable[str]) -> Owners:
+    """The range rule (`kafka.consumer.RangeAssignor`): consecutive partitions, the first threads get one more."""
+    ordered = sorted(threads)
+    each, more = divmod(partitions, len(ordered))
+    owners: Owners = {}
+    for index, thread in enumerate(ordered):
+        first = each * index + min(index, more)
+        owners |= {(topic, first + n): thread for n in range(each + (index < more))}
+    return owners

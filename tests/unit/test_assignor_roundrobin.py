@@ -1,0 +1,114 @@
+"""The round-robin assignors, with the hashes and the assignments of the original."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.assignors.interface import AssignmentContext
+from kzconsumer.assignors.java_hash import java_hash
+from kzconsumer.assignors.roundrobin import assign, assign_legacy
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+
+
+def context(threads: dict[str, list[str]], partitions: dict[str, int]) -> AssignmentContext:
+    return AssignmentContext(
+        threads={topic: tuple(sorted(map(ConsumerThreadId.parse, ids))) for topic, ids in sorted(threads.items())},
+        partitions={topic: tuple(range(partitions.get(topic, 0))) for topic in sorted(threads)},
+    )
+
+
+def dealt(owners: dict[TopicPartition, ConsumerThreadId]) -> list[tuple[str, str]]:
+    """Partition and thread as text, in the order in which they were dealt out."""
+    return [(str(partition), str(thread)) for partition, thread in owners.items()]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("t1-0", 3504288),
+        ("t1-3", 3504291),
+        ("my.topic-2-0", -1560146443),
+        ("a-0", 94660),
+        ("topic-10", -957341827),
+        ("events-0", 278135932),
+        ("[t1,0]", -1581082495),
+        ("[my.topic-2,0]", 118905036),
+        ("[events,0]", -670581339),
+        ("[a,0]", 86974003),
+        ("polygenelubricants", -(2**31)),
+        ("\u00e9", 0xE9),
+        ("\U0001f600", 0xD83D * 31 + 0xDE00),  # two UTF-16 units
+        ("\udc00", 0xDC00),
+    ],
+)
+def test_java_hash(text: str, number: int) -> None:
+    assert java_hash(text) == number
+
+
+ONE_MEMBER = context(
+    {"t1": ["g3_me-0", "g3_me-1", "g3_me-2"], "my.topic-2": ["g3_me-0", "g3_me-1"]}, {"t1": 4, "my.topic-2": 2}
+)
+
+
+def test_one_member_of_two_topics() -> None:
+    """Seen live with 1.1.1."""
+    assert dealt(assign(ONE_MEMBER)) == [
+        ("my.topic-2-0", "g3_me-0"),
+        ("my.topic-2-1", "g3_me-1"),
+        ("t1-0", "g3_me-2"),
+        ("t1-1", "g3_me-0"),
+        ("t1-2", "g3_me-1"),
+        ("t1-3", "g3_me-2"),
+    ]
+
+
+def test_one_member_of_two_topics_legacy() -> None:
+    assert dealt(assign_legacy(ONE_MEMBER)) == [
+        ("t1-0", "g3_me-0"),
+        ("t1-1", "g3_me-1"),
+        ("t1-2", "g3_me-2"),
+        ("t1-3", "g3_me-0"),
+        ("my.topic-2-0", "g3_me-1"),
+        ("my.topic-2-1", "g3_me-0"),  # thread 2 does not subscribe and is skipped
+    ]
+
+
+def test_partitions_go_by_the_hash_of_their_text() -> None:
+    twelve = context({"a": ["me-0"]}, {"a": 12})
+    assert [at.partition for at in assign(twelve)] == list(range(12))
+    assert [at.partition for at in assign_legacy(twelve)] == [10, 11, *range(10)]
+
+
+def test_the_ring_is_in_text_order_and_has_each_thread_once() -> None:
+    """Thread ids sort as text; a thread that two topics share has one place."""
+    eleven = [f"me-{number}" for number in range(11)]
+    found = assign(context({"a": eleven, "b": ["me-0"]}, {"a": 12}))
+    assert [thread.thread for thread in found.values()] == [0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9, 0]
+
+
+def test_who_is_skipped_has_had_its_turn() -> None:
+    """The ring goes on from the one after, and does not come back to those it passed over."""
+    found = assign(context({"a": ["c-0"], "b": ["a-0", "b-0", "c-0", "d-0"]}, {"a": 1, "b": 4}))
+    assert dealt(found) == [("a-0", "c-0"), ("b-0", "d-0"), ("b-1", "a-0"), ("b-2", "b-0"), ("b-3", "c-0")]
+
+
+def test_threads_of_a_topic_that_does_not_exist_have_a_place_in_the_ring_and_are_skipped() -> None:
+    found = assign(context({"a": ["a-0", "c-0"], "later": ["b-0"]}, {"a": 3}))
+    assert dealt(found) == [("a-0", "a-0"), ("a-1", "c-0"), ("a-2", "a-0")]
+
+
+def test_equal_hashes_go_by_topic_name() -> None:
+    """Where the original's order is not specified."""
+    assert java_hash("Aa-0") == java_hash("BB-0")
+    tied = AssignmentContext(
+        {"BB": (ConsumerThreadId("a", 0), ConsumerThreadId("b", 0)), "Aa": (ConsumerThreadId("a", 0),)},
+        {"BB": (0, 1), "Aa": (0,)},
+    )
+    assert dealt(assign(tied)) == [("Aa-0", "a-0"), ("BB-0", "b-0"), ("BB-1", "a-0")]
+
+
+def test_a_group_of_nobody() -> None:
+    assert assign(AssignmentContext({}, {})) == {}
+    assert assign_legacy(context({"later": ["me-0"]}, {})) == {}
