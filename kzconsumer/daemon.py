@@ -48,6 +48,8 @@ def run(settings: Settings) -> int:
         raise
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        if error.__cause__ is not None:
+            log.debug("caused by", exc_info=error.__cause__)
         return 1
     return 0
 

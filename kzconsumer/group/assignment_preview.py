@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.assignors.interface import AssignmentContext, Assignor
-from kzconsumer.group.ownership_plan import wanted_by
+from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper.znodes import Registration
@@ -75,9 +75,9 @@ def preview(
 
     Raises PluginError when the assignor breaks its contract, ValueError for a wildcard nobody can expand.
     """
-    now = _assignment(assignor_name, assignor, present.context())
+    now = assignment(assignor_name, assignor, present.context())
     context = joined.context()
-    then = _assignment(assignor_name, assignor, context)
+    then = assignment(assignor_name, assignor, context)
     partitions = tuple(
         _partition(each, owners.get(each), now.get(each), thread) for each, thread in sorted(then.items())
     )
@@ -93,18 +93,6 @@ def preview(
         idle_streams=tuple(str(each) for each in _threads(context) if each not in busy),
         missing_topics=tuple(topic for topic in context.threads if topic not in joined.topics),
     )
-
-
-def _assignment(name: str, assignor: Assignor, context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]:
-    """Everybody's part. One call of the assignor; its result is judged as a member judges it."""
-    computed: dict[TopicPartition, ConsumerThreadId] = {}
-
-    def remembered(context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]:
-        computed.update(assignor(context))
-        return computed
-
-    wanted_by("", name, remembered, context)
-    return computed
 
 
 def _partition(

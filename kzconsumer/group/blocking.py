@@ -9,7 +9,7 @@ import enum
 from collections.abc import Container
 
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.zookeeper.owner_registry import Blocked
+from kzconsumer.zookeeper.ownership import Blocked
 
 
 class BlockedBy(enum.Enum):

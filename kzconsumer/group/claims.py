@@ -24,7 +24,8 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.owner_registry import Blocked, Claimed, Fence, OwnerRegistry, Refused
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
 from kzconsumer.zookeeper.session import Stat
@@ -252,7 +253,7 @@ class Claims:
 
     def _touched(self, claim: Claim) -> None:
         if claim.tracker.open:
-            self._committer.lose(claim.tracker, "somebody else changed or deleted its owner node")
+            self._committer.lose(claim.tracker, "its owner node was changed or deleted")
 
     async def _settle(
         self,

@@ -27,24 +27,31 @@ class OwnershipPlan(msgspec.Struct, frozen=True):
         return not (self.move or self.release or self.claim)
 
 
-def wanted_by(
-    consumer: str, assignor_name: str, assignor: Assignor, context: AssignmentContext
-) -> dict[TopicPartition, ConsumerThreadId]:
-    """This member's part of the assignment.
+def assignment(
+    assignor_name: str, assignor: Assignor, context: AssignmentContext
+) -> Mapping[TopicPartition, ConsumerThreadId]:
+    """Everybody's part, as every member computes it.
 
     Raises PluginError when the assignor breaks its contract: a wrong assignment would have two owners fight for ever.
     """
     try:
-        assignment = assignor(context)
+        assigned = assignor(context)
     except Exception as error:
         raise PluginError(f"assignor {assignor_name} failed: {type(error).__name__}: {error}") from error
-    for partition, thread in assignment.items():
+    for partition, thread in assigned.items():
         if thread not in context.threads.get(partition.topic, ()):
             raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")
     expected = {TopicPartition(topic, n) for topic in context.threads for n in context.partitions.get(topic, ())}
-    if wrong := expected.symmetric_difference(assignment):
+    if wrong := expected.symmetric_difference(assigned):
         raise PluginError(f"assignor {assignor_name} left out or invented {', '.join(map(str, sorted(wrong)))}")
-    return {partition: thread for partition, thread in assignment.items() if thread.consumer == consumer}
+    return assigned
+
+
+def wanted_by(
+    consumer: str, assigned: Mapping[TopicPartition, ConsumerThreadId]
+) -> dict[TopicPartition, ConsumerThreadId]:
+    """One member's part."""
+    return {partition: thread for partition, thread in assigned.items() if thread.consumer == consumer}
 
 
 def compare(

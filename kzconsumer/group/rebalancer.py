@@ -19,7 +19,7 @@ from kzconsumer.errors import ConnectionLost, KzConsumerError, NodeExists, ZooKe
 from kzconsumer.group.blocking import blocked_by
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
-from kzconsumer.group.ownership_plan import OwnershipPlan, compare, wanted_by
+from kzconsumer.group.ownership_plan import OwnershipPlan, assignment, compare, wanted_by
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
@@ -27,7 +27,7 @@ from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.owner_registry import Blocked, Refused
+from kzconsumer.zookeeper.ownership import Blocked, Refused
 from kzconsumer.zookeeper.round_trips import outcomes
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
@@ -106,7 +106,8 @@ class Rebalancer:
         snapshot = await self._read()
         if snapshot is None:
             return False
-        wanted = wanted_by(self._membership.consumer, self._assignor_name, self._assignor, snapshot.context())
+        assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
+        wanted = wanted_by(self._membership.consumer, assigned)
         await self._claims.sweep()
         recreated = self._claims.outdated(snapshot.topics)
         if recreated:
@@ -130,6 +131,7 @@ class Rebalancer:
                 blocked=len(failed),
                 seconds=round(now() - began, 3),
             )
+            log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._claims.held.items())])
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
         return not failed

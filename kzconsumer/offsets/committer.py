@@ -16,7 +16,7 @@ import structlog
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
-from kzconsumer.zookeeper.owner_registry import Fence
+from kzconsumer.zookeeper.ownership import Fence
 
 log = structlog.get_logger("kzconsumer.offsets")
 

@@ -15,7 +15,7 @@ import structlog
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.owner_registry import Fence
+from kzconsumer.zookeeper.ownership import Fence
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, SetData, Stat, ZooKeeperSession

@@ -77,8 +77,11 @@ class SinkRunner:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
         """The sink, open. What it does while closing never hides why it is closed."""
+        began = now()
+        log.info("sink starts", sink=self._name)
         with self._mapped():
             await self._sink.__aenter__()
+        log.info("sink ready", sink=self._name, seconds=round(now() - began, 3))
         try:
             yield
         except BaseException as error:
@@ -149,8 +152,12 @@ class SinkRunner:
         # Ranges without records (control records, holes) are done as they are.
         written = Batch(tuple(part for part in batch.ranges if part.records))
         if written.ranges:
-            with self._mapped():
-                await self._sink.write(written)
+            try:
+                with self._mapped():
+                    await self._sink.write(written)
+            except SinkFailed:
+                log.error("batch failed, nothing of it is committed", ranges=[str(p.range) for p in written.ranges])
+                raise
             log.debug(
                 "batch written",
                 ranges=[str(part.range) for part in written.ranges],

@@ -14,48 +14,13 @@ import structlog
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 from kzconsumer.zookeeper.znodes import CLAIM_RECORD_VERSION, ClaimRecord
 
 log = structlog.get_logger("kzconsumer.group")
-
-
-class Fence(msgspec.Struct, frozen=True):
-    """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it."""
-
-    owner_path: str
-    owner_version: int
-    record_path: str
-    record_version: int
-
-    def checks(self) -> tuple[Check, Check]:
-        return Check(self.owner_path, self.owner_version), Check(self.record_path, self.record_version)
-
-
-class Claimed(msgspec.Struct, frozen=True):
-    """The partition is ours; `offset` is what was stored, read after the claim (version -1: nothing)."""
-
-    fence: Fence
-    record: ClaimRecord
-    stored: int | None
-    stored_version: int
-
-
-class Blocked(msgspec.Struct, frozen=True):
-    """Somebody else holds the owner node."""
-
-    path: str
-    owner: str
-    ephemeral_owner: int
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """The partition must not be consumed by this version."""
-
-    path: str
-    reason: str
 
 
 class OwnerRegistry:

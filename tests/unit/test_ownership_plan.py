@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.assignors.interface import AssignmentContext, Assignor
 from kzconsumer.assignors.range import assign
 from kzconsumer.errors import PluginError
-from kzconsumer.group.ownership_plan import compare, wanted_by
+from kzconsumer.group.ownership_plan import assignment, compare, wanted_by
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 ME, MINE, YOU = ConsumerThreadId("me", 0), ConsumerThreadId("me", 1), ConsumerThreadId("you", 0)
@@ -42,9 +42,9 @@ def test_from_nothing_and_to_nothing() -> None:
 
 
 def test_a_members_part_of_the_assignment() -> None:
-    assert wanted_by("me", "range", assign, CONTEXT) == {P0: ME, P1: MINE}
-    assert wanted_by("you", "range", assign, CONTEXT) == {P2: YOU}
-    assert wanted_by("nobody", "range", assign, CONTEXT) == {}
+    assert wanted_by("me", assignment("range", assign, CONTEXT)) == {P0: ME, P1: MINE}
+    assert wanted_by("you", assignment("range", assign, CONTEXT)) == {P2: YOU}
+    assert wanted_by("nobody", assignment("range", assign, CONTEXT)) == {}
 
 
 def test_an_assignor_that_raises() -> None:
@@ -52,31 +52,31 @@ def test_an_assignor_that_raises() -> None:
         raise ZeroDivisionError("no threads")
 
     with pytest.raises(PluginError, match="assignor mine failed: ZeroDivisionError: no threads"):
-        wanted_by("me", "mine", broken, CONTEXT)
+        assignment("mine", broken, CONTEXT)
 
 
 def test_an_assignor_that_forgets_a_partition() -> None:
     with pytest.raises(PluginError, match="left out or invented t-2"):
-        wanted_by("me", "mine", always({P0: ME, P1: YOU}), CONTEXT)
+        assignment("mine", always({P0: ME, P1: YOU}), CONTEXT)
 
 
 def test_an_assignor_that_gives_to_a_stranger() -> None:
     stranger = ConsumerThreadId("stranger", 0)
     with pytest.raises(PluginError, match="t-2 to stranger-0"):
-        wanted_by("me", "mine", always({P0: ME, P1: ME, P2: stranger}), CONTEXT)
+        assignment("mine", always({P0: ME, P1: ME, P2: stranger}), CONTEXT)
 
 
 def test_an_assignor_that_gives_a_topic_nobody_asked_for() -> None:
     with pytest.raises(PluginError, match="other-0"):
-        wanted_by("me", "mine", always({P0: ME, P1: ME, TopicPartition("other", 0): ME}), CONTEXT)
+        assignment("mine", always({P0: ME, P1: ME, TopicPartition("other", 0): ME}), CONTEXT)
 
 
 def test_an_assignor_that_invents_a_partition() -> None:
     """As many as there are, but not those: we would own a node that stands for nothing, and leave one without owner."""
     with pytest.raises(PluginError, match="t-2, t-3"):
-        wanted_by("me", "mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
+        assignment("mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
 
 
 def test_a_topic_without_threads_is_nobodys() -> None:
     context = AssignmentContext({"t": (ME,)}, {"t": (0,), "unread": (0, 1)})
-    assert wanted_by("me", "range", assign, context) == {P0: ME}
+    assert wanted_by("me", assignment("range", assign, context)) == {P0: ME}
