@@ -56,6 +56,13 @@ def read_topic(value: object) -> str:
     return value
 
 
+def read_topics(value: object) -> object:
+    """A table of topics, each with its number of streams; one who wrote a list or a name is told so."""
+    if not isinstance(value, Mapping):
+        raise ValueError('is not a table "topic = number of streams" such as { payments = 1 }')
+    return value
+
+
 def read_fetch_size(value: object) -> int:
     """A size that fits the fetch request's signed 32-bit field."""
     size = read_byte_size(value)
@@ -81,6 +88,7 @@ TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size)]
 PluginName = Annotated[str, Meta(min_length=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
+Topics = Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1), reader(read_topics)]
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +120,7 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     """`[subscription]`: what to consume. The daemon needs it; an application names its topics itself."""
 
     # topic -> number of streams; each stream is consumed one record or batch after the other
-    topics: Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1)] = msgspec.field(default_factory=dict)
+    topics: Topics = msgspec.field(default_factory=dict)
     # instead of topics: all that match, or all that do not match, a regular expression; also those made later
     whitelist: ListText | None = None
     blacklist: ListText | None = None

@@ -84,6 +84,8 @@ class ConsumerConnector:
         ZooKeeper to come up, for as long as that takes. Topics that do not exist yet are picked up when they are made.
         Source: `ZookeeperConsumerConnector.createMessageStreams` (1.1.1).
         """
+        if not isinstance(topics, Mapping) or not all(isinstance(number, int) for number in topics.values()):
+            raise TypeError('topics are given as a mapping to numbers of streams, such as {"orders": 2}')
         if not topics or any(number < 1 for number in topics.values()):
             raise ValueError("each topic needs at least one stream")
         keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
@@ -96,6 +98,8 @@ class ConsumerConnector:
         The streams are shared by all topics. Raises ValueError for an expression that Java would read otherwise.
         Source: `ZookeeperConsumerConnector.createMessageStreamsByFilter` (1.1.1).
         """
+        if not isinstance(topics, TopicFilter):
+            raise TypeError('topics are given as a list, such as kzconsumer.Whitelist("orders.*")')
         topics.portable()
         if streams < 1:
             raise ValueError("there must be at least one stream")

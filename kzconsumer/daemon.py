@@ -7,6 +7,7 @@ two members write the same range.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -30,8 +31,12 @@ from kzconsumer.zookeeper.lease import Lease
 
 log = structlog.get_logger("kzconsumer")
 
+# A wrapper and the terminal often send the same signal both: within this time it is one.
+ONE_SIGNAL = 0.2
 # The second signal leaves this long to tell ZooKeeper that we are gone.
 AT_ONCE = 0.2
+# Whoever has just started a member wants to know whether it gets anywhere.
+FIRST_PROGRESS = 5.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0
 
@@ -131,9 +136,13 @@ class Daemon:
 
     async def _obey_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            first = -math.inf
             async for number in signals:
                 name = signal.Signals(number).name
+                if now() - first < ONE_SIGNAL:
+                    continue
                 if not self._stop.is_set():
+                    first = now()
                     log.info("stopping", signal=name, deadline=self._settings.stop.deadline)
                     self._begin_stop()
                 else:
@@ -154,9 +163,11 @@ class Daemon:
 
     async def _tell_progress(self, consumer: ConsumerConnector) -> None:
         """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""
+        interval = self._settings.log.progress_interval
         before: dict[tuple[str, int], int] = {}
+        pause = min(interval, FIRST_PROGRESS)
         while True:
-            await anyio.sleep(self._settings.log.progress_interval)
+            await anyio.sleep(pause)
             positions = consumer.positions()
             done = {(at.topic, at.partition): at.processed for at in positions}
             advanced = sum(until - before[key] for key, until in done.items() if key in before)
@@ -165,8 +176,9 @@ class Daemon:
                 "progress",
                 owned=len(positions),
                 behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
-                per_second=round(advanced / self._settings.log.progress_interval),
+                per_second=round(advanced / pause) if before else None,
                 lease=self._lease.held,
             )
             log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
             before = done
+            pause = interval

@@ -23,7 +23,7 @@ _VERBS = {
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
     "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
-    "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback"),
+    "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
     "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),
 }
 

@@ -1,4 +1,4 @@
-"""`kzconsumer --config FILE`: one member, until a signal ends it."""
+"""`kzconsumer --config FILE` or `kzconsumer run FILE`: one member, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         help="consume as a member of the group (the default)",
         description="Join the group and hand its records to the sink until SIGTERM or SIGINT; a second one means now.",
     )
-    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    file = parser.add_mutually_exclusive_group()
+    file.add_argument("file", metavar="FILE", nargs="?", help="the group's TOML file")
+    file.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the same")
     parser.set_defaults(run=run, misused=parser.error)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.config is None:
-        arguments.misused("no configuration file given; use --config FILE")
+    path = arguments.file or arguments.config
+    if path is None:
+        arguments.misused("no configuration file given")
     from kzconsumer.config import Settings
 
-    settings = Settings.load(arguments.config)
+    settings = Settings.load(path)
     settings.require_daemon()
 
     from kzconsumer.daemon import run as consume

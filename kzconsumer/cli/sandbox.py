@@ -1,26 +1,32 @@
-"""`kzconsumer sandbox up | status | down`: real servers on this machine, for trying things out.
+"""`kzconsumer sandbox up | status | topic | down`: real servers on this machine, for trying things out.
 
 Owns no state: the supervisor and its state file do. Called by the command line's dispatcher; exit status 0 on success,
-1 when it cannot be done, 3 when nothing runs.
+1 when it cannot be done, 3 when nothing runs or a server of it has failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import anyio
 import msgspec
 
 from kzconsumer.cli.progress import fetching_progress
+from kzconsumer.config import read_topic
+from kzconsumer.errors import MultiFailed, NodeExists
 from kzconsumer.sandbox.failure import SandboxError
+from kzconsumer.sandbox.health import find_faults
 from kzconsumer.sandbox.sandbox import prepare
-from kzconsumer.sandbox.state_file import SandboxState, StateFile, default_path
+from kzconsumer.sandbox.state_file import SandboxState, ServerState, StateFile, default_path
 from kzconsumer.sandbox.supervisor import READY, supervise
 from kzconsumer.sandbox.versions import NEWEST, VERSIONS, kafka_version
 
@@ -29,7 +35,7 @@ _END_LIMIT = 5.0
 
 
 def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command `sandbox` and its three actions; `args.run` is `run` then."""
+    """Add the command `sandbox` and its actions; `args.run` is `run` then."""
     sandbox = subparsers.add_parser("sandbox", help="run a real ZooKeeper and real Kafka brokers on this machine")
     sandbox.set_defaults(run=run)
     place = argparse.ArgumentParser(add_help=False)
@@ -41,8 +47,21 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
     up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
     up.add_argument("--brokers", type=_positive, default=1, metavar="N", help="number of brokers (default: 1)")
     up.add_argument("--foreground", action="store_true", help="stay, and end the sandbox on Ctrl-C")
-    status = actions.add_parser("status", parents=[place], help="say what runs; exit status 3 if nothing does")
+    status = actions.add_parser("status", parents=[place], help="say what runs; exit status 3 unless all of it does")
     status.add_argument("--json", action="store_true", help="as one JSON object")
+    topic = actions.add_parser("topic", parents=[place], help="create a topic in the running sandbox")
+    topic.add_argument("name", type=_topic_name, metavar="NAME")
+    topic.add_argument("--partitions", type=_positive, default=4, metavar="N", help="how many (default: 4)")
+    topic.add_argument(
+        "--config",
+        dest="topic_config",  # the program's own --config is the group's file
+        type=_setting,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of the topic, such as cleanup.policy=compact",
+    )
     actions.add_parser("down", parents=[place], help="end it and remove its data")
 
 
@@ -54,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
             return _up(place, args.kafka_version, args.brokers, foreground=args.foreground)
         if args.action == "status":
             return _status(place, as_json=args.json)
+        if args.action == "topic":
+            return _topic(place, args.name, args.partitions, dict(args.topic_config))
         return _down(place)
     except SandboxError as error:
         print(f"kzconsumer: {error}", file=sys.stderr)
@@ -69,13 +90,13 @@ def _up(place: StateFile, version: str, brokers: int, *, foreground: bool) -> in
     with fetching_progress() as progress:
         prepare(wanted, progress)
     if foreground:
-        anyio.run(supervise, place, version, brokers, _show_foreground)
+        anyio.run(supervise, place, version, brokers, partial(_show_foreground, place))
         return 0
     _start_supervisor(place, version, brokers)
     state = place.read()
     if state is None:
         raise SandboxError("the sandbox was taken down while it came up")
-    print(_text(state))
+    print(_text(state, {}), *_next_steps(state, place), sep="\n")
     return 0
 
 
@@ -113,16 +134,54 @@ def _start_supervisor(place: StateFile, version: str, brokers: int) -> None:
 def _status(place: StateFile, *, as_json: bool) -> int:
     running = place.running()
     state = place.read()
+    faults = find_faults(state) if running and state is not None else {}
     if as_json:
-        shown = msgspec.to_builtins(state) if state is not None and running else {}
+        shown = _as_builtins(state, faults) if running and state is not None else {}
         print(msgspec.json.encode({"running": running, **shown}).decode())
     elif running:
-        print(_text(state) if state is not None else "a sandbox is just being started")
+        print(_text(state, faults) if state is not None else "a sandbox is just being started")
     elif state is not None:
         print(f"no sandbox runs; one was killed and left {state.folder}, which `kzconsumer sandbox down` removes")
     else:
         print("no sandbox runs")
-    return 0 if running else NOT_RUNNING
+    return 0 if running and not faults else NOT_RUNNING
+
+
+def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict[str, object]:
+    """The state, each server with its `fault` (null when it serves) and all together with `serving`."""
+
+    def shown(server: ServerState) -> dict[str, object]:
+        return {**msgspec.to_builtins(server), "fault": faults.get(server)}
+
+    return {
+        **msgspec.to_builtins(state),
+        "serving": state.ready and not faults,
+        "zookeeper": shown(state.zookeeper) if state.zookeeper else None,
+        "brokers": [shown(broker) for broker in state.brokers],
+    }
+
+
+def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, str]) -> int:
+    from kzconsumer import log
+    from kzconsumer.sandbox.topics import create_topic
+
+    log.configure("warning", "auto")
+    state = place.read()
+    if state is None or not place.running():
+        raise SandboxError("no sandbox runs; `kzconsumer sandbox up` starts one")
+    if not state.ready:
+        raise SandboxError("the sandbox is just being started: try again")
+    faults = find_faults(state)
+    if faults:
+        raise SandboxError(f"not every server serves\n{_text(state, faults)}")
+    try:
+        anyio.run(create_topic, state.zookeeper_connect, name, partitions, config)
+    except MultiFailed as error:
+        if not isinstance(error.error, NodeExists):
+            raise
+        raise SandboxError(f"there is a topic {name} already") from error
+    print(f"created the topic {name} with {partitions} partition(s)")
+    return 0
 
 
 def _down(place: StateFile) -> int:
@@ -150,30 +209,49 @@ def _ended(place: StateFile) -> bool:
     return True
 
 
-def _show_foreground(state: SandboxState) -> None:
-    print(_text(state), "Ctrl-C ends it.", sep="\n", flush=True)
+def _show_foreground(place: StateFile, state: SandboxState) -> None:
+    print(_text(state, {}), *_next_steps(state, place), "Ctrl-C ends it.", sep="\n", flush=True)
 
 
-def _text(state: SandboxState) -> str:
+def _next_steps(state: SandboxState, place: StateFile) -> list[str]:
+    where = "" if place.path == default_path().absolute() else f" --state {shlex.quote(str(place.path))}"
+    return [
+        f'In group.toml:    [zookeeper] connect = "{state.zookeeper_connect}"',
+        f"For a producer:   bootstrap.servers={state.bootstrap}",
+        f"To make a topic:  kzconsumer sandbox topic orders --partitions 4{where}",
+    ]
+
+
+def _text(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
     if not state.ready:
         return f"Kafka {state.kafka_version} is being started (process {state.pid})"
     lines = [f"Kafka {state.kafka_version}, {len(state.brokers)} broker(s), supervisor process {state.pid}"]
-    lines.append(f"  zookeeper  {state.zookeeper_connect}{_dead(state.zookeeper.pid) if state.zookeeper else ''}")
-    lines += [f"  broker {each.id}   {each.host}:{each.port}{_dead(each.pid)}" for each in state.brokers]
+    marks = {server: f"  ({fault})" for server, fault in faults.items()}
+    lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
+    lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]
     lines.append(f"  logs       {state.folder}")
     return "\n".join(lines)
 
 
-def _dead(pid: int) -> str:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return "  (has ended)"
-    return ""
-
-
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if number < 1:
-        raise ValueError
+        raise argparse.ArgumentTypeError("must be at least 1")
     return number
+
+
+def _topic_name(text: str) -> str:
+    try:
+        return read_topic(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key, value

@@ -172,6 +172,11 @@ class Claims:
         self._fetchers.start(claim.fetch for claim in begun)
         return failed
 
+    async def owned_by_anybody(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those that have an owner node, whoever's."""
+        flags = await together([self._owners.has_owner(partition) for partition in partitions])
+        return {partition for partition, owned in zip(partitions, flags, strict=True) if owned}
+
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Let partitions go on under other threads of ours: settled and committed, but never without owner."""
         begun = []

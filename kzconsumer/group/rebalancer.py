@@ -20,10 +20,11 @@ from kzconsumer.group.blocking import blocked_by
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.ownership_plan import OwnershipPlan, assignment, compare, wanted_by
+from kzconsumer.group.poke import LOOK_INTERVAL, Pokes, needs_looking
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
-from kzconsumer.group.subscription import has_wildcard
+from kzconsumer.group.subscription import has_wildcard, streams_by_topic
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
@@ -71,6 +72,8 @@ class Rebalancer:
         self._blocked: dict[TopicPartition, Blocked] = {}
         self._said: set[str] = set()
         self._topics_watched: set[str] = set()
+        self._with_originals = False
+        self._pokes = Pokes(membership.consumer)
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
@@ -89,7 +92,8 @@ class Rebalancer:
                 log.warning("rebalance interrupted", reason=str(error))
                 done = False
             if done:
-                retry, timeout = FIRST_RETRY, None
+                # Original members may get stuck without any event: looked for as long as there are any.
+                retry, timeout = FIRST_RETRY, LOOK_INTERVAL if self._with_originals else None
             else:
                 timeout = retry * random.uniform(0.8, 1.2)
                 retry = min(retry * 2, LONGEST_RETRY)
@@ -134,6 +138,9 @@ class Rebalancer:
             log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._claims.held.items())])
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
+        self._with_originals = needs_looking(snapshot.members)
+        if self._with_originals:
+            await self._look_after_originals(snapshot, assigned)
         return not failed
 
     async def _carry_out(
@@ -152,6 +159,18 @@ class Rebalancer:
                 raise error
         assert isinstance(claiming, dict)
         return claiming
+
+    async def _look_after_originals(
+        self, snapshot: GroupSnapshot, assigned: Mapping[TopicPartition, ConsumerThreadId]
+    ) -> None:
+        """Poke original members that gave up: they own nothing and look again only when the group changes."""
+        theirs = [p for p, thread in assigned.items() if not snapshot.members[thread.consumer].ours]
+        owned = await self._claims.owned_by_anybody(theirs)
+        poke = self._pokes.look(now(), snapshot.members, assigned, owned)
+        if poke is not None:
+            stuck = {str(partition): member for partition, member in poke.without_owner.items()}
+            log.warning("poking original members that own nothing of theirs", number=poke.number, without_owner=stuck)
+            await self._consumers.poke(self._membership.consumer, poke.number)
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None when a member cannot be read, since what it owns cannot be computed then."""
@@ -212,7 +231,10 @@ class Rebalancer:
     def _tell_idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         registration = self._membership.registration
         if has_wildcard(registration):
-            (streams,) = registration.subscription.values()
+            ((pattern, streams),) = registration.subscription.items()
+            if not streams_by_topic(registration, snapshot.all_topics):
+                self._say_once("no topic is allowed by the list: waiting for one", f"{registration.pattern} {pattern}")
+                return
             idle = set(range(streams)).difference(thread.thread for thread in wanted.values())
             for number in sorted(idle):
                 self._say_once("stream has no partition", f"stream {number}")
@@ -226,7 +248,7 @@ class Rebalancer:
                 if (topic, number) not in busy:
                     self._say_once("stream has no partition", f"{topic} stream {number}")
 
-    def _say_once(self, event: str, path: str, reason: object = None) -> None:
-        if f"{event} {path}" not in self._said:
-            self._said.add(f"{event} {path}")
-            log.warning(event, path=path, **({"reason": str(reason)} if reason else {}))
+    def _say_once(self, event: str, about: str, reason: object = None) -> None:
+        if f"{event} {about}" not in self._said:
+            self._said.add(f"{event} {about}")
+            log.warning(event, about=about, **({"reason": str(reason)} if reason else {}))

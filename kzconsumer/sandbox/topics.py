@@ -1,6 +1,6 @@
 """Creates topics by writing the znodes that Kafka's own tool writes; every broker version's controller takes them.
 
-Owns no state. Used by the demo and the tests: production topics are created by others.
+Owns no state. Used by `sandbox topic`, the demo and the tests: production topics are created by others.
 """
 
 from __future__ import annotations

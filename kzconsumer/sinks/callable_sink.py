@@ -6,16 +6,15 @@ what the function raises stops the member.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import SinkFailed
 from kzconsumer.options import read_table
-from kzconsumer.sinks.function_reference import load_function
+from kzconsumer.sinks.function_reference import load_async_function
 from kzconsumer.sinks.interface import Batch, SinkContext
 
 _WHERE = "[sink.options]"
@@ -30,15 +29,14 @@ class CallableOptions(msgspec.Struct, frozen=True, kw_only=True):
 class CallableSink:
     """Awaits the user's function with every batch.
 
-    Raises ConfigError when the function cannot be imported or is not `async def`; `write` raises SinkFailed from
-    whatever the function raised.
+    Raises ConfigError when the function cannot be imported, is not `async def` or cannot be called with one argument;
+    `write` raises SinkFailed from whatever the function raised.
     """
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._reference = read_table(options, CallableOptions, _WHERE).function
-        self._function: Callable[[Batch], Awaitable[None]] = load_function(self._reference, f"{_WHERE} function")
-        if not _is_async(self._function):
-            raise ConfigError([f"{_WHERE} function: {self._reference} is not an async function"])
+        where = f"{_WHERE} function"
+        self._function: Callable[[Batch], Awaitable[None]] = load_async_function(self._reference, where, "batch")
 
     def __repr__(self) -> str:
         return f"CallableSink({self._reference})"
@@ -56,7 +54,3 @@ class CallableSink:
             await self._function(batch)
         except Exception as error:
             raise SinkFailed(f"{self._reference} raised {type(error).__name__}: {error}") from error
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

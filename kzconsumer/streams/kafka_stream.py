@@ -13,14 +13,18 @@ import anyio
 import anyio.lowlevel
 import pyarrow as pa
 
+from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.message import Message, messages
 from kzconsumer.zookeeper.lease import Lease
 
-# Rows made into objects at a time: fewer cost more per row, more hold memory and delay a release.
-ROWS_AT_A_TIME = 1000
+# Rows made into objects at a time: fewer cost more per row. Between two lots the event loop gets its turn, so a loop
+# body that holds it for long (a blocking driver) gets small lots: heartbeats must not wait for a thousand of them.
+MOST_ROWS = 1000
+FIRST_ROWS = 50
+LOT_SECONDS = 0.02
 
 
 class KafkaStream:
@@ -38,6 +42,7 @@ class KafkaStream:
         self._chunk: FetchedChunk | None = None
         self._patience = anyio.CancelScope()  # for the lease; `close` ends it
         self._row = 0  # rows of the chunk made into messages or batches
+        self._lot = FIRST_ROWS
         self._cut = False  # the chunk's remaining rows were dropped
         self._marked = 0  # everything of the chunk below this offset is marked as processed
         self._rows: list[Message] = []
@@ -52,17 +57,20 @@ class KafkaStream:
         return self._messages()
 
     async def _messages(self) -> AsyncIterator[Message]:
+        handed_out = now()
         while True:
             # Emptying the list ends this loop at once: that is how a release takes back what was not handed out.
             for message in self._rest:
                 self._message = message
                 yield message
+            self._lot = next_lot(self._lot, now() - handed_out)
             try:
-                batch, tracker = await self._next_rows(ROWS_AT_A_TIME)
+                batch, tracker = await self._next_rows(self._lot)
             except EndOfStream:
                 return
             self._rows = messages(batch, *tracker.topic_partition)
             self._rest = iter(self._rows)
+            handed_out = now()
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
@@ -138,3 +146,10 @@ class KafkaStream:
             tracker.hand_over(until)
             tracker.mark(self._marked, until)
             self._marked = until
+
+
+def next_lot(rows: int, seconds: float) -> int:
+    """How many rows to make next, when the last `rows` kept the application busy for `seconds`."""
+    if seconds <= LOT_SECONDS:
+        return min(rows * 2, MOST_ROWS)
+    return max(int(rows * LOT_SECONDS / seconds), 1)

@@ -47,7 +47,7 @@ async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
             hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
             return f"{hosts}{connect.chroot}"
         if not warned:
-            log.warning("no broker is registered: waiting for one", path="/brokers/ids")
+            log.warning("no broker is registered: waiting for one", about=f"{connect.chroot}/brokers/ids")
             warned = True
         await changed.wait()
         changed = anyio.Event()

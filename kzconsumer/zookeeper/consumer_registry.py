@@ -13,7 +13,7 @@ from kzconsumer.errors import NodeExists, NoNode
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import Node, ZooKeeperSession
+from kzconsumer.zookeeper.session import Create, Delete, Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Registration
 
@@ -42,6 +42,15 @@ class ConsumerRegistry:
             stat = await self._session.exists(path)
             if stat is None or stat.ephemeral_owner != self._session.id:
                 raise
+
+    async def poke(self, consumer: str, number: int) -> None:
+        """Change the list of members and change it back, in one transaction: watches fire, nobody ever sees the node.
+
+        It holds valid JSON all the same: a member that could not read it would be worse off than before.
+        """
+        path = self._paths.member(f"{consumer}-poke-{number}")
+        data = znodes.encode_registration({}, int(time.time() * 1000), __version__)
+        await self._session.multi([Create(path, data, ephemeral=True), Delete(path, 0)])
 
     async def members(self) -> dict[str, Node]:
         """Every member's node, by consumer id; a change of the list notifies as `members`."""

@@ -142,6 +142,9 @@ class OwnerRegistry:
         if fence is not None and not await self.release(fence):
             await self.abandon(partition)  # it moved since it was read: whose is it now?
 
+    async def has_owner(self, partition: TopicPartition) -> bool:
+        return await self._session.exists(self._paths.owner(partition)) is not None
+
     def is_ours(self, stat: Stat | None, fence: Fence) -> bool:
         """The owner node is the one this fence stands for."""
         return stat is not None and stat.version == fence.owner_version and stat.ephemeral_owner == self._session.id

@@ -14,13 +14,17 @@ import anyio
 import pytest
 
 from kzconsumer import clock
+from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.versions import NEWEST
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
 from tests.support.ensemble import Ensemble, connect_string, ensemble
 from tests.support.servers import Servers
+from tests.support.steady_flow import flowing, records
+from tests.support.timed_members import drained, member, shared_evenly, watched
 from tests.support.zookeeper_sessions import session, until
 
 T = 3.0
@@ -142,44 +146,94 @@ async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_go(three: E
             tasks.start_soon(promise.watch, witness)
         await until(lambda: all(zk.safe_until > clock.now() + T / 4 for zk in zks))
         three.cut(far)
-        cut = clock.now()
         await until(lambda: all(promise.gone for promise in [*promises, pings]), 3 * T)
         answered = control.pings
         await until(lambda: control.pings > answered)  # the follower knows nothing yet
         pings.safe_until = control.safe_until
         tasks.cancel_scope.cancel()
-        import sys; print([round(p.margin,3) for p in promises], [round(p.gone-cut,3) for p in promises], [round(p.safe_until-cut,3) for p in promises], pings.margin, file=sys.stderr)
     assert min(promise.margin for promise in promises) > 0
     assert pings.margin < 0
 
 
-async def attack_isolated_leader(three, unique, restart):
-    import sys
-    old = three.leader
-    rest = three.followers
-    zk_cm = session(old.connect, T)
-    async with zk_cm as zk, anyio.create_task_group() as tasks:
+@pytest.mark.xfail(
+    strict=True, raises=AssertionError, reason="a leader answers sync to its own clients without asking its followers"
+)
+async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ensemble, unique: str) -> None:
+    """The others elect a new leader at once, because they were started anew; the old one serves on for SYNC_LIMIT."""
+    old, others = three.leader, three.followers
+    async with session(old.connect, T) as zk, anyio.create_task_group() as tasks:
         promise = Promise(f"/{unique}")
         await zk.create(promise.path, ephemeral=True)
         tasks.start_soon(promise.sample, zk)
         three.cut(old)
-        cut = clock.now()
-        if restart:
-            for s in rest: s.kill()
-            for s in rest: s.start()
-        def elected():
-            return any(s.role == "leader" for s in rest)
-        while not await anyio.to_thread.run_sync(elected):
-            await anyio.sleep(.02)
-        print("new leader after", clock.now()-cut, file=sys.stderr)
-        async with session(connect_string(rest), 20) as witness:
+        for server in others:
+            server.kill()
+        for server in others:
+            server.start()
+        async with session(connect_string(others), 20) as witness:
             await promise.watch(witness)
-            print("restart", restart, "gone", promise.gone-cut, "safe", promise.safe_until-cut, "trusted now", zk.trusted(), zk.safe_until-cut, file=sys.stderr)
-            await anyio.sleep(3)
-            print("restart", restart, "gone", promise.gone-cut, "safe", promise.safe_until-cut, "trusted now", zk.trusted(), zk.safe_until-cut, file=sys.stderr)
-            three.mend(old)
-            tasks.cancel_scope.cancel()
+        await anyio.sleep(T)
+        tasks.cancel_scope.cancel()
+    assert promise.margin > 0
 
-@pytest.mark.parametrize("restart", [False, True])
-async def test_isolated_leader(three, unique, restart):
-    await attack_isolated_leader(three, unique, restart)
+
+@pytest.fixture(scope="module")
+def cluster_of_three(
+    running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    cluster = Cluster(
+        running.connect,
+        NEWEST,
+        tmp_path_factory.mktemp("cluster-of-three"),
+        servers.java,
+        resolve_jars(NEWEST.jars, servers.java),
+        chroot="/lease",
+        heap="192m",
+        config={"zookeeper.session.timeout.ms": 30_000},
+    )
+    cluster.start()
+    cluster.wait_ready()
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.parametrize("fault", ["leader killed", "its follower killed", "its follower cut off"])
+async def test_members_go_on_with_another_server_and_no_rebalance(
+    three: Ensemble, cluster_of_three: Cluster, unique: str, fault: str
+) -> None:
+    partitions = 4
+    await create_topic(cluster_of_three.connect, unique, partitions)
+    near = connect_string(three.followers) + cluster_of_three.chroot
+    async with (
+        watched(cluster_of_three.connect, unique, partitions) as owners,
+        member(near, unique, "a", T) as first,
+        member(cluster_of_three.connect, unique, "b", T) as second,
+        flowing(cluster_of_three, unique, partitions) as flow,
+    ):
+        await until(lambda: shared_evenly(owners, partitions, first, second) and len(second.delivered) > 200)
+        before = owners.all
+        asked = first.server
+        victim = (
+            three.leader if fault == "leader killed" else next(s for s in three.servers if asked == (s.host, s.port))
+        )
+        connected = [each.when(SessionState.CONNECTED) for each in (first, second)]
+        hit = clock.now()
+        if fault == "its follower cut off":
+            three.cut(victim)
+        else:
+            victim.kill()
+        await anyio.sleep(1.5 * T)  # who has not found another server is expired by then
+        if fault != "leader killed":
+            assert first.server not in (None, asked)
+        went_on = clock.now()
+        await until(lambda: all(each.delivered[-1].at > went_on for each in (first, second)), T)
+        assert first.lease.held
+        assert second.lease.held
+        assert owners.all == before
+        flow.end()
+        await drained(flow, first, second)
+        if not victim.alive:
+            victim.start()
+    assert set(records([*first.delivered, *second.delivered]).values()) == {1}
+    assert all(at < hit + T for times in connected for at in times)
+    assert max(each.longest_gap(hit) for each in (first, second)) < T

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.sandbox.readiness import known_brokers, zookeeper_serves
+from kzconsumer.sandbox.readiness import known_brokers, led_partitions, zookeeper_serves
 from kzconsumer.sandbox.state_file import StateFile
 from tests.support.processes import exists, wait_gone, wait_until
 
@@ -80,6 +80,46 @@ def test_up_status_down(sandbox: Commands) -> None:
     assert not Path(status["folder"]).exists()
     assert not sandbox.state.exists()
     assert sandbox("status").stdout == "no sandbox runs\n"
+
+
+def test_a_topic_is_made(sandbox: Commands) -> None:
+    early = sandbox("topic", "orders")
+    assert early.stderr == "kzconsumer: no sandbox runs; `kzconsumer sandbox up` starts one\n"
+    assert early.returncode == 1
+    up = sandbox("up")
+    status = sandbox.status()
+    assert up.stdout.splitlines()[-3:] == [
+        f'In group.toml:    [zookeeper] connect = "{status["zookeeper_connect"]}"',
+        f"For a producer:   bootstrap.servers={status['bootstrap']}",
+        f"To make a topic:  kzconsumer sandbox topic orders --partitions 4 --state {sandbox.state}",
+    ]
+    words = ("orders", "--partitions", "3", "--config", "cleanup.policy=compact", "retention.ms=1000")
+    made = sandbox("topic", *words)
+    assert (made.returncode, made.stdout) == (0, "created the topic orders with 3 partition(s)\n"), made.stderr
+    (broker,) = status["brokers"]
+    assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
+    again = sandbox("topic", *words)
+    assert (again.returncode, again.stderr) == (1, "kzconsumer: there is a topic orders already\n")
+
+
+def test_status_tells_what_does_not_serve(sandbox: Commands) -> None:
+    sandbox.up("--kafka-version", "0.8.2.2", "--brokers", "2")
+    status = sandbox.status()
+    assert status["serving"]
+    assert [server["fault"] for server in (status["zookeeper"], *status["brokers"])] == [None, None, None]
+    killed, stopped = status["brokers"]
+    os.kill(killed["pid"], signal.SIGKILL)
+    wait_gone([killed["pid"]], 10.0)
+    topic = sandbox("topic", "orders")
+    assert topic.returncode == 1
+    assert "not every server serves" in topic.stderr
+    os.kill(stopped["pid"], signal.SIGSTOP)
+    shown = sandbox("status")
+    assert shown.returncode == 3
+    assert f"broker 1   127.0.0.1:{killed['port']}  (has ended)" in shown.stdout
+    assert f"broker 2   127.0.0.1:{stopped['port']}  (does not answer)" in shown.stdout
+    broken = sandbox.status()
+    assert (broken["running"], broken["serving"], broken["zookeeper"]["fault"]) == (True, False, None)
 
 
 def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:

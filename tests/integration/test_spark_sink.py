@@ -233,6 +233,8 @@ async def test_a_function_is_called_as_by_foreach_batch(
     captured = capfd.readouterr()
     assert "a function may print" not in captured.out
     assert "a function may print" in captured.err
+    told = captured.out + captured.err
+    assert told.count("spark starting") == told.count("spark ready") == 2, "one for each worker"
 
 
 DAEMON = """

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from itertools import chain
 
 import anyio
 
@@ -18,6 +19,7 @@ import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.topic_filter import TopicFilter
 from tests.support.flow import Deliveries, Flow, flow
 from tests.support.members import Reader
 from tests.support.original import Original, Record, verify_command
@@ -47,22 +49,24 @@ class OurMember(Reader):
 
 @asynccontextmanager
 async def our_member(
-    cluster: Cluster, group: str, topics: Mapping[str, int], name: str, **tables: Mapping[str, object]
+    cluster: Cluster, group: str, topics: Mapping[str, int] | TopicFilter, name: str
 ) -> AsyncIterator[OurMember]:
-    """A member of ours with the id `<group>_<name>`, reading until the block ends."""
+    """A member of ours with the id `<group>_<name>`, reading until the block ends; of a list it has one stream."""
     configured = kzconsumer.Settings.from_dict(
         {
             "zookeeper": {"connect": cluster.connect, "session_timeout": "6s"},
             "group": {"id": group, "consumer_id": name},
             "offsets": {"commit_interval": "500ms"},
-            **tables,
         }
     )
     async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
         member = OurMember(consumer)
-        for streams in (await consumer.create_message_streams(topics)).values():
-            for stream in streams:
-                tasks.start_soon(member.read, stream)
+        if isinstance(topics, TopicFilter):
+            streams = await consumer.create_message_streams_by_filter(topics)
+        else:
+            streams = list(chain.from_iterable((await consumer.create_message_streams(topics)).values()))
+        for stream in streams:
+            tasks.start_soon(member.read, stream)
         yield member
         await consumer.leave()  # the readers end with their streams: what was handed out counts as delivered
 
@@ -129,14 +133,20 @@ class MixedGroup:
         assert self.ownership.owners == dict(wanted)  # nor did it change again meanwhile
 
     async def drained(self, deliveries: Deliveries, limit: float = 30.0, may_lack: int = 0) -> set[Record]:
-        """End the flow, wait until everything sent was delivered by somebody; returns what never was."""
+        """End the flow and wait until everything sent was delivered by somebody.
+
+        Returns what never was: up to `may_lack` records for which nothing has come for 3 s.
+        """
         for each in self.flows.values():
             await asyncio.to_thread(each.end)
-        sent = self.all_sent()
-        deadline = time.monotonic() + limit
-        while len(lost := sent - deliveries.all()) > may_lack:
-            assert time.monotonic() < deadline, f"{len(lost)} of {len(sent)} not delivered: {sorted(lost)[:5]}"
+        lost = self.all_sent() - deliveries.all()
+        began = changed = time.monotonic()
+        while lost and not (len(lost) <= may_lack and time.monotonic() - changed > 3.0):
+            assert time.monotonic() - began < limit, f"{len(lost)} records not delivered: {sorted(lost)[:5]}"
             await anyio.sleep(0.05)
+            before, lost = lost, lost - deliveries.all()
+            if lost != before:
+                changed = time.monotonic()
         return lost
 
     def check_ours(self, *members: OurMember, others_wrote_offsets: bool = False) -> None:

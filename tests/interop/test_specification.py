@@ -137,9 +137,8 @@ async def test_an_original_deletes_an_owner_node_that_has_become_ours(
                 after = [await zookeeper.get(path) for path in paths[: len(half)]]
                 # The hazard itself: these are other nodes than we had made.
                 assert all(new.stat.czxid != old.stat.czxid for old, new in zip(before, after, strict=True))
-                members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
-                await group.drained(members)
-            group.check_doubled(members, original)
+                # What ours had delivered and could not store any more came again, to ours: at least once, none lost.
+                await group.drained(Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered}))
 
 
 async def test_an_original_that_slept_over_its_session(

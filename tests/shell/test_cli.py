@@ -34,7 +34,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "group.toml"
 
 
-@pytest.mark.parametrize("verb", [["--config"], ["run", "--config"], ["check-config"], ["check-config", "--config"]])
+@pytest.mark.parametrize(
+    "verb", [["--config"], ["run"], ["run", "--config"], ["check-config"], ["check-config", "--config"]]
+)
 def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[str]) -> None:
     file.write_text(GOOD.replace("id =", "idd =").replace('connect = "127.0.0.1:2181"', "connect = 2181"))
     done = kzconsumer(*verb, str(file))
@@ -100,7 +102,14 @@ def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None
         ([], "nothing to do"),
         (["run"], "no configuration file given"),
         (["check-config"], "no configuration file given"),
+        (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
         (["consume-all"], "invalid choice"),
+        (["sandbox", "up", "--brokers", "0"], "argument --brokers: must be at least 1"),
+        (["sandbox", "up", "--brokers", "two"], "argument --brokers: 'two' is not a whole number"),
+        (["sandbox", "topic"], "NAME"),
+        (["sandbox", "topic", "a/b"], "argument NAME: 'a/b' is not a topic name"),
+        (["sandbox", "topic", "a", "--partitions", "-1"], "argument --partitions: must be at least 1"),
+        (["sandbox", "topic", "a", "--config", "x=1", "y"], "argument --config: 'y' is not key=value"),
         (["--conf", "x"], "invalid choice"),
     ],
 )

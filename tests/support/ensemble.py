@@ -21,7 +21,7 @@ from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.cable import Cable
 from tests.support.processes import wait_until
 
-SYNC_LIMIT = 10
+SYNC_LIMIT = 24
 """Ticks of 0.5 s: so long a follower that hears nothing from its leader goes on serving, a leader without followers."""
 
 

@@ -52,6 +52,13 @@ class Flow:
         assert self._producer.flush(30) == 0
         assert not self.faults, self.faults[0]
 
+    def close(self) -> None:
+        """No more records, delivered or not, and no more connections."""
+        self._ending.set()
+        self._thread.join(60)
+        self._producer.purge()
+        del self._producer
+
     def all_sent(self) -> set[Record]:
         return {Record(self.topic, partition, offset) for partition, n in self.sent.items() for offset in range(n)}
 
@@ -82,7 +89,7 @@ def flow(cluster: Cluster, topic: str, partitions: int) -> Iterator[Flow]:
     try:
         yield running
     finally:
-        running._ending.set()
+        running.close()
 
 
 class Deliveries:

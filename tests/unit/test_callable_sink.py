@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.sinks.callable_sink import CallableSink
-from kzconsumer.sinks.function_reference import load_function
+from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
 from tests.support.range_data import range_data
 
@@ -37,6 +38,32 @@ keeper = Keeper()
 def plain(batch: Batch) -> None: ...
 
 
+async def nothing() -> None: ...
+
+
+async def two(batch: Batch, more: object) -> None: ...
+
+
+async def two_of_which_one(batch: Batch, more: object = None) -> None: ...
+
+
+async def keyword(*, batch: Batch) -> None: ...
+
+
+async def both(df: object, batch_id: int) -> None: ...
+
+
+def generate(df: object, batch_id: int) -> Iterator[None]:
+    yield
+
+
+async def async_generate(df: object, batch_id: int) -> AsyncIterator[None]:
+    yield
+
+
+def spark_function(df: object, batch_id: int) -> None: ...
+
+
 def sink(name: str) -> CallableSink:
     return CallableSink({"function": f"{__name__}:{name}"}, CONTEXT)
 
@@ -61,6 +88,10 @@ async def test_what_the_function_raises_is_a_failed_sink() -> None:
         ("plain", "is not an async function"),
         ("refsue", "has no refsue; did you mean refuse?"),
         ("SEEN", "is a list, not a function"),
+        ("Keeper", "is a class, not a function"),
+        ("nothing", ":nothing cannot be called as (batch): too many positional arguments"),
+        ("two", ":two cannot be called as (batch): missing a required argument: 'more'"),
+        ("keyword", ":keyword cannot be called as (batch): too many positional arguments"),
     ],
 )
 def test_what_is_no_async_function_is_a_fault(reference: str, fault: str) -> None:
@@ -84,6 +115,39 @@ def test_a_reference_that_leads_nowhere_is_one_line(reference: str, fault: str) 
         load_function(reference, "where")
     (line,) = caught.value.faults
     assert line.startswith(f"where: {fault}")
+
+
+def test_further_arguments_may_have_defaults() -> None:
+    assert repr(sink("two_of_which_one")).endswith(":two_of_which_one)")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("both", "both is an async function; it must be a plain function"),
+        ("keeper", "keeper is an async function; it must be a plain function"),
+        ("generate", "generate is a generator; it must be a plain function"),
+        ("async_generate", "async_generate is an async generator; it must be a plain function"),
+        ("plain", "plain cannot be called as (df, batch_id): too many positional arguments"),
+    ],
+)
+def test_a_plain_function_does_its_work_when_called(name: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_plain_function(f"{__name__}:{name}", "where", "df", "batch_id")
+    assert caught.value.faults == (f"where: {__name__}:{fault}",)
+    assert load_plain_function(f"{__name__}:spark_function", "where", "df", "batch_id") is spark_function
+
+
+def test_an_import_that_fails_names_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fails_at_import.py").write_text("import json\njson.loads('{')\n")
+    (tmp_path / "imports_it.py").write_text("raise RuntimeError('first\\nsecond')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_function("imports_it:f", "where")
+    (line,) = caught.value.faults
+    assert line == f"where: cannot import imports_it: RuntimeError: first second ({tmp_path}/imports_it.py, line 1)"
+    with pytest.raises(ConfigError, match=r"JSONDecodeError: .*line \d+\)$"):
+        load_function("fails_at_import:f", "where")
 
 
 def test_the_current_directory_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,10 @@ def test_bad_chroots(connect: str) -> None:
         ({"group": {"assignor": ""}}, '[group] assignor: "" is empty'),
         ({"subscription": {"topics": {}}}, "[subscription] topics: is empty"),
         ({"subscription": {"topics": {"t": 0}}}, "[subscription] topics.t: 0 is less than 1"),
-        ({"subscription": {"topics": ["t"]}}, '[subscription] topics: ["t"] is not a table'),
+        (
+            {"subscription": {"topics": ["t"]}},
+            '[subscription] topics: ["t"] is not a table "topic = number of streams" such as { payments = 1 }',
+        ),
         (
             {"subscription": {"topics": {"..": 1}}},
             "[subscription] topics: \"..\" is not a topic name (ASCII letters, digits, '.', '_' and '-')",

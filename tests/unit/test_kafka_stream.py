@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
@@ -14,7 +16,7 @@ from kzconsumer.errors import OffsetLost
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
-from kzconsumer.streams.kafka_stream import ROWS_AT_A_TIME, KafkaStream
+from kzconsumer.streams.kafka_stream import MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
@@ -113,7 +115,7 @@ async def test_partitions_interleave_and_each_keeps_its_place() -> None:
 
 
 async def test_more_rows_than_are_made_into_messages_at_a_time() -> None:
-    number = ROWS_AT_A_TIME * 2 + 7
+    number = MOST_ROWS * 2 + 7
     claim = tracker()
     stream = stream_of(chunk(claim, 0, number))
     assert await take_offsets(stream, number) == list(range(number))
@@ -158,11 +160,11 @@ async def test_from_messages_to_batches() -> None:
 
 
 async def test_from_messages_to_batches_over_the_rows_made_so_far() -> None:
-    number = ROWS_AT_A_TIME + 500
+    number = MOST_ROWS + 500
     claim = tracker()
     stream = stream_of(chunk(claim, 0, number))
-    await take_offsets(stream, ROWS_AT_A_TIME + 1)
-    assert rows((await take(stream.batches(), 1))[0]) == list(range(ROWS_AT_A_TIME + 1, number))
+    await take_offsets(stream, MOST_ROWS + 1)
+    assert rows((await take(stream.batches(), 1))[0]) == list(range(MOST_ROWS + 1, number))
 
 
 async def test_from_batches_to_messages() -> None:
@@ -426,3 +428,33 @@ async def test_the_event_loop_lives_beside_a_loop_that_never_waits() -> None:
             break
     task.cancel()
     assert len(turns) >= 5
+
+
+async def test_a_loop_body_that_blocks_lets_the_event_loop_live() -> None:
+    """A blocking driver in the body: heartbeats get their turn every few messages, not after a thousand."""
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 600))
+    turns = list[int]()
+    seen = 0
+
+    async def beside() -> None:
+        while True:
+            turns.append(seen)
+            await asyncio.sleep(0)
+
+    heart = asyncio.ensure_future(beside())
+    async for _ in stream:
+        time.sleep(0.002)  # noqa: ASYNC251  (what is tested)
+        seen += 1
+        if seen == 600:
+            break
+    heart.cancel()
+    gaps = [later - earlier for earlier, later in itertools.pairwise(turns)]
+    assert max(gaps[len(gaps) // 2 :]) <= 20, "some 40 ms, once the pace is known"
+
+
+def test_lots_follow_the_pace_of_the_application() -> None:
+    assert next_lot(500, 0.001) == 1000
+    assert next_lot(1000, 0.001) == 1000
+    assert next_lot(100, 0.2) == 10
+    assert next_lot(1, 5.0) == 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError
+from kzconsumer_spark.destinations import _require_done
 from kzconsumer_spark.messages import Start
 from kzconsumer_spark.options import local_path, read_options
 from kzconsumer_spark.settings import settings
@@ -43,6 +45,24 @@ def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
     (line,) = caught.value.faults
     assert line.startswith("[sink.options]")
     assert fault in line
+
+
+def test_faults_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "yarn", "foo": 1, "scratch": "/tmp/*"})
+    assert [line.split(": ")[0] for line in caught.value.faults] == [
+        f"[sink.options] {key}" for key in ("path", "master", "foo", "scratch")
+    ]
+
+
+async def _later() -> None: ...
+
+
+@pytest.mark.parametrize(("make", "kind"), [(_later, "coroutine"), (lambda: (each for each in "ab"), "generator")])
+def test_what_a_function_returns_is_not_work_to_be_done(make: Callable[[], object], kind: str) -> None:
+    with pytest.raises(TypeError, match=f"the function returned a {kind}: it must do its work before it returns"):
+        _require_done(make())
+    _require_done(5)
 
 
 def test_the_documented_table_is_read() -> None:

@@ -6,6 +6,7 @@ what it raises fails the batch. Neither will call anything with zero rows.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -83,8 +84,16 @@ class FunctionDestination:
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         rows = sum(part.records for part in ranges)
         if rows:
-            self._function(read_spool(self._session, ranges), number)
+            _require_done(self._function(read_spool(self._session, ranges), number))
         return Written(rows, len(ranges), 0)
 
     def close(self) -> None:
         return None
+
+
+def _require_done(returned: object) -> None:
+    """Refuse what would still have to be run: a plain function may return the coroutine of an async one, say."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # and no warning that nobody awaited it
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise TypeError(f"the function returned a {type(returned).__name__}: it must do its work before it returns")

@@ -14,13 +14,34 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from kzconsumer.options import PositiveDuration, read_table
+from kzconsumer.options import PositiveDuration, read_table, reader
 from kzconsumer_spark.settings import RESERVED
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _GLOB = frozenset("{}[]*?\\")
+
+
+def read_path(value: object) -> object:
+    """A directory on a local file system."""
+    if isinstance(value, str):
+        local_path(value)
+    return value
+
+
+def read_master(value: object) -> object:
+    """A Spark that runs inside the worker: nothing else reads the spool files."""
+    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value):
+        raise ValueError("is not local, local[n] or local[*], the masters supported")
+    return value
+
+
+def read_scratch(value: object) -> object:
+    """A directory that Spark takes literally."""
+    if isinstance(value, str) and _GLOB & set(value):
+        raise ValueError("has a character that Spark takes for a wildcard")
+    return value
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,14 +54,14 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     destination: Literal["parquet", "function"]
-    path: str | None = None
+    path: Annotated[str, reader(read_path)] | None = None
     function: str | None = None
-    master: str = "local[2]"
+    master: Annotated[str, reader(read_master)] = "local[2]"
     conf: Mapping[str, str] = {}
     attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
     retry_backoff: PositiveDuration = 1.0
     start_timeout: PositiveDuration = 120.0
-    scratch: str | None = None
+    scratch: Annotated[str, reader(read_scratch)] | None = None
 
     def __post_init__(self) -> None:
         needed, other = ("path", "function") if self.destination == "parquet" else ("function", "path")
@@ -48,12 +69,6 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f'{needed} is missing: destination "{self.destination}" needs it')
         if getattr(self, other) is not None:
             raise ValueError(f'{other} does not go with destination "{self.destination}"')
-        if self.path is not None:
-            local_path(self.path)
-        if not _LOCAL_MASTER.fullmatch(self.master):
-            raise ValueError(f'master: "{self.master}" is not local, local[n] or local[*], the masters supported')
-        if self.scratch is not None and _GLOB & set(self.scratch):
-            raise ValueError(f'scratch: "{self.scratch}" has a character that Spark takes for a wildcard')
         for key in self.conf:
             if not key.startswith("spark."):
                 raise ValueError(f"conf.{key}: Spark's settings begin with spark.")
@@ -68,10 +83,10 @@ def read_options(options: Mapping[str, object]) -> SparkOptions:
 
 
 def local_path(text: str) -> Path:
-    """The absolute directory that a path or a `file:` URI means. Raises ValueError for other schemes."""
+    """The absolute directory that a path or a `file:` URI means. Raises ValueError ("is not ...") for other schemes."""
     if not _SCHEME.match(text):
         return Path(text).absolute()
     parts = urlsplit(text)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise ValueError(f'path: "{text}" is not on a local file system; supported are plain paths and file: URIs')
+        raise ValueError("is not on a local file system; supported are plain paths and file: URIs")
     return Path(unquote(parts.path)).absolute()

@@ -22,7 +22,7 @@ import anyio.to_thread
 import structlog
 
 from kzconsumer.errors import ConfigError, SinkFailed
-from kzconsumer.sinks.function_reference import load_function
+from kzconsumer.sinks.function_reference import load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner
 from kzconsumer_spark.java import java_environment
@@ -53,7 +53,7 @@ class SparkSink:
         if self._options.path is not None:
             self._target = Target(local_path(self._options.path))
         if self._options.function is not None:
-            load_function(self._options.function, f"{WHERE} function")
+            load_plain_function(self._options.function, f"{WHERE} function", "df", "batch_id")
         # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
         self._next_batch = time.time_ns() // 1_000_000
         self._worker: WorkerProcess | None = None
@@ -149,6 +149,7 @@ class SparkSink:
             safe_until=finite(self._context.safe_until()),
         )
         began = time.monotonic()
+        _log.info("spark starting", master=start.master, log=str(directory / "spark.log"))
         try:
             with anyio.fail_after(self._options.start_timeout):
                 self._worker = await WorkerProcess.open(start, self._environment)
