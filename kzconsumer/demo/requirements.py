@@ -26,10 +26,10 @@ def require() -> None:
 def missing(modules: Collection[str], sinks: Collection[str]) -> str:
     """The line about modules that are not there and a Spark sink that is not among `sinks`; empty when all is well."""
     lacking = [name.replace("_", "-") for name in modules]
-    packages = ["'kzconsumer[sandbox]'"] if lacking else []
+    packages = list(lacking)
     if _SINK not in sinks:
         lacking.append("the Spark sink")
-        packages.append("kzconsumer-spark")
+        packages.append("./plugins/spark (in kzconsumer's source folder)")
     if not lacking:
         return ""
     return f"the demo also needs {', '.join(lacking)}: pip install {' '.join(packages)}"

@@ -61,7 +61,7 @@ def find_ivy() -> Path:
     for place in (found.submodule_search_locations or ()) if found else ():
         for jar in sorted(Path(place, "jars").glob("ivy-*.jar"), reverse=True):
             return jar
-    raise SandboxError("the sandbox fetches its servers with the Ivy of PySpark: pip install 'kzconsumer[sandbox]'")
+    raise SandboxError("the sandbox fetches its servers with the Ivy of PySpark: pip install pyspark")
 
 
 def ivy_module(artifacts: tuple[Artifact, ...]) -> str:

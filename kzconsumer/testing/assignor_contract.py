@@ -22,7 +22,7 @@ try:
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 except ImportError as error:
-    raise ImportError("AssignorContract needs hypothesis: pip install 'kzconsumer[testing]'") from error
+    raise ImportError("AssignorContract needs hypothesis: pip install hypothesis") from error
 
 _TOPICS = ("Aa", "BB", "events", "t-1")  # Java's hashes of the first two are equal
 _PARTITIONS = st.integers(0, 12).map(lambda number: Topic(tuple(range(number)), 1))

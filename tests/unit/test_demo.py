@@ -144,9 +144,12 @@ def test_a_slow_takeover_and_odd_offsets_are_noted() -> None:
 def test_what_is_missing_is_named_with_what_to_install() -> None:
     assert missing([], ["jsonlines", "spark"]) == ""
     assert missing(["confluent_kafka", "rich"], ["jsonlines"]) == (
-        "the demo also needs confluent-kafka, rich, the Spark sink: pip install 'kzconsumer[sandbox]' kzconsumer-spark"
+        "the demo also needs confluent-kafka, rich, the Spark sink: "
+        "pip install confluent-kafka rich ./plugins/spark (in kzconsumer's source folder)"
     )
-    assert missing([], ["jsonlines"]) == "the demo also needs the Spark sink: pip install kzconsumer-spark"
+    assert missing([], ["jsonlines"]) == (
+        "the demo also needs the Spark sink: pip install ./plugins/spark (in kzconsumer's source folder)"
+    )
 
 
 def test_the_clock() -> None:
