@@ -59,10 +59,16 @@ class KafkaStream:
     async def _messages(self) -> AsyncIterator[Message]:
         handed_out = now()
         while True:
-            # Emptying the list ends this loop at once: that is how a release takes back what was not handed out.
-            for message in self._rest:
-                self._message = message
-                yield message
+            # Emptying the list ends these loops at once: that is how a release takes back what was not handed out.
+            if self._lot == MOST_ROWS:
+                for message in self._rest:
+                    self._message = message
+                    yield message
+            else:
+                # An application that takes its time: the lease is asked before each message, not only before each lot.
+                while await self._may_go_on() and (taken := next(self._rest, None)) is not None:
+                    self._message = taken
+                    yield taken
             self._lot = next_lot(self._lot, now() - handed_out)
             try:
                 batch, tracker = await self._next_rows(self._lot)
@@ -71,6 +77,14 @@ class KafkaStream:
             self._rows = messages(batch, *tracker.topic_partition)
             self._rest = iter(self._rows)
             handed_out = now()
+
+    async def _may_go_on(self) -> bool:
+        """Wait for the lease, if it is not held; what is in hand is processed by then. Always true."""
+        if not self._lease.held:
+            self.ack()
+            with anyio.CancelScope() as self._patience:
+                await self._lease.wait()
+        return True
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""

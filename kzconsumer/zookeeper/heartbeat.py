@@ -1,4 +1,4 @@
-"""When to send the next `sync`, and until when the answered ones show that the server cannot have expired the session.
+"""When to send the next probe, and until when the answered ones show that the server cannot have expired the session.
 
 Pure: time comes in. Owns the evidence of one session; the session asks it on every beat what to do, and on every
 reading of `safe_until`. A courtesy that makes zombies rare: correctness rests on versions, not on this.
@@ -25,27 +25,31 @@ class Beat(enum.Enum):
     """What a beat calls for."""
 
     WAIT = "wait"
-    SYNC = "sync"
+    PROBE = "probe"
     DOUBT = "doubt"
-    """What was answered so far is no evidence any more: send a `sync` now."""
+    """What was answered so far is no evidence any more: send a probe now."""
     SILENT = "silent"
-    """No `sync` was answered for a third of the timeout: drop the connection."""
+    """No probe was answered for a third of the timeout: drop the connection."""
 
 
 class Heartbeat:
-    """Fractions of T, the negotiated timeout: a `sync` every T/6, good for T/2 from its sending; silence after T/3.
+    """Fractions of T, the negotiated timeout: a probe every T/6, good for T/2 from its sending; silence after T/3.
 
-    Only what the leader answered counts: a follower cut off from it goes on answering pings and reads.
+    A probe is a transaction that changes nothing, for only what a quorum agreed to counts. A follower that is cut off
+    goes on answering pings and reads; a leader that is cut off answers even `sync`, and handshakes of sessions it
+    knows, to its own clients until it notices, while the others have elected a new one that expires them.
     """
 
-    BEATS_PER_SYNC = 4
+    BEATS_PER_PROBE = 4
 
     def __init__(self) -> None:
         self._timeout = 0.0
-        self._evidence: Instant | None = None  # sending of the last answered sync or handshake
+        self._evidence: Instant | None = (
+            None  # sending of the last answered probe, or of the handshake that began the session
+        )
         self._not_before = 0.0  # what was sent before this is no evidence
         self._heard = 0.0  # when the last answer came
-        self._next_sync = 0.0
+        self._next_probe = 0.0
         self._due: float | None = None  # when the next beat should come; None without a connection
 
     def __repr__(self) -> str:
@@ -55,23 +59,27 @@ class Heartbeat:
     @property
     def interval(self) -> float:
         """Seconds between beats."""
-        return self._timeout / 6 / self.BEATS_PER_SYNC
+        return self._timeout / 6 / self.BEATS_PER_PROBE
 
-    def attach(self, sent: Instant, now: Instant, timeout: float) -> None:
-        """A handshake sent at `sent` was answered with this timeout: as good as a `sync`. Beats begin."""
+    def attach(self, began: Instant | None, now: Instant, timeout: float) -> None:
+        """A handshake was answered with this timeout; beats begin.
+
+        `began` is when it was sent if it began the session, which takes a quorum; None for a reconnect, which does not.
+        """
         self._timeout = timeout
-        self._heard = self._next_sync = self._due = now.boottime
-        self._renew(sent)
+        self._heard = self._next_probe = self._due = now.boottime
+        if began is not None:
+            self._renew(began)
 
     def detach(self) -> None:
         """The connection is gone: no beats. What was answered stays evidence."""
         self._due = None
 
-    def sync_sent(self, now: Instant) -> None:
-        self._next_sync = now.boottime + self._timeout / 6
+    def probe_sent(self, now: Instant) -> None:
+        self._next_probe = now.boottime + self._timeout / 6
 
-    def sync_answered(self, sent: Instant, now: Instant) -> None:
-        """The `sync` sent at `sent` was answered without error."""
+    def probe_answered(self, sent: Instant, now: Instant) -> None:
+        """The probe sent at `sent` was answered."""
         self._heard = now.boottime
         self._renew(sent)
 
@@ -86,8 +94,8 @@ class Heartbeat:
             return Beat.DOUBT
         if now.boottime - self._heard > self._timeout / 3:
             return Beat.SILENT
-        if now.boottime + self.interval / 2 >= self._next_sync:
-            return Beat.SYNC
+        if now.boottime + self.interval / 2 >= self._next_probe:
+            return Beat.PROBE
         return Beat.WAIT
 
     def safe_until(self, now: Instant) -> float:

@@ -22,6 +22,7 @@ from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
 from kzconsumer.zookeeper.link import Link
+from kzconsumer.zookeeper.operations import Check
 from kzconsumer.zookeeper.session_calls import Arming, Asked, Own
 from kzconsumer.zookeeper.watch import WatchTable, run_callback
 
@@ -155,7 +156,7 @@ class SessionLife:
         warned = False
         while True:
             await anyio.sleep(self._pause * random.uniform(0.5, 1))
-            # Back to no pause when a sync is answered: a server that takes us and drops us is a failing one too.
+            # Back to no pause when a probe is answered: a server that takes us and drops us is a failing one too.
             self._pause = min(max(self._pause * 2, PAUSE[0]), PAUSE[1])
             reasons = []
             for host, port in self._order():
@@ -191,7 +192,7 @@ class SessionLife:
     def _attach(self, link: Link, answer: wire.Established, sent: Instant) -> None:
         again = self.id != 0
         self.id, self._password, self.timeout = answer.session_id, answer.password, answer.timeout
-        self._heartbeat.attach(sent, _now(), self.timeout)
+        self._heartbeat.attach(None if again else sent, _now(), self.timeout)
         self._link = link
         if link.lost.done():
             return
@@ -211,29 +212,29 @@ class SessionLife:
         while not link.lost.done():
             match self._heartbeat.beat(_now()):
                 case Beat.SILENT:
-                    link.abort(f"no sync answered for {self.timeout / 3:.1f} s")
+                    link.abort(f"no probe answered for {self.timeout / 3:.1f} s")
                     return
                 case Beat.DOUBT:
                     log.warning(
                         "session doubtful", session=self.name, reason="the event loop was late or a clock jumped"
                     )
-                    self._sync(link)
-                case Beat.SYNC:
-                    self._sync(link)
+                    self._probe(link)
+                case Beat.PROBE:
+                    self._probe(link)
                 case Beat.WAIT:
                     pass
             await asyncio.wait([link.lost], timeout=self._heartbeat.interval)
 
-    def _sync(self, link: Link) -> None:
+    def _probe(self, link: Link) -> None:
         sent = _now()
 
         def answered() -> None:
-            self._heartbeat.sync_answered(sent, _now())
+            self._heartbeat.probe_answered(sent, _now())
             self._pause = 0.0
             self._changed()
 
-        self._heartbeat.sync_sent(sent)
-        link.send(wire.sync("/", "/").body, Own(answered))
+        self._heartbeat.probe_sent(sent)
+        link.send(wire.multi([Check("/", -1)], str).body, Own(answered))
 
     def _loss(self, reason: str) -> ConnectionLost | SessionExpired:
         return SessionExpired(self._over) if self._over else ConnectionLost(reason)

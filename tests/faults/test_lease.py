@@ -155,9 +155,6 @@ async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_go(three: E
     assert pings.margin < 0
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a leader answers sync to its own clients without asking its followers"
-)
 async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ensemble, unique: str) -> None:
     """The others elect a new leader at once, because they were started anew; the old one serves on for SYNC_LIMIT."""
     old, others = three.leader, three.followers

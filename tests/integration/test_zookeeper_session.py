@@ -71,7 +71,7 @@ async def test_silence_is_noticed_after_a_third_of_the_timeout(zookeeper: ZooKee
         proxy.silent = True
         start = time.monotonic()
         call = asyncio.ensure_future(zk.set(root, b"lost", -1))
-        with pytest.raises(ConnectionLost, match=r"no sync answered for 1\.0 s"):
+        with pytest.raises(ConnectionLost, match=r"no probe answered for 1\.0 s"):
             await call
         assert T / 6 < seconds_since(start) < T / 3 + SLACK
         proxy.silent = False

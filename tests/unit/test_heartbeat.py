@@ -30,10 +30,10 @@ def run(heartbeat: Heartbeat, start: float, until: float, *, answer: bool) -> fl
         assert verdict is not Beat.DOUBT
         if verdict is Beat.SILENT:
             return now
-        if verdict is Beat.SYNC:
-            heartbeat.sync_sent(at(now))
+        if verdict is Beat.PROBE:
+            heartbeat.probe_sent(at(now))
             if answer:
-                heartbeat.sync_answered(at(now), at(now + 0.01))
+                heartbeat.probe_answered(at(now), at(now + 0.01))
         now += heartbeat.interval
     return until
 
@@ -53,9 +53,9 @@ def test_answered_syncs_move_it_and_come_every_sixth() -> None:
     sent = []
     now = 100.0
     while now < 110.0:
-        if heartbeat.beat(at(now)) is Beat.SYNC:
-            heartbeat.sync_sent(at(now))
-            heartbeat.sync_answered(at(now), at(now + 0.01))
+        if heartbeat.beat(at(now)) is Beat.PROBE:
+            heartbeat.probe_sent(at(now))
+            heartbeat.probe_answered(at(now), at(now + 0.01))
             sent.append(now)
         now += heartbeat.interval
     assert [later - earlier for earlier, later in itertools.pairwise(sent)] == pytest.approx([1.0] * 9)
@@ -70,23 +70,23 @@ def test_unanswered_syncs_do_not_move_it_and_end_the_connection() -> None:
 
 def test_an_old_answer_does_not_move_it_back() -> None:
     heartbeat = attached()
-    heartbeat.sync_answered(at(105.0), at(105.1))
-    heartbeat.sync_answered(at(101.0), at(105.2))
+    heartbeat.probe_answered(at(105.0), at(105.1))
+    heartbeat.probe_answered(at(101.0), at(105.2))
     heartbeat.detach()
     assert heartbeat.safe_until(at(105.2)) == pytest.approx(108.0)
 
 
-def test_a_late_loop_is_doubtful_until_a_sync_sent_after_it() -> None:
+def test_a_late_loop_is_doubtful_until_a_probe_sent_after_it() -> None:
     heartbeat = attached()
-    assert heartbeat.beat(at(100.0)) is Beat.SYNC
-    heartbeat.sync_sent(at(100.0))
+    assert heartbeat.beat(at(100.0)) is Beat.PROBE
+    heartbeat.probe_sent(at(100.0))
     woke = 100.0 + heartbeat.interval + 1.1
     assert heartbeat.safe_until(at(woke)) == 0.0  # before any beat has looked
     assert heartbeat.beat(at(woke)) is Beat.DOUBT
-    heartbeat.sync_answered(at(100.0), at(woke))
+    heartbeat.probe_answered(at(100.0), at(woke))
     assert heartbeat.safe_until(at(woke)) == 0.0
-    heartbeat.sync_sent(at(woke))
-    heartbeat.sync_answered(at(woke), at(woke + 0.01))
+    heartbeat.probe_sent(at(woke))
+    heartbeat.probe_answered(at(woke), at(woke + 0.01))
     assert heartbeat.safe_until(at(woke + 0.01)) == pytest.approx(woke + 3.0)
 
 
@@ -102,20 +102,20 @@ def test_a_loop_that_stood_still_gets_time_to_read_the_answers() -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0))
     assert heartbeat.beat(at(150.0)) is Beat.DOUBT
-    heartbeat.sync_sent(at(150.0))
+    heartbeat.probe_sent(at(150.0))
     assert heartbeat.beat(at(150.0 + heartbeat.interval)) is Beat.WAIT
 
 
 @pytest.mark.parametrize("jump", [1.1, -1.1, 3600.0])
-def test_clocks_that_disagree_are_doubtful_until_a_sync_sent_after_it(jump: float) -> None:
+def test_clocks_that_disagree_are_doubtful_until_a_probe_sent_after_it(jump: float) -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0))
     assert heartbeat.safe_until(at(100.2)) == pytest.approx(103.0)
     assert heartbeat.safe_until(at(100.2, jump)) == 0.0
     assert heartbeat.beat(at(100.25, jump)) is Beat.DOUBT
-    heartbeat.sync_answered(at(100.0), at(100.3, jump))
+    heartbeat.probe_answered(at(100.0), at(100.3, jump))
     assert heartbeat.safe_until(at(100.3, jump)) == 0.0
-    heartbeat.sync_answered(at(100.25, jump), at(100.3, jump))
+    heartbeat.probe_answered(at(100.25, jump), at(100.3, jump))
     assert heartbeat.safe_until(at(100.3, jump)) == pytest.approx(103.25)
 
 
