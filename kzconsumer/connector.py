@@ -21,8 +21,9 @@ from kzconsumer.config import Settings
 from kzconsumer.errors import SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.group.claims import Claims, Position
+from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership, new_consumer_id
+from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer

@@ -19,6 +19,7 @@ import structlog
 from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
@@ -34,8 +35,12 @@ from kzconsumer.zookeeper.znodes import Topic
 
 log = structlog.get_logger("kzconsumer.group")
 
-# How long a partition that must go waits for the work in hand. Original members give up after 8 s of waiting for it.
+# How long a partition that must go waits for the work in hand and for the listener, in seconds.
 REVOKE_DEADLINE = 5.0
+# An original member tries four times, 2 s apart, and then gives up: this leaves it two of the four.
+REVOKE_DEADLINE_WITH_ORIGINALS = 3.5
+# What a listener gets even when the work in hand has used the deadline up.
+LEAST_FOR_LISTENER = 0.5
 
 
 class Claim(msgspec.Struct, eq=False):
@@ -49,19 +54,6 @@ class Claim(msgspec.Struct, eq=False):
     @property
     def tracker(self) -> OffsetTracker:
         return self.fetch.tracker
-
-
-class Position(msgspec.Struct, frozen=True):
-    """How far one owned partition has come; None is "not known yet"."""
-
-    topic: str
-    partition: int
-    thread: str
-    fetched: int | None
-    consumed: int
-    processed: int
-    committed: int | None
-    high_watermark: int | None
 
 
 class Claims:
@@ -87,6 +79,7 @@ class Claims:
         self._fetch_bytes = fetch_bytes
         self._listener = listener
         self._claims: dict[TopicPartition, Claim] = {}
+        self.revoke_deadline = REVOKE_DEADLINE  # set by the rebalancer, who knows whom we share the group with
         self._doubtful: set[TopicPartition] = set()  # an owner node may have been made without a claim
 
     def __repr__(self) -> str:
@@ -277,8 +270,9 @@ class Claims:
 
         for claim in leaving:
             claim.tracker.close(partial(done, claim))
+        until = anyio.current_time() + self.revoke_deadline
         if busy:
-            with anyio.move_on_after(REVOKE_DEADLINE):
+            with anyio.CancelScope(deadline=until):
                 await settled.wait()
             for claim in busy:
                 log.warning(
@@ -288,7 +282,8 @@ class Claims:
                     until=claim.tracker.consumed,
                 )
         if tell is not None:
-            await tell([claim.topic_partition for claim in leaving])
+            with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
+                await tell([claim.topic_partition for claim in leaving])
         committed = await self._committer.close([claim.tracker for claim in leaving])
         return {claim: committed[claim.tracker] for claim in leaving if claim.tracker in committed}
 

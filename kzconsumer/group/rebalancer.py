@@ -17,7 +17,7 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NodeExists, ZooKeeperError
 from kzconsumer.group.blocking import blocked_by
-from kzconsumer.group.claims import Claims
+from kzconsumer.group.claims import REVOKE_DEADLINE, REVOKE_DEADLINE_WITH_ORIGINALS, Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.ownership_plan import OwnershipPlan, assignment, compare, wanted_by
 from kzconsumer.group.poke import LOOK_INTERVAL, Pokes, needs_looking
@@ -37,6 +37,9 @@ log = structlog.get_logger("kzconsumer.group")
 
 FIRST_RETRY = 0.5
 LONGEST_RETRY = 5.0
+
+# Seconds after which a claim that is still blocked is told as a degradation.
+DEGRADED_AFTER = 5.0
 
 # What to do about a member whose registration cannot be read: `wait` until it leaves, or compute without it.
 IGNORE = "ignore"
@@ -69,7 +72,8 @@ class Rebalancer:
         self._assignor = assignor
         self._listener = listener
         self._unreadable = unreadable
-        self._blocked: dict[TopicPartition, Blocked] = {}
+        self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
+        self._degraded: set[TopicPartition] = set()
         self._said: set[str] = set()
         self._topics_watched: set[str] = set()
         self._with_originals = False
@@ -101,7 +105,7 @@ class Rebalancer:
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
         began = now()
-        for blocked in self._blocked.values():
+        for blocked, _ in self._blocked.values():
             self._watches.forget(blocked.path)
         if not await self._topics.broker_ids():
             self._say_once("no broker is registered: waiting for one", "/brokers/ids")
@@ -120,6 +124,8 @@ class Rebalancer:
         self._tell_idle_streams(snapshot, wanted)
         if not plan.changes_nothing:
             self._listener.generation += 1
+        self._with_originals = needs_looking(snapshot.members)
+        self._claims.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS if self._with_originals else REVOKE_DEADLINE
         failed = await self._carry_out(plan, snapshot)
         claimed = len(plan.claim) - len(failed)
         if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
@@ -138,7 +144,6 @@ class Rebalancer:
             log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._claims.held.items())])
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
-        self._with_originals = needs_looking(snapshot.members)
         if self._with_originals:
             await self._look_after_originals(snapshot, assigned)
         return not failed
@@ -168,9 +173,9 @@ class Rebalancer:
         owned = await self._claims.owned_by_anybody(theirs)
         poke = self._pokes.look(now(), snapshot.members, assigned, owned)
         if poke is not None:
-            stuck = {str(partition): member for partition, member in poke.without_owner.items()}
-            log.warning("poking original members that own nothing of theirs", number=poke.number, without_owner=stuck)
             await self._consumers.poke(self._membership.consumer, poke.number)
+            stuck = {str(partition): member for partition, member in poke.without_owner.items()}
+            log.warning("poked original members that own nothing of theirs", number=poke.number, without_owner=stuck)
 
     async def _read(self) -> GroupSnapshot | None:
         """The group as it is; None when a member cannot be read, since what it owns cannot be computed then."""
@@ -212,21 +217,30 @@ class Rebalancer:
         self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError], snapshot: GroupSnapshot
     ) -> None:
         """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
+        was_degraded = bool(self._degraded)
         before, self._blocked = self._blocked, {}
         for partition, why in failed.items():
             if isinstance(why, Blocked):
-                self._blocked[partition] = why
-                if before.get(partition) != why:
-                    reason = blocked_by(why, snapshot.members).value
-                    log.warning("degraded", partition=str(partition), path=why.path, owner=why.owner, blocked_by=reason)
+                known, since = before.get(partition, (None, 0.0))
+                self._blocked[partition] = why, since if known == why else now()
+                self._tell_degraded(partition, why, snapshot)
                 if await self._watches.exists(why.path, f"owner of {partition}") is None:
                     self._trigger.fire(f"owner of {partition}")
             elif isinstance(why, Refused):
                 self._say_once("partition is not consumed", why.path, why.reason)
             else:
                 log.warning("claim failed", partition=str(partition), reason=str(why))
-        if before and not self._blocked:
+        self._degraded.intersection_update(self._blocked)
+        if was_degraded and not self._degraded:
             log.info("no longer degraded")
+
+    def _tell_degraded(self, partition: TopicPartition, blocked: Blocked, snapshot: GroupSnapshot) -> None:
+        """An ordinary hand-over takes a moment; what stays blocked for longer is told, once."""
+        _, since = self._blocked[partition]
+        if partition not in self._degraded and now() - since >= DEGRADED_AFTER:
+            self._degraded.add(partition)
+            reason = blocked_by(blocked, snapshot.members).value
+            log.warning("degraded", partition=str(partition), path=blocked.path, owner=blocked.owner, blocked_by=reason)
 
     def _tell_idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         registration = self._membership.registration

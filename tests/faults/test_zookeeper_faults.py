@@ -216,6 +216,8 @@ async def test_a_member_that_slept_over_its_session_delivers_nothing_more_of_it(
             late = [each for each in zombie.delivered() if each.at > woken and each[1:] in heirs]
     assert not flow.refused
     assert not late, f"{len(late)} records within {late[-1].at - woken:.3f} s"
+    assert len(owners.stored) == PARTITIONS
+    assert not owners.moved_back
 
 
 async def test_a_daemon_that_slept_over_its_session_writes_nothing_more_of_it(
@@ -253,6 +255,8 @@ async def test_a_daemon_that_slept_over_its_session_writes_nothing_more_of_it(
                 each.process.kill()
                 each.process.wait()
     assert not late
+    assert len(owners.stored) == PARTITIONS
+    assert not owners.moved_back
 
 
 def found(*daemons: Daemon) -> Counter[tuple[int, int]]:

@@ -48,7 +48,11 @@ async def test_an_owner_node_of_nobody_degrades_one_partition_and_no_other(
         await operator.create(path, b"somebody_gone-0")  # persistent: no session will take it away
         async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
             assert {at.partition for at in member.owned} == {0, 1, 3}
-            told = [line for line in "".join(capfd.readouterr()).splitlines() if "degraded  " in line]
+            told: list[str] = []
+            with anyio.fail_after(20):
+                while not told:
+                    await anyio.sleep(0.5)
+                    told += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded  " in line]
             assert len(told) == 1
             assert path in told[0]
             assert "only an operator may delete" in told[0]

@@ -109,6 +109,8 @@ class Owners:
     def __init__(self) -> None:
         self.past: list[Tenure] = []
         self.present: dict[int, Tenure] = {}
+        self.stored: dict[int, list[int]] = {}
+        """By partition: the committed offsets as they were seen, in order."""
 
     def __repr__(self) -> str:
         return f"<Owners {Counter(each.consumer for each in self.present.values())} after {len(self.past)} others>"
@@ -126,6 +128,20 @@ class Owners:
             for partition in range(partitions):
                 path = f"/consumers/{group}/owners/{topic}/{partition}"
                 tasks.start_soon(self._watch, witness, path, partition)
+                path = f"/consumers/{group}/offsets/{topic}/{partition}"
+                tasks.start_soon(self._watch_offset, witness, path, partition)
+
+    @property
+    def moved_back(self) -> dict[int, list[int]]:
+        """The partitions whose committed offset was seen to fall, with all that was seen of it."""
+        return {partition: seen for partition, seen in self.stored.items() if seen != sorted(seen)}
+
+    async def _watch_offset(self, witness: ZooKeeperSession, path: str, partition: int) -> None:
+        while True:
+            node, watch = await witness.watch_data(path)
+            if node:
+                self.stored.setdefault(partition, []).append(int(node.data))
+            await watch.wait()
 
     async def _watch(self, witness: ZooKeeperSession, path: str, partition: int) -> None:
         while True:

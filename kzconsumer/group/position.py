@@ -1,0 +1,21 @@
+"""How far a member has come with a partition, as it tells applications and its log.
+
+Pure. Made by the claims, from what the writers of each position hold at the moment.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Position(msgspec.Struct, frozen=True):
+    """How far one owned partition has come; None is "not known yet"."""
+
+    topic: str
+    partition: int
+    thread: str
+    fetched: int | None
+    consumed: int
+    processed: int
+    committed: int | None
+    high_watermark: int | None
