@@ -47,7 +47,7 @@ def configure(level: str, format: str) -> None:
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=lambda *name: structlog.WriteLogger(sys.stderr),  # the stream of the moment
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

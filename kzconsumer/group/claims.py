@@ -209,7 +209,7 @@ class Claims:
 
     async def lose_all(self) -> None:
         """The session is gone, and every claim with it."""
-        lost = list(self.held)
+        lost = list(self._claims)  # also those found lost just before, which no sweep has told of yet
         self.close_all()
         await self._listener.lost(lost)
 

@@ -74,7 +74,8 @@ def original(servers: Servers, version: str, connect: str) -> Iterator[Original]
     finally:
         gateway.shutdown()
         process.kill()
-        process.communicate()
+        process.wait()  # its output is read, and closed, by a thread of py4j
+        process.stdin.close()
 
 
 def made_up(chance: random.Random) -> dict[str, Registration]:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging, sys, warnings, structlog
 from kzconsumer import log
@@ -49,3 +51,24 @@ def test_readable_when_asked_for() -> None:
     assert "unseen" not in text
     assert "chatter" not in text
     assert "\x1b[" not in text
+
+
+REPLACED = """
+import io, sys, structlog
+from kzconsumer import log
+{set_up}
+structlog.get_logger("kzconsumer").info("before")
+first, sys.stderr = sys.stderr, io.StringIO()
+first.close()
+structlog.get_logger("kzconsumer").info("after")
+sys.stdout.write(sys.stderr.getvalue())
+"""
+
+
+@pytest.mark.parametrize("set_up", ["log.configure('info', 'json')", "log.to_standard_error()"])
+def test_lines_go_to_the_stream_of_the_moment(set_up: str) -> None:
+    """Standard error may be replaced, and the old one closed, after the set-up: a line must not raise for that."""
+    command = [sys.executable, "-c", REPLACED.format(set_up=set_up)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "after" in done.stdout, done.stderr
+    assert "before" in done.stderr

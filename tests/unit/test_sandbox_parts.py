@@ -52,7 +52,7 @@ def test_ivy_is_found_without_importing_pyspark() -> None:
 def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_ivy().is_file()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SandboxError, match=r"pip install 'kzconsumer\[sandbox\]'"):
+    with pytest.raises(SandboxError, match=r"pip install pyspark"):
         find_ivy()
 
 
