@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
-from kzconsumer.errors import SessionExpired, ZooKeeperError
+from kzconsumer.errors import SessionExpired, ZooKeeperError, sole_cause
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group.claims import Claims
@@ -298,11 +298,3 @@ async def connect(
     except BaseExceptionGroup as group:
         error = sole_cause(group)
         raise error from error.__cause__
-
-
-def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception of a group of groups of one, as its raiser meant it; the group itself if there are more."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

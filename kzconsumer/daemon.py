@@ -19,8 +19,8 @@ import structlog
 
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
-from kzconsumer.connector import ConsumerConnector, connect, sole_cause
-from kzconsumer.errors import ConfigError, KzConsumerError, PluginError
+from kzconsumer.connector import ConsumerConnector, connect
+from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.runner import SinkRunner

@@ -105,3 +105,11 @@ class SessionExpired(KzConsumerError):
 
 class ZooKeeperUnreachable(KzConsumerError):
     """No ZooKeeper server answered within the time given for the first connection."""
+
+
+def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one exception of a group of groups of one, as its raiser meant it; the group itself if there are more."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

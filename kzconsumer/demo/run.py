@@ -18,11 +18,11 @@ from anyio.abc import TaskStatus
 from rich.console import Console
 
 from kzconsumer.clock import now
-from kzconsumer.connector import sole_cause
 from kzconsumer.demo.leftovers import kill, wait_gone
 from kzconsumer.demo.scenario import TAKEOVER_GOAL, Scenario
 from kzconsumer.demo.screen import open_screen
 from kzconsumer.demo.verdict import Figures, judge, notes, verdict_table
+from kzconsumer.errors import sole_cause
 
 FOLDER_PREFIX = "kzconsumer-demo-"
 # A killed member's Spark notices within moments; a JVM on a busy machine takes a little longer to be gone.
