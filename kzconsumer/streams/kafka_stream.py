@@ -66,7 +66,12 @@ class KafkaStream:
                     yield message
             else:
                 # An application that takes its time: the lease is asked before each message, not only before each lot.
-                while await self._may_go_on() and (taken := next(self._rest, None)) is not None:
+                while True:
+                    if not self._lease.held:
+                        self.ack()
+                        await self._wait_for_lease()
+                    if (taken := next(self._rest, None)) is None:
+                        break
                     self._message = taken
                     yield taken
             self._lot = next_lot(self._lot, now() - handed_out)
@@ -77,14 +82,6 @@ class KafkaStream:
             self._rows = messages(batch, *tracker.topic_partition)
             self._rest = iter(self._rows)
             handed_out = now()
-
-    async def _may_go_on(self) -> bool:
-        """Wait for the lease, if it is not held; what is in hand is processed by then. Always true."""
-        if not self._lease.held:
-            self.ack()
-            with anyio.CancelScope() as self._patience:
-                await self._lease.wait()
-        return True
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
@@ -138,8 +135,7 @@ class KafkaStream:
             chunk = self._chunk
             if chunk is not None and not self._cut and chunk.batch is not None and self._row < chunk.batch.num_rows:
                 if not self._lease.held:
-                    with anyio.CancelScope() as self._patience:
-                        await self._lease.wait()
+                    await self._wait_for_lease()
                     continue  # the claim may have been closed meanwhile
                 rows = chunk.batch.slice(self._row, limit)
                 self._row += rows.num_rows
@@ -152,6 +148,11 @@ class KafkaStream:
             if chunk.error is not None:
                 raise chunk.error
             self._chunk, self._row, self._cut, self._marked = chunk, 0, False, chunk.first
+
+    async def _wait_for_lease(self) -> None:
+        """Until it is held, or the stream is closed."""
+        with anyio.CancelScope() as self._patience:
+            await self._lease.wait()
 
     def _mark(self, until: int) -> None:
         assert self._chunk is not None
