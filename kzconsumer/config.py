@@ -112,6 +112,12 @@ class GroupSettings(_Table, frozen=True, kw_only=True):
     assignor: PluginName = "range"
     # a member whose registration nobody can read: wait until it leaves (all members must compute the same), or ignore
     unreadable_members: Literal["wait", "ignore"] = "wait"
+    # when the assignment changes: keep reading what stays ours, or give all back first, as the original consumer does
+    ownership: Literal["keep", "eager"] = "keep"
+    # between two comparisons of what should be owned with what ZooKeeper shows, beside all that events tell
+    reconcile_interval: PositiveDuration = 30.0
+    # how long a partition of the group may be without owner until it is told as an error
+    unowned_alarm: PositiveDuration = 60.0
     # for tests only: replaces the generated part of the member's id, which must never be used by two members
     consumer_id: Name | None = None
 

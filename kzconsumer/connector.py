@@ -1,8 +1,8 @@
 """`kzconsumer.connect(settings)`: a member of the group, with the original's terms.
 
-Owns the streams, the broker connections and which ZooKeeper session is the present one. Every object of a membership is
-built in one visible function, `_member`. Lifetimes nest: connector > session > membership > claims > fetching; leaving
-them in order is the shutdown order, for a stop and an expiry alike.
+Owns the streams, the broker connections and which ZooKeeper session is the present one. Lifetimes nest: connector >
+session > membership (`member`) > claims > fetching; leaving them in order is the shutdown order, for a stop and an
+expiry alike.
 """
 
 from __future__ import annotations
@@ -17,29 +17,22 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
+from kzconsumer.clock import now
 from kzconsumer.config import Settings
-from kzconsumer.errors import SessionExpired, ZooKeeperError, sole_cause
-from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.group.claims import Claims
-from kzconsumer.group.membership import Membership, new_consumer_id
+from kzconsumer.errors import KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.group.fitness import HoldDown
+from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
-from kzconsumer.group.rebalance_trigger import RebalanceTrigger
-from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.log import to_standard_error
+from kzconsumer.member import Member
 from kzconsumer.network.brokers import Brokers
-from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.records import decode
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
@@ -60,14 +53,13 @@ class ConsumerConnector:
         self._assignor = cast(
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
         )
-        self._paths = GroupPaths(settings.group.id)
         self._streams: dict[tuple[str | None, int], KafkaStream] = {}
-        self._claims: Claims | None = None
+        self._member: Member | None = None
+        self._hold_down = HoldDown()
         self._joined = anyio.Event()
         self._leaving = anyio.Event()
         self._left = anyio.Event()
         self._connecting = anyio.CancelScope()
-        self._fetching = anyio.CancelScope()
         self._fetches = True
         # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
         self._sessions = anyio.CancelScope(shield=True)
@@ -76,7 +68,7 @@ class ConsumerConnector:
         self.lease = lease
 
     def __repr__(self) -> str:
-        return f"<ConsumerConnector {self.consumer} {self._claims}>"
+        return f"<ConsumerConnector {self.consumer} {self._member}>"
 
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[KafkaStream]]:
         """Join the group with this many streams per topic; at most once per connector.
@@ -123,17 +115,18 @@ class ConsumerConnector:
 
         Raises SessionExpired, ZooKeeperError. Without a membership at the moment nothing is ours to commit.
         """
-        if self._claims is not None:
-            await self._claims.commit()
+        if self._member is not None:
+            await self._member.claims.commit()
 
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
-        return self._claims.positions() if self._claims is not None else []
+        return self._member.claims.positions() if self._member is not None else []
 
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
         self._fetches = False
-        self._fetching.cancel()
+        if self._member is not None:
+            self._member.stop_fetching()
 
     async def leave(self) -> None:
         """Commit what is processed and leave the group; streams end. Idempotent, bounded by `[stop] deadline`."""
@@ -155,6 +148,7 @@ class ConsumerConnector:
             with self._sessions:
                 while self._fetches and not self._leaving.is_set():
                     await self._run_session(registration)
+                    await self._stay_away()
         finally:
             self._left.set()  # first: whatever else goes wrong here, nobody waits for ever
             for stream in self._streams.values():
@@ -167,6 +161,9 @@ class ConsumerConnector:
                 session = await exits.enter_async_context(
                     ZooKeeperSession(connect_string, self._settings.zookeeper.session_timeout)
                 )
+                if not await self._is_fit(session):
+                    self._hold_down.begin(now())
+                    return
             if self._connecting.cancelled_caught:
                 return
             self.lease.set(session)
@@ -175,89 +172,57 @@ class ConsumerConnector:
                 await self._be_member(session, registration)
             except* SessionExpired as expired:
                 log.warning("the ZooKeeper session is over, joining anew", reason=str(expired.exceptions[0]))
+            except* Unfit as unfit:
+                log.error("left the group to members that can work", reason=str(sole_cause(unfit)))
+                self._hold_down.begin(now())
 
     async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
-        """One membership, from registration to the last commit. Raises an exception group."""
-        settings = self._settings
-        trigger = RebalanceTrigger()
-        watches = Watches(session, trigger.fire)
-        consumers = ConsumerRegistry(session, watches, self._paths)
-        topics = TopicRegistry(session, watches)
-        committer = Committer(ZooKeeperOffsetStorage(session, self._paths), trigger.fire)
-        reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
-        fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
-        owners = OwnerRegistry(session, self._paths, settings.group.assignor)
-        claims = Claims(
-            owners, watches, self._paths, committer, fetchers, self._streams, settings.fetch.max_bytes, self._listener
-        )
-        membership = Membership(session, consumers, self._paths, self.consumer, registration)
-        rebalancer = Rebalancer(
-            membership=membership,
-            consumers=consumers,
-            topics=topics,
-            watches=watches,
-            claims=claims,
-            trigger=trigger,
-            assignor_name=settings.group.assignor,
+        """One membership. Raises an exception group."""
+        self._hold_down.end(now())
+        self._member = Member(
+            session,
+            self._settings,
+            consumer=self.consumer,
+            registration=registration,
+            streams=self._streams,
+            brokers=self._brokers,
             assignor=self._assignor,
             listener=self._listener,
-            unreadable=settings.group.unreadable_members,
+            joined=self._joined,
+            leaving=self._leaving,
         )
-        self._claims = claims
+        if not self._fetches:
+            self._member.stop_fetching()
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._fetch, fetchers)
-                tasks.start_soon(self._join, membership, rebalancer)
-                tasks.start_soon(self._commit_periodically, claims)
-                tasks.start_soon(_raise_on_expiry, session)
-                await self._leaving.wait()
-                tasks.cancel_scope.cancel()  # fetching and rebalancing end before the last commit
-            for stream in self._streams.values():
-                stream.close()
-            await self._commit_at_last(session, claims)
-        except* SessionExpired:
-            await claims.lose_all()
-            raise
-        except* Exception:
-            await self._commit_at_last(session, claims)
-            raise
+            await self._member.run()
         finally:
-            self._claims = None
-            claims.close_all()
+            self._member = None
 
-    async def _fetch(self, fetchers: FetcherManager) -> None:
-        with anyio.CancelScope() as self._fetching:
-            if self._fetches:
-                await fetchers.run()
+    async def _stay_away(self) -> None:
+        """A member that left as unfit tries again only after a while."""
+        if self._hold_down.seconds:
+            log.info("tries in a while whether a broker answers", seconds=self._hold_down.seconds)
+            with anyio.move_on_after(self._hold_down.seconds):
+                await self._leaving.wait()
 
-    async def _join(self, membership: Membership, rebalancer: Rebalancer) -> None:
-        await membership.join()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rebalancer.run)
-            await rebalancer.rebalanced_once.wait()
-            self._joined.set()
-
-    async def _commit_periodically(self, claims: Claims) -> None:
-        while True:
-            await anyio.sleep(self._settings.offsets.commit_interval)
-            try:
-                await claims.commit()
-            except ZooKeeperError as error:
-                log.error("periodic commit failed, trying again at the next", reason=str(error))
-
-    async def _commit_at_last(self, session: ZooKeeperSession, claims: Claims) -> None:
-        """Before the session is closed; without a trusted session there is only so long to wait for one."""
-        patience = self._settings.stop.deadline / 3 if session.trusted() else 1.0
-        reason: object = "ZooKeeper does not answer"
+    async def _is_fit(self, session: ZooKeeperSession) -> bool:
+        """After a time away: whether a broker answers again."""
+        if not self._hold_down.seconds:
+            return True
+        reason = "no broker is up"
         try:
-            with anyio.fail_after(patience):
-                await claims.leave()
-                return
-        except TimeoutError:
-            pass
-        except (SessionExpired, ZooKeeperError) as error:
-            reason = error
-        log.error("the last commit was not made: records since the one before come again", reason=str(reason))
+            for broker in await TopicRegistry(session, Watches(session, _ignore)).brokers():
+                with anyio.move_on_after(self._settings.fetch.request_timeout):
+                    await self._brokers.connection(broker)
+                    return True
+        except KzConsumerError as error:
+            reason = str(error)
+        log.warning("stays away", reason=reason)
+        return False
+
+
+def _ignore(reason: str) -> None:
+    """Only the answer counts, not what changes afterwards."""
 
 
 async def _load_kernels() -> None:
@@ -265,11 +230,6 @@ async def _load_kernels() -> None:
     await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
     if (used := decode.kernels_in_use()) != "numba":
         log.warning("records are decoded slowly, or compiled at every start", kernels=used)
-
-
-async def _raise_on_expiry(session: ZooKeeperSession) -> None:
-    await session.wait_expired()
-    raise SessionExpired("the server ended it")
 
 
 @asynccontextmanager

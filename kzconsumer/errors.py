@@ -99,8 +99,21 @@ class MultiFailed(ZooKeeperError):
         super().__init__(error.path, f"transaction refused at operation {index}: {error}")
 
 
+class GroupUnreadable(ZooKeeperError):
+    """Nobody can compute who owns what, since a node of the group says nothing: `problem` names which kind."""
+
+    def __init__(self, problem: str, path: str, reason: str) -> None:
+        self.problem = problem
+        self.reason = reason
+        super().__init__(path, reason)
+
+
 class SessionExpired(KzConsumerError):
     """The ZooKeeper session is over: membership ends, a new session begins with a new object."""
+
+
+class Unfit(KzConsumerError):
+    """This member cannot do its part while others can: it leaves the group, and comes back when it can."""
 
 
 class ZooKeeperUnreachable(KzConsumerError):

@@ -68,6 +68,9 @@ class BrokerFetcher:
     def __repr__(self) -> str:
         return f"<BrokerFetcher {self.broker} {len(self._states)} partitions>"
 
+    def __contains__(self, state: PartitionFetchState) -> bool:
+        return self._states.get(state.topic_partition) is state
+
     def add(self, states: Iterable[PartitionFetchState]) -> None:
         for state in states:
             self._states[state.topic_partition] = state
@@ -226,6 +229,7 @@ class BrokerFetcher:
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         """The stream raises `error` after everything before it; the partition is not asked for again."""
+        state.failed = True
         at = state.position if state.position is not None else state.tracker.consumed
         state.queue.put(FetchedChunk(state.tracker, at, at, None, 0, error))
         self._forget([state])
@@ -254,7 +258,7 @@ class BrokerFetcher:
     def _forget(self, states: Iterable[PartitionFetchState]) -> None:
         queues = set()
         for state in states:
-            if self._states.get(state.topic_partition) is state:
+            if state in self:
                 del self._states[state.topic_partition]
             queues.add(state.queue)
         for queue in queues.difference(state.queue for state in self._states.values()):

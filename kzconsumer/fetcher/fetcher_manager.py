@@ -35,6 +35,15 @@ class FetcherManager:
     def __repr__(self) -> str:
         return f"<FetcherManager {[fetcher for fetcher, _ in self._fetchers.values()]} {self._leader_finder}>"
 
+    def __contains__(self, state: PartitionFetchState) -> bool:
+        """Somebody fetches it, or looks for its leader."""
+        return state in self._leader_finder or any(state in fetcher for fetcher, _ in self._fetchers.values())
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """When the first of the questions was asked that no broker has answered since; None when one did."""
+        return self._leader_finder.unreachable_since
+
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
             await self._leader_finder.run()

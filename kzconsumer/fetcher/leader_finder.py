@@ -40,9 +40,13 @@ class LeaderFinder:
         self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
         self._wanted = anyio.Event()
         self._complained: set[TopicPartition] = set()
+        self.unreachable_since: float | None = None  # of all brokers that are up, none has answered
 
     def __repr__(self) -> str:
         return f"<LeaderFinder {len(self._leaderless)} without leader>"
+
+    def __contains__(self, state: PartitionFetchState) -> bool:
+        return self._leaderless.get(state.topic_partition) is state
 
     def add(self, states: Iterable[PartitionFetchState]) -> None:
         """Look for the leader of each, once its pause (after an error) is over."""
@@ -58,6 +62,8 @@ class LeaderFinder:
                 await self._look_up(due)
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
+            if not self._leaderless:
+                self.unreachable_since = None  # nobody asks any more
             self._wanted = anyio.Event()
             pauses = [state.retry_at - time for state in self._leaderless.values()]
             with anyio.move_on_after(min(pauses) if pauses else None):
@@ -92,9 +98,14 @@ class LeaderFinder:
         for broker in random.sample(brokers, len(brokers)):
             try:
                 connection = await self._brokers.connection(broker, "control")
-                return await connection.call(request, timeout=self._timeout)
+                answer = await connection.call(request, timeout=self._timeout)
             except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
                 reasons.append(str(error))
+            else:
+                self.unreachable_since = None
+                return answer
+        if self.unreachable_since is None and brokers:
+            self.unreachable_since = now()
         new = [partition for partition in self._leaderless if partition not in self._complained]
         if new:
             log.warning("no broker tells who leads", partitions=len(self._leaderless), reasons=reasons or "none is up")

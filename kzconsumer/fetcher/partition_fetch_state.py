@@ -25,6 +25,7 @@ class PartitionFetchState:
     __slots__ = (
         "_pause",
         "decoding",
+        "failed",
         "failures",
         "high_watermark",
         "max_bytes",
@@ -44,6 +45,7 @@ class PartitionFetchState:
         self.max_bytes = max_bytes
         self.high_watermark: int | None = None
         self.retry_at = 0.0
+        self.failed = False  # its stream has been given an error: nobody fetches it any more
         self.failures = 0  # in a row, at this position: corrupt batches
         self.decoding = False  # the last response may turn out not to have moved the position
         self.reset_due = position is None

@@ -9,16 +9,16 @@ same partition.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import anyio
-import msgspec
 import structlog
 
 from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.group.claim import Claim, settled_parts
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -41,19 +41,6 @@ REVOKE_DEADLINE = 5.0
 REVOKE_DEADLINE_WITH_ORIGINALS = 3.5
 # What a listener gets even when the work in hand has used the deadline up.
 LEAST_FOR_LISTENER = 0.5
-
-
-class Claim(msgspec.Struct, eq=False):
-    """One partition owned by us."""
-
-    topic_partition: TopicPartition
-    thread: ConsumerThreadId
-    fence: Fence
-    fetch: PartitionFetchState
-
-    @property
-    def tracker(self) -> OffsetTracker:
-        return self.fetch.tracker
 
 
 class Claims:
@@ -165,15 +152,14 @@ class Claims:
         self._fetchers.start(claim.fetch for claim in begun)
         return failed
 
-    async def owned_by_anybody(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those that have an owner node, whoever's."""
-        flags = await together([self._owners.has_owner(partition) for partition in partitions])
-        return {partition for partition, owned in zip(partitions, flags, strict=True) if owned}
-
     async def move(self, moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         """Let partitions go on under other threads of ours: settled and committed, but never without owner."""
+        async for settled in settled_parts(self._open(moves), anyio.current_time() + self.revoke_deadline):
+            await self._move(settled, moves)
+
+    async def _move(self, settled: list[Claim], moves: Mapping[TopicPartition, ConsumerThreadId]) -> None:
         begun = []
-        for claim, committed in (await self._settle(moves)).items():
+        for claim, committed in (await self._close(settled)).items():
             thread = moves[claim.topic_partition]
             self._watches.unguard(claim.fence.owner_path)
             try:
@@ -190,8 +176,15 @@ class Claims:
         await self._guard(begun)
 
     async def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Give partitions up for another member."""
-        leaving = list(await self._settle(partitions, self._listener.revoked))
+        """Give partitions up for another member, each as soon as the work on it has ended."""
+        until = anyio.current_time() + self.revoke_deadline
+        async for settled in settled_parts(self._open(partitions), until):
+            await self._release(settled, until)
+
+    async def _release(self, settled: list[Claim], until: float) -> None:
+        with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
+            await self._listener.revoked([claim.topic_partition for claim in settled])
+        leaving = list(await self._close(settled))
         for claim in leaving:
             self._watches.unguard(claim.fence.owner_path)
         results = await outcomes([self._owners.release(claim.fence) for claim in leaving])
@@ -201,6 +194,35 @@ class Claims:
         for result in results:
             if isinstance(result, KzConsumerError):
                 raise result
+
+    async def verify(self) -> None:
+        """Look at every owner node of ours: a claim without one is closed at once."""
+        held = self._open(self._claims)
+        stats = await together([self._owners.stat(claim.fence) for claim in held])
+        for claim, stat in zip(held, stats, strict=True):
+            if not self._owners.is_ours(stat, claim.fence):
+                self._touched(claim)
+
+    def unfetched(self) -> list[TopicPartition]:
+        """Open claims that nobody fetches, though no error has ended them."""
+        return [
+            partition
+            for partition, claim in self._claims.items()
+            if claim.tracker.open and not claim.fetch.failed and claim.fetch not in self._fetchers
+        ]
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """Since when no broker has answered, though we have something to ask them for."""
+        return self._fetchers.unreachable_since if self.held else None
+
+    def repair(self, partition: TopicPartition) -> None:
+        """Fetch a claim again; an owner node that no claim stands for goes with the next sweep."""
+        claim = self._claims.get(partition)
+        if claim is None:
+            self._doubtful.add(partition)
+        elif claim.tracker.open:
+            self._fetchers.start([claim.fetch])
 
     async def leave(self) -> None:
         """The member leaves, its streams have ended: tell, and commit for the last time. The session's end releases."""
@@ -253,39 +275,13 @@ class Claims:
         if claim.tracker.open:
             self._committer.lose(claim.tracker, "its owner node was changed or deleted")
 
-    async def _settle(
-        self,
-        partitions: Collection[TopicPartition],
-        tell: Callable[[Collection[TopicPartition]], Awaitable[None]] | None = None,
-    ) -> dict[Claim, Committed]:
-        """Hand out nothing more, wait for the work in hand, tell, commit. Returns the claims that are still ours."""
-        leaving = [claim for p in partitions if (claim := self._claims.get(p)) is not None and claim.tracker.open]
-        settled = anyio.Event()
-        busy = set(leaving)
+    async def _close(self, claims: Collection[Claim]) -> dict[Claim, Committed]:
+        """Commit for the last time. Returns the claims that are still ours."""
+        committed = await self._committer.close([claim.tracker for claim in claims])
+        return {claim: committed[claim.tracker] for claim in claims if claim.tracker in committed}
 
-        def done(claim: Claim) -> None:
-            busy.discard(claim)
-            if not busy:
-                settled.set()
-
-        for claim in leaving:
-            claim.tracker.close(partial(done, claim))
-        until = anyio.current_time() + self.revoke_deadline
-        if busy:
-            with anyio.CancelScope(deadline=until):
-                await settled.wait()
-            for claim in busy:
-                log.warning(
-                    "work in hand did not end in time; its records will be delivered again",
-                    partition=str(claim.topic_partition),
-                    first=claim.tracker.processed,
-                    until=claim.tracker.consumed,
-                )
-        if tell is not None:
-            with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
-                await tell([claim.topic_partition for claim in leaving])
-        committed = await self._committer.close([claim.tracker for claim in leaving])
-        return {claim: committed[claim.tracker] for claim in leaving if claim.tracker in committed}
+    def _open(self, partitions: Collection[TopicPartition]) -> list[Claim]:
+        return [claim for p in partitions if (claim := self._claims.get(p)) is not None and claim.tracker.open]
 
     def _checkpoint(self) -> None:
         for stream in self._streams.values():

@@ -10,22 +10,19 @@ from collections.abc import Mapping
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.config import Settings
-from kzconsumer.errors import ZooKeeperError, ZooKeeperUnreachable
-from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.errors import ZooKeeperUnreachable
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
-from kzconsumer.zookeeper.session import ConnectString, Node, ZooKeeperSession
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Registration
-
-log = structlog.get_logger("kzconsumer.group")
 
 LIMIT = 15.0
 
@@ -41,8 +38,8 @@ class LiveGroup(msgspec.Struct, frozen=True):
 async def read_group(settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
     """Read the settings' group and all that the members of `joining` would subscribe to.
 
-    A group that nobody ever joined has no members. Raises ZooKeeperUnreachable after 15 s, ZooKeeperError for a
-    registration that cannot be read, unless the group ignores such members: no member can compute anything then.
+    A group that nobody ever joined has no members. Raises ZooKeeperUnreachable after 15 s, GroupUnreadable for
+    a registration that says nothing, unless the group ignores such members: no member can compute anything then.
     """
     zookeeper = settings.zookeeper
     with anyio.move_on_after(LIMIT):
@@ -54,20 +51,20 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
 async def _read(session: ZooKeeperSession, settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
     paths = GroupPaths(settings.group.id)
     watches = Watches(session, _ignore)
-    registry = TopicRegistry(session, watches)
-    nodes = await ConsumerRegistry(session, watches, paths).members()
-    present = _registrations(paths, nodes, ignore=settings.group.unreadable_members == "ignore")
-    joined = {**present, **joining}
-    all_topics = tuple(await registry.all_topics()) if needs_all_topics(joined) else ()
-    try:
-        names = subscribed_topics(joined, all_topics)
-    except ValueError as error:
-        raise ZooKeeperError(paths.ids, str(error)) from error
-    topics = await registry.topics(names)
+    reader = SnapshotReader(
+        ConsumerRegistry(session, watches, paths),
+        TopicRegistry(session, watches),
+        watches,
+        paths,
+        ignore_unreadable=settings.group.unreadable_members == "ignore",
+    )
+    present = await reader.members()
+    joined = await reader.read({**present, **joining})
+    partitions = [TopicPartition(name, n) for name, topic in joined.topics.items() for n in topic.partitions]
     return LiveGroup(
-        present=GroupSnapshot(present, all_topics, topics),
-        joined=GroupSnapshot(joined, all_topics, topics),
-        owners=await _owners(session, paths, [TopicPartition(n, p) for n in topics for p in topics[n].partitions]),
+        present=GroupSnapshot(present, joined.all_topics, joined.topics),
+        joined=joined,
+        owners=await _owners(session, paths, partitions),
     )
 
 
@@ -80,18 +77,6 @@ async def _owners(
         for each, node in zip(partitions, nodes, strict=True)
         if node is not None
     }
-
-
-def _registrations(paths: GroupPaths, nodes: Mapping[str, Node], *, ignore: bool) -> dict[str, Registration]:
-    registrations = {}
-    for consumer, node in nodes.items():
-        try:
-            registrations[consumer] = znodes.decode_registration(node.data)
-        except ValueError as error:
-            if not ignore:
-                raise ZooKeeperError(paths.member(consumer), str(error)) from error
-            log.warning("a member's registration is unreadable and ignored", path=paths.member(consumer))
-    return registrations
 
 
 def _ignore(reason: str) -> None:

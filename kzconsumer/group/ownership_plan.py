@@ -55,9 +55,18 @@ def wanted_by(
 
 
 def compare(
-    wanted: Mapping[TopicPartition, ConsumerThreadId], held: Mapping[TopicPartition, ConsumerThreadId]
+    wanted: Mapping[TopicPartition, ConsumerThreadId],
+    held: Mapping[TopicPartition, ConsumerThreadId],
+    *,
+    keep: bool = True,
 ) -> OwnershipPlan:
-    """What changes between what is held and what is wanted."""
+    """What changes between what is held and what is wanted.
+
+    `keep=False` gives everything back and claims it anew where anything changes, as the original consumer does
+    (`ZookeeperConsumerConnector.rebalance`, 0.8.2 to 1.1.1).
+    """
+    if not keep and wanted != held:
+        return OwnershipPlan(keep=(), move={}, release=tuple(held), claim=wanted)
     return OwnershipPlan(
         keep=tuple(partition for partition, thread in held.items() if wanted.get(partition) == thread),
         move={p: thread for p, thread in wanted.items() if p in held and held[p] != thread},

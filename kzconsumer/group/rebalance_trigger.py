@@ -26,13 +26,18 @@ class RebalanceTrigger:
         self._reasons[reason] = None
         self._event.set()
 
+    @property
+    def fired(self) -> bool:
+        """There is a reason not yet acted on."""
+        return bool(self._reasons)
+
     async def wait(self, timeout: float | None) -> list[str]:
-        """The reasons, after a short quiet period; `["retry"]` when `timeout` seconds pass without any."""
+        """The reasons, after a short quiet period; none when `timeout` seconds pass without any."""
         with anyio.move_on_after(timeout):
             await self._event.wait()
         if self._reasons:
             await anyio.sleep(QUIET_PERIOD)
-        reasons = list(self._reasons) or ["retry"]
+        reasons = list(self._reasons)
         self._reasons.clear()
         self._event = anyio.Event()
         return reasons

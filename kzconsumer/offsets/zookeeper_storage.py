@@ -6,7 +6,7 @@ backwards: the owner's and the claim record's versions are checked in the same t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -65,6 +65,12 @@ class ZooKeeperOffsetStorage:
         for part in await together([self._write(part) for part in parts]):
             results.update(part)
         return results
+
+    async def last_writes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The id of the transaction that last wrote each partition's offset (mzxid), of those that have one."""
+        asked = list(partitions)
+        stats = await together([self._session.exists(self._paths.offset(partition)) for partition in asked])
+        return {partition: stat.mzxid for partition, stat in zip(asked, stats, strict=True) if stat is not None}
 
     async def _write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
         results: dict[TopicPartition, Stored | Lost] = {}

@@ -6,6 +6,7 @@ taught them: kzconsumer/README.md, "Claims".
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +17,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 from kzconsumer.zookeeper.znodes import CLAIM_RECORD_VERSION, ClaimRecord
 
@@ -142,8 +143,27 @@ class OwnerRegistry:
         if fence is not None and not await self.release(fence):
             await self.abandon(partition)  # it moved since it was read: whose is it now?
 
-    async def has_owner(self, partition: TopicPartition) -> bool:
-        return await self._session.exists(self._paths.owner(partition)) is not None
+    async def owned(self, topics: Iterable[str]) -> set[TopicPartition]:
+        """Partitions of these topics that have an owner node, whoever's: one request for each topic."""
+        names = list(topics)
+        found = await together([self._owned(name) for name in names])
+        return {TopicPartition(topic, int(n)) for topic, numbers in zip(names, found, strict=True) for n in numbers}
+
+    async def _owned(self, topic: str) -> list[str]:
+        try:
+            children = await self._session.children(self._paths.containers(topic)[0])
+        except NoNode:
+            return []
+        return [name for name in children if name.isascii() and name.isdecimal()]
+
+    async def standing(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Blocked]:
+        """Those that have an owner node, as a claim of ours would find them blocked."""
+        nodes = await together([self._blocked(self._paths.owner(partition)) for partition in partitions])
+        return {partition: node for partition, node in zip(partitions, nodes, strict=True) if node is not None}
+
+    async def stat(self, fence: Fence) -> Stat | None:
+        """The owner node's, None when there is none."""
+        return await self._session.exists(fence.owner_path)
 
     def is_ours(self, stat: Stat | None, fence: Fence) -> bool:
         """The owner node is the one this fence stands for."""

@@ -1,0 +1,68 @@
+"""One partition owned by us, and how the work on several of them comes to its end.
+
+Owns no state. The claims keep these from claim to release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from functools import partial
+
+import anyio
+import msgspec
+import structlog
+
+from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.zookeeper.ownership import Fence
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+class Claim(msgspec.Struct, eq=False):
+    """One partition owned by us."""
+
+    topic_partition: TopicPartition
+    thread: ConsumerThreadId
+    fence: Fence
+    fetch: PartitionFetchState
+
+    @property
+    def tracker(self) -> OffsetTracker:
+        return self.fetch.tracker
+
+
+async def settled_parts(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
+    """Hand out nothing more of these claims; give them as the work on each ends.
+
+    At `until`, seconds of the event loop's clock, the rest is given as it is.
+    """
+    busy = set(claims)
+    ended: list[Claim] = []
+    change = anyio.Event()
+
+    def done(claim: Claim) -> None:
+        if claim in busy:
+            busy.remove(claim)
+            ended.append(claim)
+            change.set()
+
+    for claim in list(busy):
+        claim.tracker.close(partial(done, claim))
+    while busy or ended:
+        if not ended:
+            with anyio.CancelScope(deadline=until):
+                await change.wait()
+        if not ended:
+            for claim in busy:
+                log.warning(
+                    "work in hand did not end in time; its records will be delivered again",
+                    partition=str(claim.topic_partition),
+                    first=claim.tracker.processed,
+                    until=claim.tracker.consumed,
+                )
+            ended.extend(busy)
+            busy.clear()
+        part, ended, change = ended, [], anyio.Event()
+        yield part

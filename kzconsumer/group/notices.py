@@ -1,0 +1,82 @@
+"""What the rebalancer has to tell that lasts: said once, not at every attempt.
+
+Owns what has been said, and which claims are blocked since when. The rebalancer calls it; it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+import structlog
+
+from kzconsumer.group.blocking import blocked_by
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.group.subscription import has_wildcard, streams_by_topic
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.zookeeper.ownership import Blocked
+from kzconsumer.zookeeper.znodes import Registration
+
+log = structlog.get_logger("kzconsumer.group")
+
+# Seconds after which a claim that is still blocked is told as a degradation: an ordinary hand-over takes a moment.
+DEGRADED_AFTER = 5.0
+
+
+class Notices:
+    """Of one membership."""
+
+    def __init__(self, registration: Registration) -> None:
+        self._registration = registration
+        self._said: set[str] = set()
+        self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
+        self._degraded: set[TopicPartition] = set()
+
+    def __repr__(self) -> str:
+        return f"<Notices {len(self._blocked)} blocked, {len(self._degraded)} for long>"
+
+    def once(self, event: str, about: str, reason: object = None) -> None:
+        if f"{event} {about}" not in self._said:
+            self._said.add(f"{event} {about}")
+            log.warning(event, about=about, **({"reason": str(reason)} if reason else {}))
+
+    def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
+        """What stands in the way of our claims at the moment: all of it, each time."""
+        before = self._blocked
+        self._blocked = {
+            p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in blocked.items()
+        }
+        for partition, (why, since) in self._blocked.items():
+            if partition not in self._degraded and now - since >= DEGRADED_AFTER:
+                self._degraded.add(partition)
+                log.warning(
+                    "degraded",
+                    partition=str(partition),
+                    path=why.path,
+                    owner=why.owner,
+                    blocked_by=blocked_by(why, members).value,
+                )
+        if self._degraded:
+            self._degraded.intersection_update(self._blocked)
+            if not self._degraded:
+                log.info("no longer degraded")
+
+    def idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        """Streams that get nothing, since there are more of them than partitions, and topics that do not exist."""
+        if has_wildcard(self._registration):
+            ((pattern, streams),) = self._registration.subscription.items()
+            if not streams_by_topic(self._registration, snapshot.all_topics):
+                about = f"{self._registration.pattern} {pattern}"
+                self.once("no topic is allowed by the list: waiting for one", about)
+                return
+            idle = set(range(streams)).difference(thread.thread for thread in wanted.values())
+            for number in sorted(idle):
+                self.once("stream has no partition", f"stream {number}")
+            return
+        busy = {(partition.topic, thread.thread) for partition, thread in wanted.items()}
+        for topic, streams in self._registration.subscription.items():
+            if topic not in snapshot.topics:
+                self.once("topic does not exist: waiting for it", f"/brokers/topics/{topic}")
+                continue
+            for number in range(streams):
+                if (topic, number) not in busy:
+                    self.once("stream has no partition", f"{topic} stream {number}")

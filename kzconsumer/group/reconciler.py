@@ -1,0 +1,167 @@
+"""Looks after what no event tells, between rebalances: claims nobody owns, owners nobody answers for, members stuck.
+
+Owns the time of the next look, and what earlier looks have seen. Only the rebalancer's loop calls it, so there is no
+second writer: it repairs what is ours through the claims, pokes original members, and tells the rest.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.errors import Unfit
+from kzconsumer.group.blocking import BlockedBy, blocked_by
+from kzconsumer.group.claims import Claims
+from kzconsumer.group.fitness import Fitness
+from kzconsumer.group.notices import Notices
+from kzconsumer.group.poke import LOOK_INTERVAL, Pokes, needs_looking
+from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+log = structlog.get_logger("kzconsumer.group")
+
+# How many owner nodes of others one look reads: what a look costs does not grow with the group.
+OTHERS_AT_ONCE = 32
+
+
+class Reconciler:
+    """Of one membership. `interval` and `unowned_alarm` are in seconds."""
+
+    def __init__(
+        self,
+        *,
+        session: ZooKeeperSession,
+        consumer: str,
+        consumers: ConsumerRegistry,
+        owners: OwnerRegistry,
+        storage: ZooKeeperOffsetStorage,
+        claims: Claims,
+        notices: Notices,
+        interval: float,
+        unowned_alarm: float,
+    ) -> None:
+        self._session = session
+        self._consumer = consumer
+        self._consumers = consumers
+        self._owners = owners
+        self._storage = storage
+        self._claims = claims
+        self._notices = notices
+        self._interval = interval
+        self._snapshot: GroupSnapshot | None = None
+        self._assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
+        self._pokes = Pokes(consumer)
+        self._unowned = Unowned(unowned_alarm)
+        self._differences = Differences()
+        self._fitness = Fitness(session.timeout)
+        self._others_seen = 0
+        self._next_look = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Reconciler looks in {self.pause:.1f} s, {self._differences} {self._unowned}>"
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return max(self._next_look - now(), 0.0)
+
+    @property
+    def due(self) -> bool:
+        return self._snapshot is not None and now() >= self._next_look
+
+    def rebalanced(self, snapshot: GroupSnapshot, assigned: Mapping[TopicPartition, ConsumerThreadId]) -> None:
+        """The group as the rebalancer has just read it, and everybody's part in it."""
+        at = now() + self._until_next(snapshot)
+        self._next_look = at if self._snapshot is None else min(self._next_look, at)
+        self._snapshot, self._assigned = snapshot, assigned
+
+    async def look(self, wanted: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
+        """Compare what is wanted, what ZooKeeper shows and what is fetched; True when a rebalance has to set it right.
+
+        `wanted` is our part of the group as read for this look, None while a rebalance is due anyway: then only what
+        lasts is looked at. Raises Unfit when we should leave the work to others.
+        """
+        snapshot = self._snapshot
+        assert snapshot is not None
+        await self._session.sync()
+        owned = await self._owners.owned(snapshot.topics)
+        self._tell_unowned(snapshot, owned)
+        await self._poke(snapshot, owned)
+        await self._leave_if_unfit(owned)
+        confirmed = [] if wanted is None else await self._reconcile(snapshot, wanted)
+        self._next_look = now() + self._until_next(snapshot)
+        return any(difference.what is not What.UNFETCHED for difference in confirmed)
+
+    def _until_next(self, snapshot: GroupSnapshot) -> float:
+        if self._differences.unconfirmed:
+            return BACKOFF
+        # Original members get stuck without any event.
+        seconds = min(self._interval, LOOK_INTERVAL) if needs_looking(snapshot.members) else self._interval
+        return seconds * random.uniform(0.8, 1.2)
+
+    async def _reconcile(
+        self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]
+    ) -> list[Difference]:
+        await self._claims.verify()
+        held = self._claims.held
+        seen = {Difference(What.STRAY, partition) for partition in await self._strays(snapshot)}
+        seen.update(Difference(What.UNFETCHED, partition) for partition in self._claims.unfetched())
+        if wanted != held:
+            seen.add(Difference(What.ASSIGNMENT))
+        confirmed = self._differences.confirmed(now(), seen)
+        for difference in confirmed:
+            log.warning("reconciled", difference=str(difference))
+            if difference.partition is not None:
+                self._claims.repair(difference.partition)
+        return confirmed
+
+    async def _strays(self, snapshot: GroupSnapshot) -> Iterable[TopicPartition]:
+        """Among the next few partitions that are not ours: owner nodes of our session. Nobody's nodes are told of."""
+        held = self._claims.held
+        others = sorted(partition for partition in self._assigned if partition not in held)
+        first = self._others_seen if self._others_seen < len(others) else 0
+        part = others[first : first + OTHERS_AT_ONCE]
+        self._others_seen = first + len(part)
+        strays = []
+        for partition, found in (await self._owners.standing(part)).items():
+            if found.ephemeral_owner == self._session.id:
+                strays.append(partition)
+            elif (why := blocked_by(found, snapshot.members)) is not BlockedBy.LIVE_MEMBER:
+                self._notices.once(f"owner node of {found.owner} stands for no member", found.path, why.value)
+        return strays
+
+    def _tell_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
+        """Each member tells of its own part, the first one of everybody's."""
+        ours = [consumer for consumer, member in snapshot.members.items() if member.ours]
+        mine = self._assigned
+        if self._consumer != min(ours, default=None):
+            mine = {p: thread for p, thread in self._assigned.items() if thread.consumer == self._consumer}
+        raised, over = self._unowned.look(now(), mine, owned)
+        if raised:
+            log.error("partitions without owner", partitions={str(p): self._assigned[p].consumer for p in raised})
+        if over:
+            log.info("partitions have an owner again", partitions=[str(partition) for partition in over])
+
+    async def _poke(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
+        """Original members that gave up own nothing, and look again only when the group changes."""
+        poke = self._pokes.look(now(), snapshot.members, self._assigned, owned)
+        if poke is not None:
+            await self._consumers.poke(self._consumer, poke.number)
+            stuck = {str(partition): member for partition, member in poke.without_owner.items()}
+            log.warning("poked original members that own nothing of theirs", number=poke.number, without_owner=stuck)
+
+    async def _leave_if_unfit(self, owned: set[TopicPartition]) -> None:
+        since = self._claims.unreachable_since
+        if since is None or not self._fitness.doubtful(now() - since):
+            return
+        others = owned.difference(self._claims.held)
+        if self._fitness.others_advance(await self._storage.last_writes(others)):
+            raise Unfit(f"no broker has answered for {now() - since:.0f} s, while other members go on")

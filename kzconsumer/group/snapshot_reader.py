@@ -1,0 +1,79 @@
+"""Reads the group as it is: members, the topics anybody subscribes to, their partitions.
+
+Owns which topics are watched, and which unreadable members it has told of. The rebalancer reads through it, and whoever
+looks at the group from outside. What it read is watched: a change afterwards is told by `Watches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from kzconsumer.errors import GroupUnreadable
+from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.session import Node
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Registration
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+class SnapshotReader:
+    """`ignore_unreadable`: compute without members whose registration says nothing, instead of raising."""
+
+    def __init__(
+        self,
+        consumers: ConsumerRegistry,
+        topics: TopicRegistry,
+        watches: Watches,
+        group: GroupPaths,
+        *,
+        ignore_unreadable: bool,
+    ) -> None:
+        self._consumers = consumers
+        self._topics = topics
+        self._watches = watches
+        self._group = group
+        self._ignore_unreadable = ignore_unreadable
+        self._ignored: set[str] = set()
+        self._watched: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<SnapshotReader of {self._group.ids}, {len(self._watched)} topics watched>"
+
+    async def members(self) -> dict[str, Registration]:
+        """Every member's registration, by consumer id. Raises GroupUnreadable."""
+        return self._decoded(await self._consumers.members())
+
+    async def read(self, members: Mapping[str, Registration]) -> GroupSnapshot:
+        """The group that these members are, with the topics there are. Raises GroupUnreadable."""
+        all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
+        try:
+            names = subscribed_topics(members, all_topics)
+        except ValueError as error:
+            raise GroupUnreadable("a member's pattern cannot be used", self._group.ids, str(error)) from error
+        for name in self._watched.difference(names):
+            self._watches.forget(paths.topic(name))  # nobody subscribes to it any more
+        self._watched = set(names)
+        return GroupSnapshot(members, all_topics, await self._topics.topics(names))
+
+    def _decoded(self, nodes: Mapping[str, Node]) -> dict[str, Registration]:
+        members = {}
+        for consumer, node in nodes.items():
+            path = self._group.member(consumer)
+            try:
+                members[consumer] = znodes.decode_registration(node.data)
+            except ValueError as error:
+                if not self._ignore_unreadable:
+                    raise GroupUnreadable(
+                        "a member's registration is unreadable: the group waits until it leaves", path, str(error)
+                    ) from error
+                if path not in self._ignored:
+                    self._ignored.add(path)
+                    log.warning("a member's registration is unreadable and ignored", about=path, reason=str(error))
+        return members

@@ -1,0 +1,173 @@
+"""One membership: everything that lives as long as one ZooKeeper session, from registration to the last commit.
+
+Every object of it is built in one visible place, `Member.__init__`. The connector makes one for each session and runs
+it; streams and connections to brokers outlive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+import structlog
+
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.config import Settings
+from kzconsumer.errors import SessionExpired, ZooKeeperError
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.group.claims import Claims
+from kzconsumer.group.membership import Membership
+from kzconsumer.group.notices import Notices
+from kzconsumer.group.rebalance_listener import ListenerCalls
+from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+from kzconsumer.group.rebalancer import Rebalancer
+from kzconsumer.group.reconciler import Reconciler
+from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Registration
+
+log = structlog.get_logger("kzconsumer")
+
+
+class Member:
+    """`run` it once. `joined` is set after the first rebalance, `leaving` makes it end in order."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        settings: Settings,
+        *,
+        consumer: str,
+        registration: Registration,
+        streams: Mapping[tuple[str | None, int], KafkaStream],
+        brokers: Brokers,
+        assignor: Assignor,
+        listener: ListenerCalls,
+        joined: anyio.Event,
+        leaving: anyio.Event,
+    ) -> None:
+        self._session = session
+        self._settings = settings
+        self._streams = streams
+        self._joined = joined
+        self._leaving = leaving
+        self._fetching = anyio.CancelScope()
+
+        group = settings.group
+        paths = GroupPaths(group.id)
+        trigger = RebalanceTrigger()
+        watches = Watches(session, trigger.fire)
+        consumers = ConsumerRegistry(session, watches, paths)
+        topics = TopicRegistry(session, watches)
+        owners = OwnerRegistry(session, paths, group.assignor)
+        storage = ZooKeeperOffsetStorage(session, paths)
+        committer = Committer(storage, trigger.fire)
+        reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
+        notices = Notices(registration)
+        self._fetchers = FetcherManager(topics, brokers, settings.fetch, reset)
+        self.claims = Claims(
+            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, listener
+        )
+        self._membership = Membership(session, consumers, paths, consumer, registration)
+        self._rebalancer = Rebalancer(
+            membership=self._membership,
+            reader=SnapshotReader(
+                consumers, topics, watches, paths, ignore_unreadable=group.unreadable_members == "ignore"
+            ),
+            topics=topics,
+            watches=watches,
+            claims=self.claims,
+            trigger=trigger,
+            assignor_name=group.assignor,
+            assignor=assignor,
+            keep=group.ownership == "keep",
+            listener=listener,
+            notices=notices,
+            reconciler=Reconciler(
+                session=session,
+                consumer=consumer,
+                consumers=consumers,
+                owners=owners,
+                storage=storage,
+                claims=self.claims,
+                notices=notices,
+                interval=group.reconcile_interval,
+                unowned_alarm=group.unowned_alarm,
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Member {self._membership} {self.claims}>"
+
+    async def run(self) -> None:
+        """Until `leaving`, the end of the session or a failure. Raises an exception group."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._fetch)
+                tasks.start_soon(self._join)
+                tasks.start_soon(self._commit_periodically)
+                tasks.start_soon(self._raise_on_expiry)
+                await self._leaving.wait()
+                tasks.cancel_scope.cancel()  # fetching and rebalancing end before the last commit
+            for stream in self._streams.values():
+                stream.close()
+            await self._commit_at_last()
+        except* SessionExpired:
+            await self.claims.lose_all()
+            raise
+        except* Exception:
+            await self._commit_at_last()
+            raise
+        finally:
+            self.claims.close_all()
+
+    def stop_fetching(self) -> None:
+        """Ask the brokers for nothing more; what is queued may still be taken."""
+        self._fetching.cancel()
+
+    async def _fetch(self) -> None:
+        with self._fetching:
+            await self._fetchers.run()
+
+    async def _join(self) -> None:
+        await self._membership.join()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._rebalancer.run)
+            await self._rebalancer.rebalanced_once.wait()
+            self._joined.set()
+
+    async def _commit_periodically(self) -> None:
+        while True:
+            await anyio.sleep(self._settings.offsets.commit_interval)
+            try:
+                await self.claims.commit()
+            except ZooKeeperError as error:
+                log.error("periodic commit failed, trying again at the next", reason=str(error))
+
+    async def _raise_on_expiry(self) -> None:
+        await self._session.wait_expired()
+        raise SessionExpired("the server ended it")
+
+    async def _commit_at_last(self) -> None:
+        """Before the session is closed; without a trusted session there is only so long to wait for one."""
+        patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
+        reason: object = "ZooKeeper does not answer"
+        try:
+            with anyio.fail_after(patience):
+                await self.claims.leave()
+                return
+        except TimeoutError:
+            pass
+        except (SessionExpired, ZooKeeperError) as error:
+            reason = error
+        log.error("the last commit was not made: records since the one before come again", reason=str(reason))
