@@ -69,7 +69,7 @@ class Rebalancer:
         self._listener = listener
         self._reconciler = reconciler
         self._notices = notices
-        self._blocked_by: set[str] = set()  # paths
+        self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
         self.rebalanced_once = anyio.Event()
 
@@ -88,7 +88,7 @@ class Rebalancer:
                     done = await self._rebalance(reasons or ["retry"])
                     retry = FIRST_RETRY if done else min(retry * 2, LONGEST_RETRY)
                 if self._reconciler.due:
-                    await self._look_after(quiet=done and not self._trigger.fired)
+                    await self._look_after()
             except (ConnectionLost, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 done = False
@@ -96,8 +96,9 @@ class Rebalancer:
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
         began = now()
-        for path in self._blocked_by:
-            self._watches.forget(path)
+        for why in self._failed.values():
+            if isinstance(why, Blocked):
+                self._watches.forget(why.path)
         if not await self._topics.broker_ids():
             self._notices.once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
@@ -118,7 +119,7 @@ class Rebalancer:
             self._listener.generation += 1
         with_originals = needs_looking(snapshot.members)
         self._claims.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS if with_originals else REVOKE_DEADLINE
-        failed = await self._carry_out(plan, snapshot)
+        self._failed = failed = await self._carry_out(plan, snapshot)
         claimed = len(plan.claim) - len(failed)
         if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
             log.info(
@@ -159,14 +160,15 @@ class Rebalancer:
         assert isinstance(claiming, dict)
         return claiming
 
-    async def _look_after(self, *, quiet: bool) -> None:
-        """Everything that no event tells. `quiet`: no rebalance is due, so what differs is no change under way."""
-        snapshot = await self._read() if quiet else None
-        wanted = None
+    async def _look_after(self) -> None:
+        """Everything that no event tells. What differs while a rebalance is due may be the change it is due for."""
+        snapshot = None if self._trigger.fired else await self._read()
+        expected = None
         if snapshot is not None:
             assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
             wanted = wanted_by(self._membership.consumer, assigned)
-        if await self._reconciler.look(wanted):
+            expected = {partition: thread for partition, thread in wanted.items() if partition not in self._failed}
+        if await self._reconciler.look(expected):
             self._trigger.fire("reconcile")
 
     async def _read(self) -> GroupSnapshot | None:
@@ -190,7 +192,6 @@ class Rebalancer:
     ) -> None:
         """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
-        self._blocked_by = {why.path for why in blocked.values()}
         self._notices.blocked(now(), blocked, snapshot.members)
         for partition, why in failed.items():
             if isinstance(why, Blocked):

@@ -83,11 +83,11 @@ class Reconciler:
         self._next_look = at if self._snapshot is None else min(self._next_look, at)
         self._snapshot, self._assigned = snapshot, assigned
 
-    async def look(self, wanted: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
-        """Compare what is wanted, what ZooKeeper shows and what is fetched; True when a rebalance has to set it right.
+    async def look(self, expected: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
+        """Compare what is expected, what ZooKeeper shows, what is fetched; True when a rebalance has to set it right.
 
-        `wanted` is our part of the group as read for this look, None while a rebalance is due anyway: then only what
-        lasts is looked at. Raises Unfit when we should leave the work to others.
+        `expected` is our part of the group as read for this look, without what is known to be blocked; None while a
+        rebalance is due: then our own claims are not looked at. Raises Unfit when we should leave the work to others.
         """
         snapshot = self._snapshot
         assert snapshot is not None
@@ -96,7 +96,7 @@ class Reconciler:
         self._tell_unowned(snapshot, owned)
         await self._poke(snapshot, owned)
         await self._leave_if_unfit(owned)
-        confirmed = [] if wanted is None else await self._reconcile(snapshot, wanted)
+        confirmed = [] if expected is None else await self._reconcile(snapshot, expected)
         self._next_look = now() + self._until_next(snapshot)
         return any(difference.what is not What.UNFETCHED for difference in confirmed)
 
@@ -108,13 +108,13 @@ class Reconciler:
         return seconds * random.uniform(0.8, 1.2)
 
     async def _reconcile(
-        self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]
+        self, snapshot: GroupSnapshot, expected: Mapping[TopicPartition, ConsumerThreadId]
     ) -> list[Difference]:
         await self._claims.verify()
         held = self._claims.held
         seen = {Difference(What.STRAY, partition) for partition in await self._strays(snapshot)}
         seen.update(Difference(What.UNFETCHED, partition) for partition in self._claims.unfetched())
-        if wanted != held:
+        if expected != held:
             seen.add(Difference(What.ASSIGNMENT))
         confirmed = self._differences.confirmed(now(), seen)
         for difference in confirmed:

@@ -22,6 +22,7 @@ class OffsetTracker:
     __slots__ = (
         "_done",
         "_on_close",
+        "_on_lost",
         "_on_settled",
         "consumed",
         "epoch",
@@ -40,6 +41,7 @@ class OffsetTracker:
         self.open = True
         self._done: dict[int, int] = {}
         self._on_close: Callable[[], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
         self._on_settled: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
@@ -50,6 +52,11 @@ class OffsetTracker:
     def settled(self) -> bool:
         """Nothing that was handed over is still being worked on."""
         return self.processed >= self.consumed
+
+    @property
+    def lost(self) -> bool:
+        """Closed, and nobody waits for the work in hand: others may be doing it."""
+        return not self.open and self._on_settled is None
 
     def restart(self, start: int) -> None:
         """Begin at a position found only after the claim (a reset); nothing may have been handed over yet."""
@@ -72,6 +79,12 @@ class OffsetTracker:
         """Who holds records of this claim drops them in `drop`, which `close` calls once."""
         self._on_close = drop
 
+    def when_lost(self, give_up: Callable[[], None] | None) -> None:
+        """Who works on records of this claim gives up in `give_up`; called at once if there is no more to lose."""
+        self._on_lost = give_up
+        if give_up is not None and self.lost:
+            give_up()
+
     def close(self, on_settled: Callable[[], None] | None = None) -> None:
         """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done.
 
@@ -83,6 +96,8 @@ class OffsetTracker:
                 self._on_close()
         lost, waiting = on_settled is None, self._on_settled
         self._on_settled = on_settled
+        if lost and self._on_lost is not None:
+            self._on_lost()
         if lost and waiting is not None:
             waiting()
         elif on_settled is not None and self.settled:

@@ -75,7 +75,8 @@ class Sink(Protocol):
     """Where batches go.
 
     `write` returns when the batch is durable; raising stops the member with nothing of the batch committed. Being slow
-    is the backpressure. `write` is never called twice at once, and is cancelled when the member must stop.
+    is the backpressure. `write` is never called twice at once. It is cancelled when the member must stop, and when all
+    partitions of the batch have been lost: others may be writing the same records then, and the next batch follows.
     """
 
     async def __aenter__(self) -> Self: ...

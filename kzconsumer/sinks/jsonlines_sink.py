@@ -1,7 +1,8 @@
 """The sink that prints: one JSON object a line on standard output.
 
 Owns the write side of file descriptor 1 while it is entered. An entry point of `kzconsumer.sinks`. Returning from
-`write` means that the kernel has the bytes; a member that dies in a write may leave a torn last line behind.
+`write` means that the kernel has the bytes; a member that dies in a write may leave a torn last line behind. Nothing is
+written while the lease is in doubt.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import select
 import stat
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias, cast
@@ -20,6 +22,7 @@ import anyio.to_thread
 import msgspec
 import pyarrow as pa
 
+from kzconsumer.clock import now
 from kzconsumer.errors import SinkFailed
 from kzconsumer.options import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
@@ -28,7 +31,9 @@ Content: TypeAlias = "str | dict[str, str] | None"
 """Bytes as JSON has them: text if valid UTF-8, else `{"base64": ...}`; null stays null."""
 
 _PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
+_FILE_PIECE = 256 * 1024
 _POLL_SECONDS = 0.2
+_DOUBT_SECONDS = 0.02
 _encoder = msgspec.json.Encoder()
 
 
@@ -56,6 +61,8 @@ class JsonLinesSink:
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read_table(options, JsonLinesOptions, "[sink.options]")
+        self._safe_until = context.safe_until
+        self._torn = b""  # what a cancelled write left of a line
 
     def __repr__(self) -> str:
         return "JsonLinesSink(stdout)"
@@ -71,11 +78,35 @@ class JsonLinesSink:
 
     async def write(self, batch: Batch) -> None:
         try:
-            await anyio.to_thread.run_sync(_print_batch, batch)
+            await anyio.to_thread.run_sync(self._print, batch)
         except BrokenPipeError as error:
             raise SinkFailed("jsonlines: standard output was closed by its reader") from error
         except OSError as error:
             raise SinkFailed(f"jsonlines: cannot write to standard output: {error}") from error
+
+    def _print(self, batch: Batch) -> None:
+        descriptor = sys.stdout.fileno()
+        self._write_all(descriptor, self._torn)
+        for part in batch.ranges:
+            self._write_all(descriptor, encode_range(part))
+
+    def _write_all(self, descriptor: int, data: bytes) -> None:
+        """Write to a descriptor that may stall for ever, yet notice within a moment that our caller was cancelled."""
+        piece = _FILE_PIECE if stat.S_ISREG(os.fstat(descriptor).st_mode) else _PIPE_ATOM
+        poll = select.poll()
+        poll.register(descriptor, select.POLLOUT)
+        rest = memoryview(data)
+        try:
+            while rest:
+                anyio.from_thread.check_cancelled()
+                if now() >= self._safe_until():
+                    time.sleep(_DOUBT_SECONDS)
+                elif poll.poll(_POLL_SECONDS * 1000):
+                    rest = rest[os.write(descriptor, rest[:piece]) :]
+        finally:
+            begun = data[: len(data) - len(rest)]
+            whole = not begun or begun.endswith(b"\n")
+            self._torn = b"" if whole else bytes(rest[: data.index(b"\n", len(begun)) + 1 - len(begun)])
 
 
 def encode_range(part: RangeData) -> bytes:
@@ -126,22 +157,3 @@ def _headers(column: pa.Array[Any]) -> list[list[tuple[str, Content]]]:
     if len(cast("pa.ListArray[Any]", column).flatten()) == 0:
         return [[]] * len(column)
     return [[(header["key"], _content(header["value"])) for header in headers or ()] for headers in column.to_pylist()]
-
-
-def _print_batch(batch: Batch) -> None:
-    descriptor = sys.stdout.fileno()
-    for part in batch.ranges:
-        _write_all(descriptor, encode_range(part))
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write to a descriptor that may stall for ever, yet notice within a moment that our caller was cancelled."""
-    piece = len(data) if stat.S_ISREG(os.fstat(descriptor).st_mode) else _PIPE_ATOM
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    rest = memoryview(data)
-    while rest:
-        if poll.poll(_POLL_SECONDS * 1000):
-            rest = rest[os.write(descriptor, rest[:piece]) :]
-        else:
-            anyio.from_thread.check_cancelled()

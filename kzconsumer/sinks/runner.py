@@ -152,12 +152,9 @@ class SinkRunner:
         # Ranges without records (control records, holes) are done as they are.
         written = Batch(tuple(part for part in batch.ranges if part.records))
         if written.ranges:
-            try:
-                with self._mapped():
-                    await self._sink.write(written)
-            except SinkFailed:
-                log.error("batch failed, nothing of it is committed", ranges=[str(p.range) for p in written.ranges])
-                raise
+            claims = [tracker for tracker, part in zip(trackers, batch.ranges, strict=True) if part.records]
+            if not await self._written(written, claims):
+                return
             log.debug(
                 "batch written",
                 ranges=[str(part.range) for part in written.ranges],
@@ -166,6 +163,30 @@ class SinkRunner:
             )
         for tracker, part in zip(trackers, batch.ranges, strict=True):
             tracker.mark(part.first, part.until)
+
+    async def _written(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+        """Have the sink write a batch; False when it was given up, since every partition of it has been lost."""
+        scope = anyio.CancelScope()
+
+        def give_up() -> None:
+            if all(claim.lost for claim in claims):
+                scope.cancel()
+
+        with scope:
+            for claim in claims:
+                claim.when_lost(give_up)
+            try:
+                with self._mapped():
+                    await self._sink.write(batch)
+            except SinkFailed:
+                log.error("batch failed, nothing of it is committed", ranges=[str(p.range) for p in batch.ranges])
+                raise
+            finally:
+                for claim in claims:
+                    claim.when_lost(None)
+        if scope.cancelled_caught:
+            log.warning("batch given up: its partitions are lost", ranges=[str(part.range) for part in batch.ranges])
+        return not scope.cancelled_caught
 
     async def _commit(self, commit: Callable[[], Awaitable[None]]) -> None:
         try:

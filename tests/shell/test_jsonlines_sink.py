@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 PROGRAM = """
 import math, sys, anyio
+from kzconsumer.clock import now
 from kzconsumer.errors import SinkFailed
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from tests.support.range_data import range_data
 
 async def main(batches, limit):
-    async with JsonLinesSink({}, SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)) as sink:
+    begun = now()
+    doubtful = float(sys.argv[3])
+    safe_until = lambda: 0.0 if now() < begun + doubtful else math.inf
+    async with JsonLinesSink({}, SinkContext(group="g", member="m", cluster="", safe_until=safe_until)) as sink:
         with anyio.move_on_after(limit) as scope:
             for n in range(batches):
                 await sink.write(Batch((range_data("t", 0, n * 5000, (n + 1) * 5000),)))
+        if scope.cancelled_caught and "go on" in sys.argv:
+            await sink.write(Batch((range_data("t", 1, 0, 5000),)))
     print("cancelled" if scope.cancelled_caught else "written", file=sys.stderr)
 
 try:
@@ -28,8 +35,10 @@ except SinkFailed as error:
 """
 
 
-def start(stdout: int | None, batches: int, limit: float = 60) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(batches), str(limit)]
+def start(
+    stdout: int | None, batches: int, limit: float = 60, doubtful: float = 0, *more: str
+) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(batches), str(limit), str(doubtful), *more]
     return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
 
 
@@ -61,3 +70,25 @@ def test_a_reader_that_stalls_does_not_keep_a_cancelled_write() -> None:
         assert process.stderr is not None
         process.stdout.readline()
         assert process.stderr.read() == "cancelled\n"
+
+
+def test_a_write_goes_on_where_a_cancelled_one_stopped_and_tears_no_line() -> None:
+    with start(subprocess.PIPE, 1000, 1, 0, "go on") as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(2)  # cancelled in the middle of a line: 4096 bytes are no whole number of lines
+        rest = process.stdout.readlines()
+    records = [json.loads(line) for line in (first, *rest)]
+    before = [record["offset"] for record in records if record["partition"] == 0]
+    assert before == list(range(len(before)))
+    assert 0 < len(before) < 100_000
+    assert [record["offset"] for record in records if record["partition"] == 1] == list(range(5000))
+
+
+def test_nothing_is_written_while_the_lease_is_in_doubt(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as file, start(file.fileno(), 1, 1, 60) as process:
+        assert process.communicate(timeout=60)[1] == "cancelled\n"
+    assert not (tmp_path / "out").read_bytes()
+    with (tmp_path / "out").open("w") as file, start(file.fileno(), 1, 60, 0.5) as process:
+        assert process.communicate(timeout=60)[1] == "written\n"
+    assert len((tmp_path / "out").read_text().splitlines()) == 5_000

@@ -41,6 +41,13 @@ def test_from_nothing_and_to_nothing() -> None:
     assert compare({}, {P0: ME}).release == (P0,)
 
 
+def test_eager_gives_back_everything_where_anything_changes() -> None:
+    plan = compare({P0: ME, P1: ME}, {P0: ME, P2: ME}, keep=False)
+    assert (plan.keep, plan.move) == ((), {})
+    assert (set(plan.release), plan.claim) == ({P0, P2}, {P0: ME, P1: ME})
+    assert compare({P0: ME}, {P0: ME}, keep=False).changes_nothing
+
+
 def test_a_members_part_of_the_assignment() -> None:
     assert wanted_by("me", assignment("range", assign, CONTEXT)) == {P0: ME, P1: MINE}
     assert wanted_by("you", assignment("range", assign, CONTEXT)) == {P2: YOU}

@@ -187,6 +187,36 @@ async def test_ranges_without_records_are_done_without_the_sink() -> None:
     assert sink.ranges == [(1, 0, 1)]
 
 
+async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_one_written() -> None:
+    lost, gone, staying = tracker(0), tracker(1), tracker(2)
+    queue, sink = ChunkQueue(1 << 20), Memory(open_gate=False)
+    put(queue, chunk(lost, 0, 2), chunk(gone, 0, 2))
+    async with running(runner_of(sink, records=4, time=0.05), [queue], Commits()):
+        await until(sink.writing.is_set)
+        lost.close()
+        await asyncio.sleep(0.02)
+        assert "cancelled" not in sink.events
+        gone.close()
+        await until(lambda: "cancelled" in sink.events)
+        assert (lost.processed, gone.processed) == (0, 0)
+        sink.gate.set()
+        put(queue, chunk(staying, 0, 2))
+        await until(lambda: staying.processed == 2)
+    assert sink.ranges == [(2, 0, 2)]
+
+
+async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
+    claim, queue, sink, told = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
+    put(queue, chunk(claim, 0, 2))
+    async with running(runner_of(sink), [queue], Commits()):
+        await until(sink.writing.is_set)
+        claim.close(told.set)
+        await asyncio.sleep(0.02)
+        sink.gate.set()
+        await asyncio.wait_for(told.wait(), LIMIT)
+    assert (claim.processed, sink.events) == (2, ["enter", "write", "exit"])
+
+
 async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
     going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, records=4, time=60), [queue], Commits()):

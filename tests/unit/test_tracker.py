@@ -103,5 +103,24 @@ def test_closed_for_good_still_takes_marks() -> None:
     assert (claim.processed, claim.open) == (2, False)
 
 
+def test_lost_is_told_to_who_works_on_it_and_waited_for_by_nobody() -> None:
+    claim, told = handed(6), list[str]()
+    claim.when_lost(lambda: told.append("give up"))
+    claim.close(lambda: told.append("settled"))
+    assert not claim.lost
+    claim.close()
+    assert (claim.lost, told) == (True, ["give up", "settled"])
+
+
+def test_who_comes_late_is_told_at_once_that_all_is_lost() -> None:
+    claim, told = tracker(), list[bool]()
+    claim.when_lost(lambda: told.append(claim.lost))
+    claim.when_lost(None)
+    claim.close()
+    assert not told
+    claim.when_lost(lambda: told.append(claim.lost))
+    assert told == [True]
+
+
 def test_repr_is_one_line() -> None:
     assert repr(handed(3)) == "<OffsetTracker orders-0 consumed 3 processed 0 open>"

@@ -1,0 +1,58 @@
+"""Differences have to last, and partitions without owner are told once."""
+
+from __future__ import annotations
+
+from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
+from kzconsumer.model import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+STRAY, UNFETCHED = Difference(What.STRAY, P0), Difference(What.UNFETCHED, P0)
+
+
+def test_a_difference_counts_when_it_is_there_a_back_off_later() -> None:
+    differences = Differences()
+    assert not differences.confirmed(10.0, [STRAY])
+    assert differences.unconfirmed
+    assert not differences.confirmed(10.0 + BACKOFF / 2, [STRAY])
+    assert differences.confirmed(10.0 + BACKOFF, [STRAY, UNFETCHED]) == [STRAY]
+    assert differences.confirmed(10.0 + 2 * BACKOFF, [UNFETCHED]) == [UNFETCHED]
+    assert not differences.unconfirmed
+
+
+def test_one_that_was_gone_in_between_begins_anew() -> None:
+    differences = Differences()
+    differences.confirmed(0.0, [STRAY])
+    differences.confirmed(BACKOFF, [])
+    assert not differences.unconfirmed
+    assert not differences.confirmed(2 * BACKOFF, [STRAY])
+
+
+def test_one_that_was_dealt_with_begins_anew() -> None:
+    differences = Differences()
+    differences.confirmed(0.0, [STRAY])
+    assert differences.confirmed(BACKOFF, [STRAY])
+    assert not differences.confirmed(BACKOFF, [STRAY])
+    assert differences.confirmed(2 * BACKOFF, [STRAY])
+
+
+def test_unowned_for_longer_than_the_patience_is_told_once() -> None:
+    unowned = Unowned(5.0)
+    assert unowned.look(0.0, [P0, P1], {P1}) == ([], [])
+    assert unowned.look(4.9, [P0, P1], {P1}) == ([], [])
+    assert unowned.look(5.0, [P0, P1], {P1}) == ([P0], [])
+    assert unowned.look(6.0, [P0, P1], set()) == ([], [])
+    assert unowned.look(11.0, [P0, P1], {P0}) == ([P1], [P0])
+
+
+def test_unowned_time_starts_anew_and_a_deleted_topic_is_over() -> None:
+    unowned = Unowned(5.0)
+    unowned.look(0.0, [P0], set())
+    unowned.look(4.0, [P0], {P0})
+    assert unowned.look(6.0, [P0], set()) == ([], [])
+    assert unowned.look(11.0, [P0], set()) == ([P0], [])
+    assert unowned.look(12.0, [], set()) == ([], [P0])
+
+
+def test_texts() -> None:
+    assert str(STRAY) == "t-0: an owner node of our session that no claim of ours stands for"
+    assert str(Difference(What.ASSIGNMENT)) == "the group's assignment is another"
