@@ -70,8 +70,8 @@ class Reconciler:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look."""
-        return max(self._next_look - now(), 0.0)
+        """Seconds until the next look; before the first rebalance there is nothing to look after."""
+        return self._interval if self._snapshot is None else max(self._next_look - now(), 0.0)
 
     @property
     def due(self) -> bool:
