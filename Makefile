@@ -5,11 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench lock
+.PHONY: help demo test chaos-stop lint bench lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
+	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates beside other clients"
 	@echo "make lock   requirements.lock anew, with the newest releases"
@@ -19,6 +20,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+chaos-stop: $(READY)
+	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

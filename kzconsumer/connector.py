@@ -66,6 +66,8 @@ class ConsumerConnector:
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         self._listener = listener
         self.lease = lease
+        self.left_uncommitted = False
+        """Whether the last membership ended without its last commit."""
 
     def __repr__(self) -> str:
         return f"<ConsumerConnector {self.consumer} {self._member}>"
@@ -196,6 +198,7 @@ class ConsumerConnector:
         try:
             await self._member.run()
         finally:
+            self.left_uncommitted = self._member.left_uncommitted
             self._member = None
 
     async def _stay_away(self) -> None:

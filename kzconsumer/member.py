@@ -62,6 +62,8 @@ class Member:
         self._joined = joined
         self._leaving = leaving
         self._fetching = anyio.CancelScope()
+        self.left_uncommitted = False
+        """Whether the last commit could not be made: what was processed since the one before comes again."""
 
         group = settings.group
         paths = GroupPaths(group.id)
@@ -161,13 +163,16 @@ class Member:
     async def _commit_at_last(self) -> None:
         """Before the session is closed; without a trusted session there is only so long to wait for one."""
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
-        reason: object = "ZooKeeper does not answer"
+        reason: object = "there was no time left for it"
         try:
             with anyio.fail_after(patience):
                 await self.claims.leave()
-                return
+                reason = None
         except TimeoutError:
-            pass
+            reason = "ZooKeeper does not answer"
         except (SessionExpired, ZooKeeperError) as error:
             reason = error
-        log.error("the last commit was not made: records since the one before come again", reason=str(reason))
+        finally:
+            if reason is not None:
+                self.left_uncommitted = True
+                log.error("the last commit was not made: records since the one before come again", reason=str(reason))
