@@ -99,14 +99,13 @@ class Rebalancer:
                 # Original members may get stuck without any event: looked for as long as there are any.
                 retry, timeout = FIRST_RETRY, LOOK_INTERVAL if self._with_originals else None
             else:
+                self._watches.reread()  # what the timer is for: an event that did not come
                 timeout = retry * random.uniform(0.8, 1.2)
                 retry = min(retry * 2, LONGEST_RETRY)
 
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
         began = now()
-        for blocked, _ in self._blocked.values():
-            self._watches.forget(blocked.path)
         if not await self._topics.broker_ids():
             self._say_once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
@@ -152,9 +151,10 @@ class Rebalancer:
         self, plan: OwnershipPlan, snapshot: GroupSnapshot
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
         """Releases and moves wait for the work in hand to end; claims do not wait for them. Returns what failed."""
+        blocked = self._still_blocked(plan.claim)
         claiming, *settling = await outcomes(
             [
-                self._claims.open(plan.claim, snapshot.topics),
+                self._claims.open({p: t for p, t in plan.claim.items() if p not in blocked}, snapshot.topics),
                 self._claims.release(plan.release),
                 self._claims.move(plan.move),
             ]
@@ -163,7 +163,19 @@ class Rebalancer:
             if isinstance(error, KzConsumerError):
                 raise error
         assert isinstance(claiming, dict)
-        return claiming
+        return blocked | claiming
+
+    def _still_blocked(
+        self, wanted: Mapping[TopicPartition, ConsumerThreadId]
+    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+        """Claims that would meet the same owner node again; to the others' nodes nobody listens any more."""
+        still: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        for partition, (blocked, _) in self._blocked.items():
+            if partition in wanted and self._watches.unchanged(blocked.path):
+                still[partition] = blocked
+            else:
+                self._watches.forget(blocked.path)
+        return still
 
     async def _look_after_originals(
         self, snapshot: GroupSnapshot, assigned: Mapping[TopicPartition, ConsumerThreadId]

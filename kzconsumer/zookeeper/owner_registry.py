@@ -6,8 +6,10 @@ taught them: kzconsumer/README.md, "Claims".
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from functools import partial
 
+import anyio
 import msgspec
 import structlog
 
@@ -16,7 +18,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 from kzconsumer.zookeeper.znodes import CLAIM_RECORD_VERSION, ClaimRecord
 
@@ -30,7 +32,9 @@ class OwnerRegistry:
         self._session = session
         self._paths = paths
         self._assignor = assignor
-        self._ensured: set[str] = set()
+        # By topic: how often its containers were made, and who is making them now.
+        self._made: Counter[str] = Counter()
+        self._making: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
@@ -39,8 +43,8 @@ class OwnerRegistry:
         path = self._paths.owner(partition)
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
-        await self._ensure_containers(partition.topic)
         while True:
+            made = self._made[partition.topic]
             found = await repeated(partial(self._session.find, record_path))
             try:
                 record = self._next_record(found, incarnation)
@@ -64,16 +68,17 @@ class OwnerRegistry:
                 fence = await self.change_thread(fence, thread)
             except MultiFailed as refused:
                 if refused.index == 0 and isinstance(refused.error, NodeExists):
+                    owner = await repeated(partial(self._session.find, path))
+                    if owner is None:
+                        continue  # gone again between the two requests
+                    if owner.stat.ephemeral_owner != self._session.id:
+                        return Blocked(path, owner.data.decode("utf-8", "replace"), owner.stat.ephemeral_owner)
                     fence = await repeated(partial(self._fence_of_ours, path, record_path))
                     if fence is None:
-                        blocked = await repeated(partial(self._blocked, path))
-                        if blocked is None:
-                            continue  # gone again between the two requests
-                        return blocked
+                        continue
                     fence = await self.change_thread(fence, thread)
                 elif isinstance(refused.error, NoNode):
-                    self._ensured.discard(partition.topic)  # somebody removed the containers
-                    await self._ensure_containers(partition.topic)
+                    await self._make_containers(partition.topic, made)
                     continue
                 elif isinstance(refused.error, (BadVersion, NodeExists)):
                     continue  # the record moved since it was read
@@ -120,11 +125,12 @@ class OwnerRegistry:
         await self._session.sync(path)
         return await self._session.find(path)
 
-    async def _ensure_containers(self, topic: str) -> None:
-        if topic not in self._ensured:
-            for path in self._paths.containers(topic):
-                await self._session.ensure(path)
-            self._ensured.add(topic)
+    async def _make_containers(self, topic: str, made: int) -> None:
+        """The topic's first claim, or one after somebody removed them; `made` is the count before they were missed."""
+        async with self._making[topic]:
+            if self._made[topic] == made:
+                await together([self._session.ensure(path) for path in self._paths.containers(topic)])
+                self._made[topic] += 1
 
     def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
         """The record as this claim leaves it. Raises ValueError where it holds what this version cannot honour."""
@@ -158,12 +164,6 @@ class OwnerRegistry:
         if record is None or owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
         return Fence(path, owner.stat.version, record_path, record.stat.version)
-
-    async def _blocked(self, path: str) -> Blocked | None:
-        owner = await self._session.find(path)
-        if owner is None:
-            return None
-        return Blocked(path, owner.data.decode("utf-8", "replace"), owner.stat.ephemeral_owner)
 
     async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
         path = self._paths.offset(partition)
