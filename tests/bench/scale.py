@@ -13,7 +13,9 @@ import re
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +23,7 @@ import anyio
 import msgspec
 from rich.console import Console
 from rich.progress import Progress as Bar
+from rich.progress import TaskID
 from rich.table import Table
 
 from kzconsumer import clock, log
@@ -89,8 +92,12 @@ async def _run(args: argparse.Namespace) -> list[Scale]:
             for repetition in range(args.repetitions):
                 task = bar.add_task(f"{args.members} members", total=args.topics * args.partitions)
                 group = f"scale-{repetition}"
-                found.append(await _measure(sandbox, args, group, topics, lambda n, t=task: bar.update(t, completed=n)))  # type: ignore[misc]
+                found.append(await _measure(sandbox, args, group, topics, partial(_tell, bar, task)))
             return found
+
+
+def _tell(bar: Bar, task: TaskID, held: int) -> None:
+    bar.update(task, completed=held)
 
 
 class _Process:
@@ -130,7 +137,9 @@ class _Process:
         return line
 
 
-async def _measure(sandbox: Sandbox, args: argparse.Namespace, group: str, topics: list[str], tell: object) -> Scale:
+async def _measure(
+    sandbox: Sandbox, args: argparse.Namespace, group: str, topics: list[str], tell: Callable[[int], None]
+) -> Scale:
     each, more = divmod(args.members, args.processes)
     partitions = args.topics * args.partitions
     async with AsyncExitStack() as exits:
@@ -146,7 +155,7 @@ async def _measure(sandbox: Sandbox, args: argparse.Namespace, group: str, topic
                 seen = await asyncio.gather(*(process.progress() for process in processes))
                 held = sum(progress.held for progress in seen)
                 changed = max(progress.changed for progress in seen)
-                tell(held)  # type: ignore[operator]
+                tell(held)
                 if held == partitions and clock.now() - changed > QUIET:
                     break
                 await anyio.sleep(0.25)
@@ -197,15 +206,18 @@ async def _check(sandbox: Sandbox, group: str, topics: list[str], args: argparse
 
 def table(found: list[Scale]) -> Table:
     first = found[0]
-    drawn = Table(title=f"{first.members} members in {first.processes} processes, {first.partitions:,} partitions, begun over {first.spread:g} s")
+    drawn = Table(
+        title=f"{first.members} members in {first.processes} processes, {first.partitions:,} partitions",
+        caption=f"begun over {first.spread:g} s",
+    )
     for number, name in enumerate(("", "min", "median", "max")):
         drawn.add_column(name, justify="right" if number else "left")
     for run in found:
         drawn.add_row("seconds until at rest", "", f"{run.seconds:.1f}", "")
         drawn.add_row("rebalances of a member", *(f"{value:,.0f}" for value in _three(run.rebalances)))
         drawn.add_row("ZooKeeper requests of a member", *(f"{value:,.0f}" for value in _three(run.requests)))
-        for kind, number in run.kinds.items():
-            drawn.add_row(f"  {kind}, on the average", "", f"{number:,.1f}", "")
+        for kind, mean in run.kinds.items():
+            drawn.add_row(f"  {kind}, on the average", "", f"{mean:,.1f}", "")
         drawn.add_section()
     return drawn
 
