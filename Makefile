@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test chaos-stop lint bench lock
+.PHONY: help demo test chaos-stop lint bench bench-group bench-scale lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -13,6 +13,8 @@ help:
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates beside other clients"
+	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
+	@echo "make bench-scale  a hundred members starting together"
 	@echo "make lock   requirements.lock anew, with the newest releases"
 
 demo: $(READY)
@@ -32,6 +34,12 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+bench-group: $(READY)
+	$(BIN)/python -m tests.bench.group
+
+bench-scale: $(READY)
+	$(BIN)/python -m tests.bench.scale
 
 lock: $(READY)
 	$(BIN)/pip install --quiet uv
