@@ -7,7 +7,7 @@ expiry alike.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import cast
 
@@ -19,15 +19,17 @@ from anyio.abc import TaskGroup
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
-from kzconsumer.errors import KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.errors import ConnectionLost, KzConsumerError, SessionExpired, Unfit, sole_cause
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.log import to_standard_error
 from kzconsumer.member import Member
+from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -123,6 +125,28 @@ class ConsumerConnector:
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
         return self._member.claims.positions() if self._member is not None else []
+
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each log. Raises as `offsets_for_times`."""
+        return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, EARLIEST))).items()}
+
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset the next record of each log will get, or has if it is not replicated yet."""
+        return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, LATEST))).items()}
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset whose record's timestamp is at or after a time (ms since 1970), None when there is none.
+
+        Raises ConnectionLost, BrokersUnreachable, BrokerError when a leader does not answer in `[fetch]
+        request_timeout`, and UnsupportedVersion for brokers before 0.10.1. Source: KIP-79.
+        """
+        listed = await self._log_offsets(times)
+        return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
+
+    async def _log_offsets(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        if self._member is None:
+            raise ConnectionLost("not a member of the group at the moment")
+        return await self._member.log_offsets.look_up(partitions)
 
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""

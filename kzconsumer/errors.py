@@ -34,6 +34,10 @@ class ConnectionLost(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
 
 
+class BrokersUnreachable(KzConsumerError):
+    """No broker has answered; the text gives each one's reason. Its owner asks again."""
+
+
 class BrokerError(KzConsumerError):
     """A broker answered with an error code."""
 

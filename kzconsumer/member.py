@@ -15,6 +15,8 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
 from kzconsumer.errors import SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
@@ -76,7 +78,9 @@ class Member:
         committer = Committer(storage, trigger.fire)
         reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
         notices = Notices(registration)
-        self._fetchers = FetcherManager(topics, brokers, settings.fetch, reset)
+        leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset)
+        self.log_offsets = LogOffsets(leaders, brokers, settings.fetch.request_timeout)
         self.claims = Claims(
             owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, listener
         )
@@ -102,6 +106,7 @@ class Member:
                 owners=owners,
                 storage=storage,
                 claims=self.claims,
+                leaders=leaders,
                 notices=notices,
                 interval=group.reconcile_interval,
                 unowned_alarm=group.unowned_alarm,

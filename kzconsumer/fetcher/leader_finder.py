@@ -6,19 +6,16 @@ a look-up are ordinary: it asks again, for ever, and says so once.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 
 import anyio
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, UnsupportedVersion, ZooKeeperError
+from kzconsumer.errors import BrokersUnreachable, ConnectionLost, ZooKeeperError
+from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -26,21 +23,12 @@ log = structlog.get_logger("kzconsumer.fetcher")
 class LeaderFinder:
     """Runs as one task of a membership."""
 
-    def __init__(
-        self,
-        topics: TopicRegistry,
-        brokers: Brokers,
-        assign: Callable[[Broker, list[PartitionFetchState]], None],
-        timeout: float,
-    ) -> None:
-        self._topics = topics
-        self._brokers = brokers
+    def __init__(self, leaders: Leaders, assign: Callable[[Broker, list[PartitionFetchState]], None]) -> None:
+        self._leaders = leaders
         self._assign = assign
-        self._timeout = timeout
         self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
         self._wanted = anyio.Event()
         self._complained: set[TopicPartition] = set()
-        self.unreachable_since: float | None = None  # of all brokers that are up, none has answered
 
     def __repr__(self) -> str:
         return f"<LeaderFinder {len(self._leaderless)} without leader>"
@@ -63,22 +51,20 @@ class LeaderFinder:
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
             if not self._leaderless:
-                self.unreachable_since = None  # nobody asks any more
+                self._leaders.unreachable_since = None  # nobody asks any more
             self._wanted = anyio.Event()
             pauses = [state.retry_at - time for state in self._leaderless.values()]
             with anyio.move_on_after(min(pauses) if pauses else None):
                 await self._wanted.wait()
 
     async def _look_up(self, due: dict[TopicPartition, PartitionFetchState]) -> None:
-        metadata = await self._ask(MetadataRequest(tuple(sorted({partition.topic for partition in due}))))
+        leaders = await self._ask(due)
         found: dict[Broker, list[PartitionFetchState]] = {}
         for partition, state in due.items():
-            topic = metadata.topics.get(partition.topic) if metadata else None
-            about = topic.partitions.get(partition.partition) if topic else None
-            leader = metadata.brokers.get(about.leader) if metadata and about else None
+            leader = leaders.get(partition) if leaders is not None else None
             if leader is None:
                 state.pause(now())
-                if metadata is not None:
+                if leaders is not None:
                     self._complain(partition)
             elif self._leaderless.get(partition) is state:
                 del self._leaderless[partition]
@@ -87,29 +73,17 @@ class LeaderFinder:
         for broker, states in found.items():
             self._assign(broker, states)
 
-    async def _ask(self, request: MetadataRequest) -> MetadataResponse | None:
-        """The answer of the first broker that gives one, in random order."""
+    async def _ask(self, due: dict[TopicPartition, PartitionFetchState]) -> dict[TopicPartition, Broker] | None:
+        """Who leads them; None when nobody tells."""
         try:
-            brokers = await self._topics.brokers()
+            return await self._leaders.of(due)
         except (ConnectionLost, ZooKeeperError) as error:
             log.info("brokers not read", reason=str(error))
-            return None
-        reasons = []
-        for broker in random.sample(brokers, len(brokers)):
-            try:
-                connection = await self._brokers.connection(broker, "control")
-                answer = await connection.call(request, timeout=self._timeout)
-            except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
-                reasons.append(str(error))
-            else:
-                self.unreachable_since = None
-                return answer
-        if self.unreachable_since is None and brokers:
-            self.unreachable_since = now()
-        new = [partition for partition in self._leaderless if partition not in self._complained]
-        if new:
-            log.warning("no broker tells who leads", partitions=len(self._leaderless), reasons=reasons or "none is up")
-            self._complained.update(new)
+        except BrokersUnreachable as error:
+            new = [partition for partition in self._leaderless if partition not in self._complained]
+            if new:
+                log.warning("no broker tells who leads", partitions=len(self._leaderless), reason=str(error))
+                self._complained.update(new)
         return None
 
     def _complain(self, partition: TopicPartition) -> None:

@@ -211,11 +211,6 @@ class Claims:
             if claim.tracker.open and not claim.fetch.failed and claim.fetch not in self._fetchers
         ]
 
-    @property
-    def unreachable_since(self) -> float | None:
-        """Since when no broker has answered, though we have something to ask them for."""
-        return self._fetchers.unreachable_since if self.held else None
-
     def repair(self, partition: TopicPartition) -> None:
         """Fetch a claim again; an owner node that no claim stands for goes with the next sweep."""
         claim = self._claims.get(partition)
