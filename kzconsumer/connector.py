@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
-from kzconsumer.errors import ConnectionLost, KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
@@ -56,6 +56,7 @@ class ConsumerConnector:
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
         )
         self._streams: dict[tuple[str | None, int], KafkaStream] = {}
+        self._paused: set[TopicPartition] = set()
         self._member: Member | None = None
         self._hold_down = HoldDown()
         self._joined = anyio.Event()
@@ -125,6 +126,38 @@ class ConsumerConnector:
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
         return self._member.claims.positions() if self._member is not None else []
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing more of these until `resume`; the message or batch in hand is not touched.
+
+        They stay paused when they go and come back, and may be paused before they come. What was fetched is kept; the
+        other partitions of their streams go on. Source: `KafkaConsumer.pause`, which forgets at a rebalance.
+        """
+        self._paused.update(partitions)
+        if self._member is not None:
+            self._member.claims.pause(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """The end of a pause; without one nothing happens."""
+        self._paused.difference_update(partitions)
+        if self._member is not None:
+            self._member.claims.resume(partitions)
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(self._paused)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`, forwards or back, and store that at once: its next owner would begin there too.
+
+        Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is up
+        to `[offsets] reset`. Raises NotOwned, SessionExpired, ZooKeeperError. Source: `KafkaConsumer.seek`.
+        """
+        if offset < 0:
+            raise ValueError(f"{offset} is not an offset")
+        if self._member is None:
+            raise NotOwned(partition)
+        await self._member.claims.seek(partition, offset)
 
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each log. Raises as `offsets_for_times`."""
@@ -211,6 +244,7 @@ class ConsumerConnector:
             consumer=self.consumer,
             registration=registration,
             streams=self._streams,
+            paused=self._paused,
             brokers=self._brokers,
             assignor=self._assignor,
             listener=self._listener,

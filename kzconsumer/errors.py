@@ -67,6 +67,14 @@ class CorruptRecord(KzConsumerError):
         super().__init__(f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
 
 
+class NotOwned(KzConsumerError):
+    """The partition is not, or no longer, this member's."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        super().__init__(f"{topic_partition} is not owned by this member")
+
+
 class OffsetLost(KzConsumerError):
     """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`."""
 

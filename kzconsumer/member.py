@@ -6,7 +6,7 @@ it; streams and connections to brokers outlive it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 import structlog
@@ -26,6 +26,7 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
@@ -52,6 +53,7 @@ class Member:
         consumer: str,
         registration: Registration,
         streams: Mapping[tuple[str | None, int], KafkaStream],
+        paused: Collection[TopicPartition],
         brokers: Brokers,
         assignor: Assignor,
         listener: ListenerCalls,
@@ -82,7 +84,7 @@ class Member:
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset)
         self.log_offsets = LogOffsets(leaders, brokers, settings.fetch.request_timeout)
         self.claims = Claims(
-            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, listener
+            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener
         )
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(

@@ -19,3 +19,4 @@ class Position(msgspec.Struct, frozen=True):
     processed: int
     committed: int | None
     high_watermark: int | None
+    paused: bool = False

@@ -25,6 +25,7 @@ class ChunkQueue:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._chunks: deque[FetchedChunk] = deque()
+        self._held: dict[OffsetTracker, deque[FetchedChunk]] = {}  # of paused partitions
         self._bytes = 0
         self._closed = False
         self._arrival = anyio.Event()
@@ -51,6 +52,9 @@ class ChunkQueue:
         if self._closed or not chunk.tracker.open:
             self._free(chunk.size)
             return
+        if chunk.tracker.paused:
+            self._held.setdefault(chunk.tracker, deque()).append(chunk)
+            return
         self._chunks.append(chunk)
         self._arrival.set()
 
@@ -73,17 +77,32 @@ class ChunkQueue:
                 return chunk
         return None
 
+    def hold(self, tracker: OffsetTracker, rest: FetchedChunk | None) -> None:
+        """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, bytes not counted."""
+        queued = self._take(tracker)
+        self._held[tracker] = deque(queued if rest is None else (rest, *queued))
+
+    def let_go(self, tracker: OffsetTracker) -> None:
+        """The claim is paused no longer: what was kept back goes out, and more may be fetched."""
+        self._chunks.extend(self._held.pop(tracker, ()))
+        self._arrival.set()
+        self._tell_of_room()
+
     def drop(self, tracker: OffsetTracker) -> None:
         """Forget what is queued for a claim."""
-        kept = [chunk for chunk in self._chunks if chunk.tracker is not tracker]
-        freed = sum(chunk.size for chunk in self._chunks if chunk.tracker is tracker)
-        self._chunks = deque(kept)
-        self._free(freed)
+        dropped = (*self._take(tracker), *self._held.pop(tracker, ()))
+        self._free(sum(chunk.size for chunk in dropped))
+
+    def _take(self, tracker: OffsetTracker) -> list[FetchedChunk]:
+        taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.tracker is not tracker)
+        return taken
 
     def close(self) -> None:
         """No more chunks: what is queued is dropped and the iteration ends."""
         self._closed = True
         self._chunks.clear()
+        self._held.clear()
         self._bytes = 0
         self._arrival.set()
 
@@ -98,5 +117,8 @@ class ChunkQueue:
         was_full = not self.has_room
         self._bytes -= size
         if was_full and self.has_room:
-            for on_room in tuple(self._on_room):
-                on_room()
+            self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        for on_room in tuple(self._on_room):
+            on_room()
