@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import anyio
+import anyio.to_thread
 
 from kzconsumer import clock
 from kzconsumer.sandbox.cluster import Cluster
@@ -128,7 +129,7 @@ async def measure(
     found: dict[str, float] = {}
     async with session(cluster.connect, 20) as zookeeper, anyio.create_task_group() as tasks:
         tasks.start_soon(group.owners.watch, zookeeper, name, name, PARTITIONS)
-        with flow(cluster, name, PARTITIONS), group.member("a") as first:
+        with flow(cluster, name, PARTITIONS) as records, group.member("a") as first:
             await until(lambda: len(first.since(0, range(PARTITIONS))) == PARTITIONS, LIMIT)
             if JOIN in events or STOP in events:
                 with group.member("b") as second:
@@ -140,6 +141,7 @@ async def measure(
                 with group.member("c") as second:
                     await _settled(group, first, second)
                     found |= await _kill(group, zookeeper, first, second)
+            await anyio.to_thread.run_sync(records.end)
         tasks.cancel_scope.cancel()
     return {figure: value for figure, value in found.items() if figure.split(":")[0] in events}
 

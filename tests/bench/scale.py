@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -34,6 +33,7 @@ from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress
+from tests.support.zookeeper_sessions import received_by_session
 
 BROKER = "3.9.1"
 # As in tests.bench.bench_consume; thousands of logs on one broker, none of which gets a record.
@@ -184,15 +184,6 @@ async def _requests(sandbox: Sandbox, group: str) -> list[float]:
         stats = await together([session.exists(f"/consumers/{group}/ids/{member}") for member in members])
     received = await received_by_session(sandbox.zookeeper.host, sandbox.zookeeper.port)
     return [float(received[stat.ephemeral_owner]) for stat in stats if stat is not None]
-
-
-async def received_by_session(host: str, port: int) -> dict[int, int]:
-    """Session -> packets received from it on its present connection, as the server's command `cons` tells."""
-    reader, writer = await asyncio.open_connection(host, port)
-    writer.write(b"cons")
-    text = (await reader.read(-1)).decode()
-    writer.close()
-    return {int(sid, 16): int(number) for number, sid in re.findall(r"recved=(\d+),.*?sid=0x([0-9a-f]+)", text)}
 
 
 async def _check(sandbox: Sandbox, group: str, topics: list[str], args: argparse.Namespace) -> None:

@@ -103,7 +103,11 @@ async def _run(connect: str, group: str, topics: Sequence[str], members: int, sp
     decode.warm()
     counts = _Counts()
     settings = kzconsumer.Settings.from_dict(
-        {"zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT}, "group": {"id": group}}
+        {
+            "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
+            "group": {"id": group},
+            "fetch": {"max_wait": "1s"},  # nothing comes; a hundred members asking ten times a second are a load
+        }
     )
     everybody = [_Held() for _ in range(members)]
     print("ready", flush=True)
