@@ -28,7 +28,7 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper.ownership import Blocked, Refused
-from kzconsumer.zookeeper.round_trips import outcomes
+from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
@@ -169,7 +169,7 @@ class Rebalancer:
         for partition, why in self._failed.items():
             if not isinstance(why, Blocked):
                 continue
-            if partition in wanted and self._watches.unchanged(why.path):
+            if partition in wanted and self._watches.still_there(why.path):
                 still[partition] = why
             else:
                 self._watches.forget(why.path)
@@ -209,11 +209,14 @@ class Rebalancer:
         """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
         self._notices.blocked(now(), blocked, snapshot.members)
+        await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
-            if isinstance(why, Blocked):
-                if await self._watches.exists(why.path, f"owner of {partition}") is None:
-                    self._trigger.fire(f"owner of {partition}")
-            elif isinstance(why, Refused):
+            if isinstance(why, Refused):
                 self._notices.once("partition is not consumed", why.path, why.reason)
-            else:
+            elif not isinstance(why, Blocked):
                 log.warning("claim failed", partition=str(partition), reason=str(why))
+
+    async def _await_owner(self, partition: TopicPartition, blocked: Blocked) -> None:
+        reason = f"owner of {partition}"
+        if await self._watches.exists(blocked.path, reason) is None:
+            self._trigger.fire(reason)

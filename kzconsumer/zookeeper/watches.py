@@ -71,9 +71,9 @@ class Watches:
             self._know(key, stat)
         return stat
 
-    def unchanged(self, path: str) -> bool:
-        """Whether `exists` knows the node without asking: nothing has happened to it since it was asked for."""
-        return ("exists", path) in self._known
+    def still_there(self, path: str) -> bool:
+        """Whether `exists` found the node and nothing has happened to it since: known without asking."""
+        return self._known.get(("exists", path)) is not None
 
     def reread(self) -> None:
         """Read every node again when it is next asked for, as if no watch could be trusted."""

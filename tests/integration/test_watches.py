@@ -41,11 +41,18 @@ async def test_a_missing_node_is_known_to_be_missing_until_it_is_made(zookeeper:
     async with session(zookeeper.connect, 60) as mine, session(zookeeper.connect, 60) as other:
         watches = Watches(mine, reasons.append)
         assert await watches.exists(f"/{unique}", "made") is None
-        assert watches.unchanged(f"/{unique}")
+        assert not watches.still_there(f"/{unique}")
         await other.create(f"/{unique}")
         await until(lambda: reasons == ["made"])
-        assert not watches.unchanged(f"/{unique}")
-        assert await watches.exists(f"/{unique}", "made") is not None
+        assert not watches.still_there(f"/{unique}")
+        assert await watches.exists(f"/{unique}", "changed") is not None
+        assert watches.still_there(f"/{unique}")
+        watches.reread()
+        assert not watches.still_there(f"/{unique}")
+        assert await watches.exists(f"/{unique}", "changed") is not None
+        await other.delete(f"/{unique}", -1)
+        await until(lambda: reasons == ["made", "changed"])
+        assert not watches.still_there(f"/{unique}")
 
 
 @pytest.mark.parametrize("kind", ["data", "children", "exists"])
