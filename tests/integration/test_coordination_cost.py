@@ -63,6 +63,7 @@ async def group_of(members: int, cluster: Cluster, name: str, topics: list[str])
         cluster.connect,
         name,
         zookeeper={"connect": cluster.connect, "session_timeout": "60s"},
+        group={"id": name, "reconcile_interval": "1h"},
         offsets={"commit_interval": "1h"},
     )
     everybody = [Counting() for _ in range(members)]
