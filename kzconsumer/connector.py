@@ -182,7 +182,7 @@ class ConsumerConnector:
         trigger = RebalanceTrigger()
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, self._paths)
-        topics = TopicRegistry(session, watches)
+        topics = TopicRegistry(session, watches, settings.brokers)
         committer = Committer(ZooKeeperOffsetStorage(session, self._paths), trigger.fire)
         reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
         fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
