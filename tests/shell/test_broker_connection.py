@@ -149,7 +149,8 @@ async def test_a_closing_peer_ends_all_calls() -> None:
         outcomes = await asyncio.gather(
             connection.call(REQUEST, timeout=10), connection.call(REQUEST, timeout=10), return_exceptions=True
         )
-        assert [str(outcome) for outcome in outcomes] == [f"{broker}: closed by the broker"] * 2
+        assert len({str(outcome) for outcome in outcomes}) == 1
+        assert str(outcomes[0]).startswith(f"{broker}: closed by the broker")
         assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
         assert connection.closed
 
