@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import cast
 
 import anyio
@@ -29,6 +30,7 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.log import to_standard_error
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
@@ -281,12 +283,15 @@ async def connect(
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
     is a connector.
 
-    Raises, out of the block, what ends a member for good: PluginError, OffsetLost, CorruptRecord (from its stream).
+    Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
+    good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
     to_standard_error()
+    security = partial(load_security, settings.brokers, settings.source)
+    security()
     try:
         async with (
-            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout) as brokers,
+            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,
             anyio.create_task_group() as tasks,
         ):
             connector = ConsumerConnector(settings, brokers, tasks, lease or Lease(), ListenerCalls(listener))

@@ -17,6 +17,7 @@ from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, Unsupp
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.protocol.error_codes import error_code
 from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 
@@ -73,7 +74,8 @@ class LeaderFinder:
             if leader is None:
                 state.pause(now())
                 if metadata is not None:
-                    self._complain(partition)
+                    error = topic.error if topic and topic.error else about.error if about else 0
+                    self._complain(partition, error_code(error).name if error else "not in the metadata")
             elif self._leaderless.get(partition) is state:
                 del self._leaderless[partition]
                 self._complained.discard(partition)
@@ -101,7 +103,7 @@ class LeaderFinder:
             self._complained.update(new)
         return None
 
-    def _complain(self, partition: TopicPartition) -> None:
+    def _complain(self, partition: TopicPartition, reason: str) -> None:
         if partition not in self._complained:
             self._complained.add(partition)
-            log.warning("partition has no leader", topic=partition.topic, partition=partition.partition)
+            log.warning("partition has no leader", topic=partition.topic, partition=partition.partition, reason=reason)

@@ -106,7 +106,7 @@ class _Wire(asyncio.BufferedProtocol):
         self.ended_by_peer = True
         why = str(exc) if exc else "closed by the broker"
         if self._answers == 1 and self._security.sasl is None:
-            why += " after ApiVersions (does this listener want SASL? [brokers] security_protocol)"
+            why += " after ApiVersions: does this listener want SASL? ([brokers] security_protocol, listener)"
         self.end(why)
 
     def send(
@@ -277,7 +277,7 @@ class BrokerConnection:
             await self.call(ListOffsetsRequest({}), timeout=timeout)
         except ConnectionLost as error:
             raise ConnectionLost(
-                f"{error} (on ApiVersions too: a broker, and a listener of [brokers] security_protocol?)"
+                f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
             ) from None
         except BaseException:
             self.close()

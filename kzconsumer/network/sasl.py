@@ -70,4 +70,4 @@ async def _bare(connection: BrokerConnection, sasl: Sasl, token: bytes, timeout:
     except ConnectionLost:
         if not connection.ended_by_peer:
             raise
-        raise SecurityError("the broker hung up; those before 1.0 give no reason: wrong name or password?") from None
+        raise SecurityError("the broker hung up; those before 1.0 do not say why: wrong name or password?") from None

@@ -104,7 +104,7 @@ class FrameReader:
             (size,) = INT32.unpack_from(staging, start)
             if not 0 <= size <= self.limit:
                 if size & ~0xFFFF == _TLS_ALERT:
-                    raise ProtocolError("answers in TLS: [brokers] security_protocol, listener")
+                    raise ProtocolError("this listener speaks TLS: [brokers] security_protocol, listener")
                 raise ProtocolError(f"a response of {size} bytes (up to {self.limit} are possible): no Kafka?")
             start += 4
             # numpy.empty and not bytearray: zeroing what is about to be overwritten costs as much as the read.

@@ -64,7 +64,7 @@ def test_http_is_not_kafka() -> None:
 def test_a_tls_alert_is_told_as_what_it_is() -> None:
     reader = FrameReader(limit=1000)
     reader.buffer()[:7] = bytes.fromhex("15030300020250")
-    with pytest.raises(ProtocolError, match="answers in TLS"):
+    with pytest.raises(ProtocolError, match="speaks TLS"):
         reader.received(7)
 
 
