@@ -39,6 +39,9 @@ _MAX_FIRST_RESPONSE: Final = 1 << 20
 _PART_OF_LIFETIME: Final = 0.8
 """Of the time for which a broker believes a SASL exchange: after it no more requests, the last ones need some too."""
 
+_HANG_UPS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+"""What asyncio raises when the peer ends the connection in the TLS handshake."""
+
 _PLAINTEXT: Final = Security()
 
 
@@ -237,7 +240,7 @@ class BrokerConnection:
             why = tls_failures.explain(error, certificate_given=security.certificate_given)
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
-            hung_up = security.tls is not None and isinstance(error, ConnectionResetError)
+            hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
             raise ConnectionLost(f"{broker}: {tls_failures.HUNG_UP if hung_up else error}") from error
         return cls(broker, wire)
 
