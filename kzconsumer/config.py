@@ -47,6 +47,11 @@ def read_name(value: object) -> str:
     return value
 
 
+def read_listener(value: object) -> str:
+    """The name of a listener as brokers register it: in capitals (`org.apache.kafka.common.network.ListenerName`)."""
+    return read_name(value).upper()
+
+
 def read_topic(value: object) -> str:
     """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
@@ -83,6 +88,8 @@ def read_list(value: object) -> str:
 
 
 Name = Annotated[str, reader(read_name)]
+ListenerName = Annotated[str, reader(read_listener)]
+Text = Annotated[str, Meta(min_length=1)]
 ListText = Annotated[str, reader(read_list)]
 TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size)]
@@ -102,6 +109,50 @@ class ZooKeeperSettings(_Table, frozen=True, kw_only=True):
     connect: Annotated[str, reader(read_connect)]
     # asked of the server, which may give another; how long the partitions of a dead member stay its own
     session_timeout: PositiveDuration = 6.0
+
+
+class TlsSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers.tls]`: whom to trust and who we are, with `SSL` and `SASL_SSL`. Files are PEM."""
+
+    # certificates of the authorities a broker's certificate may be signed by; the system's own when left out
+    ca: Text | None = None
+    # ours, where brokers ask for one: the certificate (with what leads to the authority), and its key if that is apart
+    certificate: Text | None = None
+    key: Text | None = None
+    # of an encrypted key: a file that holds the password, or the name of an environment variable
+    key_password_file: Text | None = None
+    key_password_env: Text | None = None
+    # whether a broker's certificate must be for the host name it is registered with
+    verify_hostname: bool = True
+
+
+class SaslSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers.sasl]`: our name and password, with `SASL_PLAINTEXT` and `SASL_SSL`."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    username: Text | None = None
+    # a file that holds the password, or the name of an environment variable; never the password itself
+    password_file: Text | None = None
+    password_env: Text | None = None
+
+
+class BrokersSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers]`: which of a broker's listeners to use, and how. What belongs together, `network/security` checks."""
+
+    # Kafka's names
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    # needed where a broker has several listeners of that protocol and none is named like it
+    listener: ListenerName | None = None
+    tls: TlsSettings = TlsSettings()
+    sasl: SaslSettings = SaslSettings()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL_")
 
 
 class GroupSettings(_Table, frozen=True, kw_only=True):
@@ -208,6 +259,7 @@ class _File(_Table, frozen=True, kw_only=True):
     """The tables of the file; those without a required key may be left out."""
 
     zookeeper: ZooKeeperSettings
+    brokers: BrokersSettings = BrokersSettings()
     group: GroupSettings
     subscription: SubscriptionSettings = SubscriptionSettings()
     offsets: OffsetsSettings = OffsetsSettings()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import cast
 
 import anyio
@@ -28,6 +29,7 @@ from kzconsumer.log import to_standard_error
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
@@ -272,12 +274,16 @@ class ConsumerConnector:
             return True
         reason = "no broker is up"
         try:
-            for broker in await TopicRegistry(session, Watches(session, _ignore)).brokers():
-                with anyio.move_on_after(self._settings.fetch.request_timeout):
-                    await self._brokers.connection(broker)
-                    return True
+            brokers = await TopicRegistry(session, Watches(session, _ignore), self._settings.brokers).brokers()
         except KzConsumerError as error:
-            reason = str(error)
+            brokers, reason = [], str(error)
+        for broker in brokers:
+            try:
+                await self._brokers.connection(broker)
+            except KzConsumerError as error:
+                reason = str(error)
+            else:
+                return True
         log.warning("stays away", reason=reason)
         return False
 
@@ -302,12 +308,15 @@ async def connect(
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
     is a connector.
 
-    Raises, out of the block, what ends a member for good: PluginError, OffsetLost, CorruptRecord (from its stream).
+    Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
+    good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
     to_standard_error()
+    security = partial(load_security, settings.brokers, settings.source)
+    security()
     try:
         async with (
-            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout) as brokers,
+            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,
             anyio.create_task_group() as tasks,
         ):
             connector = ConsumerConnector(settings, brokers, tasks, lease or Lease(), ListenerCalls(listener))

@@ -21,6 +21,7 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
+from kzconsumer.network.security import load_security
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.runner import SinkRunner
@@ -48,6 +49,7 @@ def run(settings: Settings) -> int:
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
     check_sink(settings)
+    load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
     try:
         in_order = anyio.run(_serve, settings)
     except (ConfigError, PluginError):

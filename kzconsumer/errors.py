@@ -34,6 +34,13 @@ class ConnectionLost(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
 
 
+class SecurityError(ConnectionLost):
+    """TLS or SASL came to no agreement: the broker is not who it should be, or does not take us for whom we say we are.
+
+    No request was executed. Trying again soon changes nothing: somebody has to change a setting, here or there.
+    """
+
+
 class BrokersUnreachable(KzConsumerError):
     """No broker has answered; the text gives each one's reason. Its owner asks again."""
 

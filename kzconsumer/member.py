@@ -74,7 +74,7 @@ class Member:
         trigger = RebalanceTrigger()
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, paths)
-        topics = TopicRegistry(session, watches)
+        topics = TopicRegistry(session, watches, settings.brokers)
         owners = OwnerRegistry(session, paths, group.assignor)
         storage = ZooKeeperOffsetStorage(session, paths)
         committer = Committer(storage, trigger.fire)

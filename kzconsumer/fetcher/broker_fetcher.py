@@ -21,6 +21,7 @@ from kzconsumer.errors import (
     CorruptRecord,
     KzConsumerError,
     ProtocolError,
+    SecurityError,
     UnsupportedVersion,
 )
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
@@ -93,13 +94,15 @@ class BrokerFetcher:
                         # What is still in flight on it belongs to nobody any more.
                         self._brokers.drop(connection)
                 except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
-                    log.warning("broker lost", broker=self.broker.id, reason=str(error))
+                    if not isinstance(error, SecurityError):  # those are told where they are found, once
+                        log.warning("broker lost", broker=self.broker.id, reason=str(error))
                     self._send_back(self._states.values())
                     self._work = anyio.Event()
         finally:
             self._send_back(self._states.values())
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
+        """Until the connection is lost, or worn out: the next one goes on where this one ends."""
         arrived: Arrived = []
         try:
             while True:
@@ -125,6 +128,11 @@ class BrokerFetcher:
                     if response.error:
                         raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
                     arrived = self._take(asked, response.partitions)
+                if connection.worn_out:
+                    await self._deliver(arrived)
+                    arrived = []
+                    self.wake()
+                    return
         finally:
             self._take_back(arrived)
 

@@ -6,7 +6,7 @@ a look-up are ordinary: it asks again, for ever, and says so once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import anyio
 import structlog
@@ -62,10 +62,10 @@ class LeaderFinder:
         found: dict[Broker, list[PartitionFetchState]] = {}
         for partition, state in due.items():
             leader = leaders.get(partition) if leaders is not None else None
-            if leader is None:
+            if not isinstance(leader, Broker):
                 state.pause(now())
                 if leaders is not None:
-                    self._complain(partition)
+                    self._complain(partition, leader or "not in the metadata")
             elif self._leaderless.get(partition) is state:
                 del self._leaderless[partition]
                 self._complained.discard(partition)
@@ -73,8 +73,10 @@ class LeaderFinder:
         for broker, states in found.items():
             self._assign(broker, states)
 
-    async def _ask(self, due: dict[TopicPartition, PartitionFetchState]) -> dict[TopicPartition, Broker] | None:
-        """Who leads them; None when nobody tells."""
+    async def _ask(
+        self, due: dict[TopicPartition, PartitionFetchState]
+    ) -> Mapping[TopicPartition, Broker | str] | None:
+        """Who leads them, or why nobody does; None when nobody tells."""
         try:
             return await self._leaders.of(due)
         except (ConnectionLost, ZooKeeperError) as error:
@@ -86,7 +88,7 @@ class LeaderFinder:
                 self._complained.update(new)
         return None
 
-    def _complain(self, partition: TopicPartition) -> None:
+    def _complain(self, partition: TopicPartition, reason: str) -> None:
         if partition not in self._complained:
             self._complained.add(partition)
-            log.warning("partition has no leader", topic=partition.topic, partition=partition.partition)
+            log.warning("partition has no leader", topic=partition.topic, partition=partition.partition, reason=reason)

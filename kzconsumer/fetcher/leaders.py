@@ -18,6 +18,7 @@ from kzconsumer.errors import (
 )
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.protocol.error_codes import error_code
 from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 
@@ -32,19 +33,19 @@ class Leaders:
         self.unreachable_since: float | None = None
         """When the first of the questions was asked that no broker has answered since; None when one did."""
 
-    async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker]:
-        """The leaders of those that have one and are known.
+    async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
+        """The leader of each, or why there is none.
 
         Raises BrokersUnreachable when no broker answers, ConnectionLost, ZooKeeperError when they cannot be looked up.
         """
         metadata = await self._ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
-        leaders = {}
+        leaders: dict[TopicPartition, Broker | str] = {}
         for partition in partitions:
             topic = metadata.topics.get(partition.topic)
             about = topic.partitions.get(partition.partition) if topic else None
+            error = (topic.error if topic else 0) or (about.error if about else 0)
             leader = metadata.brokers.get(about.leader) if about else None
-            if leader is not None:
-                leaders[partition] = leader
+            leaders[partition] = leader or (error_code(error).name if error else "not in the metadata")
         return leaders
 
     async def _ask(self, request: MetadataRequest) -> MetadataResponse:

@@ -45,7 +45,10 @@ class LogOffsets:
                 by_leader: dict[Broker, dict[TopicPartition, int]] = {}
                 try:
                     for partition, leader in (await self._leaders.of(missing)).items():
-                        by_leader.setdefault(leader, {})[partition] = missing[partition]
+                        if isinstance(leader, Broker):
+                            by_leader.setdefault(leader, {})[partition] = missing[partition]
+                        else:
+                            reason = ConnectionLost(f"{partition} has no leader: {leader}")
                     for leader, asked in by_leader.items():
                         for partition, answer in (await self._ask(leader, asked)).items():
                             if answer.error == NONE:

@@ -124,6 +124,10 @@ class Reader:
             return None
         return str(self._take(size), "utf-8")
 
+    def data(self) -> bytes:
+        """BYTES: four bytes of length, then a copy of what follows."""
+        return bytes(self._take(self.int32()))
+
     def count(self) -> int:
         """The number of elements of the ARRAY that follows; a null array counts as empty."""
         count = self.int32()

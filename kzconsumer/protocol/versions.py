@@ -16,7 +16,9 @@ from kzconsumer.errors import UnsupportedVersion
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
 
 
 class Api(NamedTuple):
@@ -35,7 +37,10 @@ SPOKEN: Final[Mapping[int, Api]] = {
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
     METADATA: Api("Metadata", 0, 8, 9),
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
+    SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
+    SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
 }
+_BEFORE_ALL_ELSE: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -63,10 +68,10 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return version
 
     def __str__(self) -> str:
-        """The versions that will be used, as `Fetch 12, ListOffsets 5, Metadata 8`."""
+        """The versions that will be used once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
         words = []
         for api_key in SPOKEN:
-            if api_key in self.ranges and api_key != API_VERSIONS:
+            if api_key in self.ranges and api_key not in _BEFORE_ALL_ELSE:
                 try:
                     words.append(f"{SPOKEN[api_key].name} {self.choose(api_key)}")
                 except UnsupportedVersion:

@@ -13,6 +13,8 @@ from kzconsumer.protocol.api_versions import ApiVersionsRequest
 from kzconsumer.protocol.fetch import FetchRequest, FetchResponse
 from kzconsumer.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest
+from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest
+from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest
 from kzconsumer.protocol.versions import SPOKEN
 
 FETCH_V0 = "00000001 0001 74 00000001 00000001 0006 0000000000000009 00000002 6869"
@@ -35,6 +37,8 @@ METADATA_V8 = (
 LIST_OFFSETS_V0 = "00000001 0001 74 00000001 00000001 0000 00000001 0000000000000009"
 LIST_OFFSETS_V5 = "00000000 00000001 0001 74 00000001 00000001 0000 ffffffffffffffff 0000000000000009 00000003"
 API_VERSIONS_V0 = "0000 00000001 0001 0004 0011"
+SASL_HANDSHAKE_V1 = "0021 00000002 0005 504c41494e 0001 58"
+SASL_AUTHENTICATE_V1 = "003a 0002 6e6f 00000002 6869 0000000000000dac"
 
 FETCH = FetchRequest(0, 0, 0, {})
 GOOD: list[tuple[Any, int, str]] = [
@@ -46,6 +50,8 @@ GOOD: list[tuple[Any, int, str]] = [
     (ListOffsetsRequest({}), 0, LIST_OFFSETS_V0),
     (ListOffsetsRequest({}), 5, LIST_OFFSETS_V5),
     (ApiVersionsRequest(), 0, API_VERSIONS_V0),
+    (SaslHandshakeRequest("PLAIN"), 1, SASL_HANDSHAKE_V1),
+    (SaslAuthenticateRequest(b""), 1, SASL_AUTHENTICATE_V1),
 ]
 each_good = pytest.mark.parametrize(
     ("request_", "version", "data"), GOOD, ids=[f"{SPOKEN[kind.api_key].name}-{version}" for kind, version, _ in GOOD]
