@@ -21,6 +21,7 @@ from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import Ensemble
 from tests.support.printing_member import printing_member
+from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, in_turn, member, shared_evenly, watched
@@ -186,6 +187,8 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
     """A zombie delivers and commits nothing when it wakes, though the server it talked to was not the leader."""
     connect = cluster_of_three.connect
     await create_topic(connect, unique, PARTITIONS)
+    behind = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(12_000)]  # what it holds ready when it wakes
+    await anyio.to_thread.run_sync(produce, cluster_of_three.bootstrap, cluster_of_three.version, unique, behind)
     where = connect, unique, unique, T
     async with watched(connect, unique, PARTITIONS) as owners, flowing(cluster_of_three, unique, PARTITIONS) as flow:
         with (
@@ -203,8 +206,13 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
             await until(lambda: len(owners.holds(zombie.consumer)) == PARTITIONS // 2)
             await until(lambda: zombie.delivered()[-1].at > woken)
             flow.end()
+            everything = len(behind)
             await until(
-                lambda: flow.ended and records(zombie.delivered() + heir.delivered()).keys() >= flow.acknowledged, 30
+                lambda: (
+                    flow.ended
+                    and len(records(zombie.delivered() + heir.delivered())) >= everything + len(flow.acknowledged)
+                ),
+                30,
             )
             heirs = records(heir.delivered())
             late = [each for each in zombie.delivered() if each.at > woken and each[1:] in heirs]
