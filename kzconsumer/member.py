@@ -132,6 +132,8 @@ class Member:
                 stream.close()
             await self._commit_at_last()
         except* SessionExpired:
+            if any(at.committed is not None and at.committed < at.processed for at in self.claims.positions()):
+                self._tell_uncommitted("the session is over")
             await self.claims.lose_all()
             raise
         except* Exception:
@@ -181,5 +183,8 @@ class Member:
             reason = error
         finally:
             if reason is not None:
-                self.left_uncommitted = True
-                log.error("the last commit was not made: records since the one before come again", reason=str(reason))
+                self._tell_uncommitted(reason)
+
+    def _tell_uncommitted(self, reason: object) -> None:
+        self.left_uncommitted = True
+        log.error("the last commit was not made: records since the one before come again", reason=str(reason))

@@ -21,6 +21,7 @@ from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import Ensemble
 from tests.support.printing_member import printing_member
+from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, in_turn, member, shared_evenly, watched
@@ -84,7 +85,7 @@ async def test_a_member_that_is_cut_off_again_and_again_shares_and_takes_over(
         member(network.connect, unique, "a", T) as cut,
         flowing(where.cluster, unique, PARTITIONS) as flow,
     ):
-        await until(lambda: shared_evenly(owners, PARTITIONS, cut) and len(cut.delivered) > 100)
+        await until(lambda: shared_evenly(owners, PARTITIONS, cut) and len(cut.delivered) > 100, 20)
         accepted = sum(proxy.accepted for proxy in network.proxies)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(network.cut, how, random.Random(5))
@@ -109,7 +110,7 @@ async def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins(whe
         member(where.cluster.connect, unique, "b", T) as heir,
         flowing(where.cluster, unique, PARTITIONS) as flow,
     ):
-        await until(lambda: shared_evenly(owners, PARTITIONS, lost, heir) and len(lost.delivered) > 100)
+        await until(lambda: shared_evenly(owners, PARTITIONS, lost, heir) and len(lost.delivered) > 100, 20)
         network.set("silent", True)
         await until(lambda: shared_evenly(owners, PARTITIONS, heir), 3 * T)
         network.set("silent", False)
@@ -132,7 +133,7 @@ async def test_a_member_behind_a_thin_line_shares_and_takes_over_on_one_connecti
         member(network.connect, unique, "a", T) as thin,
         flowing(where.cluster, unique, PARTITIONS) as flow,
     ):
-        await until(lambda: shared_evenly(owners, PARTITIONS, thin) and len(thin.delivered) > 100)
+        await until(lambda: shared_evenly(owners, PARTITIONS, thin) and len(thin.delivered) > 100, 20)
         accepted = sum(proxy.accepted for proxy in network.proxies)
         network.set("trickle", True)
         async with member(where.cluster.connect, unique, "b", T) as guest:
@@ -159,7 +160,7 @@ async def test_a_stopped_leader_suspends_delivery_and_loses_nothing(
         member(connect, unique, "b", T) as second,
         flowing(cluster_of_three, unique, PARTITIONS) as flow,
     ):
-        await until(lambda: shared_evenly(owners, PARTITIONS, first, second) and len(second.delivered) > 100)
+        await until(lambda: shared_evenly(owners, PARTITIONS, first, second) and len(second.delivered) > 100, 20)
         leader = three.leader
         stopped = clock.now()
         leader.send_signal(signal.SIGSTOP)
@@ -186,6 +187,8 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
     """A zombie delivers and commits nothing when it wakes, though the server it talked to was not the leader."""
     connect = cluster_of_three.connect
     await create_topic(connect, unique, PARTITIONS)
+    behind = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(12_000)]  # what it holds ready when it wakes
+    await anyio.to_thread.run_sync(produce, cluster_of_three.bootstrap, cluster_of_three.version, unique, behind)
     where = connect, unique, unique, T
     async with watched(connect, unique, PARTITIONS) as owners, flowing(cluster_of_three, unique, PARTITIONS) as flow:
         with (
@@ -193,18 +196,23 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
             printing_member(tmp_path, "b", *where) as heir,
         ):
             await until(lambda: owners.holds(zombie.consumer) and owners.holds(heir.consumer), 20)
-            await until(lambda: len(zombie.delivered()) > 100)
+            await until(lambda: len(zombie.delivered()) > 100, 20)
             zombie.signal(signal.SIGSTOP)
             await until(lambda: len(owners.holds(heir.consumer)) == PARTITIONS, 3 * T)
             seen = len(heir.delivered())
-            await until(lambda: len(heir.delivered()) > seen + 100)
+            await until(lambda: len(heir.delivered()) > seen + 100, 20)
             woken = clock.now()
             zombie.signal(signal.SIGCONT)
-            await until(lambda: len(owners.holds(zombie.consumer)) == PARTITIONS // 2)
-            await until(lambda: zombie.delivered()[-1].at > woken)
+            await until(lambda: len(owners.holds(zombie.consumer)) == PARTITIONS // 2, 20)
+            await until(lambda: zombie.delivered()[-1].at > woken, 20)
             flow.end()
+            everything = len(behind)
             await until(
-                lambda: flow.ended and records(zombie.delivered() + heir.delivered()).keys() >= flow.acknowledged, 30
+                lambda: (
+                    flow.ended
+                    and len(records(zombie.delivered() + heir.delivered())) >= everything + len(flow.acknowledged)
+                ),
+                30,
             )
             heirs = records(heir.delivered())
             late = [each for each in zombie.delivered() if each.at > woken and each[1:] in heirs]

@@ -22,6 +22,7 @@ from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
 from tests.support.stops import (
     DEADLINE,
@@ -34,7 +35,7 @@ from tests.support.stops import (
     stored,
     told_to_stop,
 )
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 STOPS = int(os.environ.get("KZCONSUMER_STOPS", "5"))
 STOPS_WITHOUT = int(os.environ.get("KZCONSUMER_STOPS", "3"))
@@ -165,3 +166,28 @@ async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do
     assert committed == stopped.written or stopped.status == 1
     assert "Traceback" not in member.err.read_text()
     lasting["without"].append(stopped.seconds)
+
+
+async def test_a_stop_that_finds_its_session_over_says_what_it_could_not_commit(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """ZooKeeper is out of reach for longer than the session, and comes back with the signal."""
+    upstream = servers.zookeeper
+    topic, chroot = "stops", cluster.connect.partition("/")[2]
+    await filled(cluster, topic)
+    async with FaultProxy(upstream.host, upstream.port) as proxy:
+        with stoppable(tmp_path, f"{proxy.connect}/{chroot}", unique, topic) as member:
+            await until(lambda: member.out.stat().st_size, 30)
+            proxy.silent = True
+            async with session(cluster.connect) as other:
+                ids = f"/consumers/{unique}/ids"
+                with anyio.fail_after(4 * T):
+                    while await other.children(ids):
+                        await anyio.sleep(0.02)
+            proxy.silent = False
+            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+    committed = await stored(cluster.connect, unique, topic)
+    assert sum(committed) < sum(stopped.written)
+    assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
+    assert stopped.status == 1
+    assert len(member.events("the last commit was not made: records since the one before come again")) == 1

@@ -55,6 +55,17 @@ class Expected:
         return by_assignor(self._computed, topics, subscriptions)
 
 
+def telling(name: str, *members: int) -> str:
+    """A topic whose twelve partitions the two eras share out differently, so that neither passes for the other."""
+    subscriptions = [(f"{name}_{number}", streams) for number, streams in enumerate(members)]
+    for number in range(1000):
+        topic = f"{name}-{number}"
+        wanted = {consumer: {topic: streams} for consumer, streams in subscriptions}
+        if by_assignor(assign, {topic: 12}, wanted) != by_assignor(assign_legacy, {topic: 12}, wanted):
+            return topic
+    raise AssertionError("no topic tells them apart")
+
+
 @ERAS
 async def test_what_an_original_does_and_what_happens_to_topics(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
@@ -62,7 +73,8 @@ async def test_what_an_original_does_and_what_happens_to_topics(
     """Partitions are added beside it, a topic is made under both white lists, it stops, comes again, and is killed."""
     later, white_list = f"{unique}-later", f"{unique}.*"
     where = servers, cluster, unique, white_list
-    async with mixed_group(servers, cluster, unique) as group:
+    topic = telling(unique, 1, 1)
+    async with mixed_group(servers, cluster, unique, topic=topic) as group:
         expected = Expected(group, computed)
         with console_consumer(
             *where, tmp_path / "a", consumer="a", version=version, from_beginning=True, **ROUND_ROBIN
@@ -73,8 +85,8 @@ async def test_what_an_original_does_and_what_happens_to_topics(
                 await group.settled("ours joins", expected.among(a=1, m=1))
                 await group.delivering(first.delivered, ours.delivered)
                 since = time.monotonic()
-                await add_partitions(cluster.connect, unique, 12)
-                group.ownership.topics[unique] = group.flow.partitions = 12
+                await add_partitions(cluster.connect, topic, 12)
+                group.ownership.topics[topic] = group.flow.partitions = 12
                 await group.settled("partitions added", expected.among(a=1, m=1), since=since)
                 since = time.monotonic()
                 await create_topic(cluster.connect, later, 5)
@@ -102,7 +114,7 @@ async def test_what_an_original_does_and_what_happens_to_topics(
                     await group.drained(members, may_lack=1)
             group.check_ours(ours)
             group.check_doubled(members, first, second)
-        assert {record.topic for record in ours.delivered()} == {unique, later}
+        assert {record.topic for record in ours.delivered()} == {topic, later}
 
 
 @ERAS
@@ -110,13 +122,14 @@ async def test_what_ours_does(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
     """It joins a running original with three streams, and leaves; as a daemon it is stopped, comes again, is killed."""
-    async with mixed_group(servers, cluster, unique) as group:
+    topic = telling(unique, 3, 1)
+    async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
         expected = Expected(group, computed)
         with console_consumer(
             servers,
             cluster,
             unique,
-            unique,
+            topic,
             tmp_path / "m",
             consumer="m",
             version=version,
@@ -125,12 +138,12 @@ async def test_what_ours_does(
         ) as original:
             await group.settled("original alone", expected.among(m=1))
             since = time.monotonic()
-            async with our_member(cluster, unique, {unique: 3}, "a", assignor=assignor) as ours:
+            async with our_member(cluster, unique, {topic: 3}, "a", assignor=assignor) as ours:
                 await group.settled("ours joins", expected.among(a=3, m=1), since=since)
                 await group.delivering(original.delivered, ours.delivered)
                 since = time.monotonic()
             await group.settled("ours leaves", expected.among(m=1), since=since)
-            daemon = Daemon(tmp_path / "d", cluster.connect, unique, {unique: 3}, "", "smallest")
+            daemon = Daemon(tmp_path / "d", cluster.connect, unique, {topic: 3}, "", "smallest")
             text = daemon.config.read_text().replace('"6s"', f'"{SESSION:.0f}s"')
             daemon.config.write_text(
                 text.replace("[group]\n", f'[group]\nconsumer_id = "d"\nassignor = "{assignor}"\n')
@@ -164,12 +177,13 @@ async def test_two_streams_of_an_original_and_three_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
     """The tool with a static subscription ends by itself when no more comes, and tells how many records it read."""
-    async with mixed_group(servers, cluster, unique, partitions=12) as group:
+    topic = telling(unique, 2, 3)
+    async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
         expected = Expected(group, computed)
-        async with our_member(cluster, unique, {unique: 3}, "m", assignor=assignor) as ours:
+        async with our_member(cluster, unique, {topic: 3}, "m", assignor=assignor) as ours:
             await group.settled("ours alone", expected.among(m=3))
             with static_consumer(
-                servers, cluster, unique, unique, 2, tmp_path / "a", consumer="a", version=version, **ROUND_ROBIN
+                servers, cluster, unique, topic, 2, tmp_path / "a", consumer="a", version=version, **ROUND_ROBIN
             ) as original:
                 since = await group.registered(original)
                 await group.settled("original joins", expected.among(a=2, m=3), since=since)
@@ -187,7 +201,7 @@ async def test_two_streams_of_an_original_and_three_of_ours(
         # It tells a number only: what it read must be everything from where we stopped to the end.
         for partition in theirs:
             assert started[partition] == delivered.get(partition, started[partition])
-            assert group.ownership.history[unique, partition][-1].stored == group.flow.sent[partition]
+            assert group.ownership.history[topic, partition][-1].stored == group.flow.sent[partition]
         read = int(original.out.read_text().split(",")[4])
         assert read == sum(group.flow.sent[partition] - started[partition] for partition in theirs)
         assert {r for r in group.all_sent() if r.partition not in theirs} <= set(ours.delivered())
