@@ -34,6 +34,10 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
     ("text", "told"),
     [
         (GOOD, "[subscription] topics: missing (or whitelist, or blacklist)"),
+        (
+            GOOD + '[subscription]\ntopics = { orders = 1 }\nwhitelist = "o.*"\n',
+            "[subscription] whitelist: cannot be given together with topics",
+        ),
         (GOOD + 'assignor = "stick"\n', '[group] assignor: no kzconsumer.assignors plugin named "stick" is installed'),
     ],
 )
