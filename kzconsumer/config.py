@@ -299,15 +299,23 @@ class Settings(_File, frozen=True, kw_only=True):
         read = read_table(tables, _File, f"{source}:")
         return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
 
+    def require_subscription(self) -> SubscriptionSettings:
+        """What to consume; raises ConfigError when the file does not say it, or says it in two ways."""
+        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(self.subscription, name)]
+        if not given:
+            raise ConfigError([f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
+        if len(given) > 1:
+            fault = f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}"
+            raise ConfigError([fault])
+        return self.subscription
+
     def require_daemon(self) -> SinkSettings:
         """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
-        faults = []
-        wanted = self.subscription
-        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(wanted, name)]
-        if not given:
-            faults.append(f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)")
-        elif len(given) > 1:
-            faults.append(f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}")
+        faults: list[str] = []
+        try:
+            self.require_subscription()
+        except ConfigError as error:
+            faults += error.faults
         if self.sink is None:
             faults.append(f"{self.source}: [sink] plugin: missing")
         if faults or self.sink is None:

@@ -139,6 +139,10 @@ class ZooKeeperUnreachable(KzConsumerError):
     """No ZooKeeper server answered within the time given for the first connection."""
 
 
+class NotThere(KzConsumerError):
+    """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
+
+
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a group of groups of one, as its raiser meant it; the group itself if there are more."""
     error: BaseException = group

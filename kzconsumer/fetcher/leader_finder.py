@@ -19,6 +19,9 @@ from kzconsumer.model import Broker, TopicPartition
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
+# Seconds: a partition that was just added, or whose broker just stopped, gets its leader within a moment.
+PATIENCE = 2.0
+
 
 class LeaderFinder:
     """Runs as one task of a membership."""
@@ -28,6 +31,7 @@ class LeaderFinder:
         self._assign = assign
         self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
         self._wanted = anyio.Event()
+        self._unled_since: dict[TopicPartition, float] = {}  # of those that a broker said have no leader
         self._complained: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
@@ -50,6 +54,7 @@ class LeaderFinder:
                 await self._look_up(due)
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
+            self._unled_since = {p: since for p, since in self._unled_since.items() if p in self._leaderless}
             if not self._leaderless:
                 self._leaders.unreachable_since = None  # nobody asks any more
             self._wanted = anyio.Event()
@@ -65,9 +70,10 @@ class LeaderFinder:
             if not isinstance(leader, Broker):
                 state.pause(now())
                 if leaders is not None:
-                    self._complain(partition, leader or "not in the metadata")
+                    self._unled(partition, leader or "not in the metadata")
             elif self._leaderless.get(partition) is state:
                 del self._leaderless[partition]
+                self._unled_since.pop(partition, None)
                 self._complained.discard(partition)
                 found.setdefault(leader, []).append(state)
         for broker, states in found.items():
@@ -88,7 +94,9 @@ class LeaderFinder:
                 self._complained.update(new)
         return None
 
-    def _complain(self, partition: TopicPartition, reason: str) -> None:
-        if partition not in self._complained:
+    def _unled(self, partition: TopicPartition, reason: str) -> None:
+        """A broker says that nobody leads it."""
+        since = self._unled_since.setdefault(partition, now())
+        if partition not in self._complained and now() - since >= PATIENCE:
             self._complained.add(partition)
             log.warning("partition has no leader", topic=partition.topic, partition=partition.partition, reason=reason)
