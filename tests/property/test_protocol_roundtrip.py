@@ -21,7 +21,17 @@ from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequ
 from kzconsumer.protocol.frames import request_frame, response_body
 from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
-from kzconsumer.protocol.versions import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, SPOKEN, is_flexible
+from kzconsumer.protocol.versions import (
+    API_VERSIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SPOKEN,
+    is_flexible,
+)
 
 ZERO = datetime.timedelta(0)
 
@@ -34,6 +44,16 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
 byte_strings = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140))
+
+
+APIS = [
+    ("fetch", FETCH),
+    ("metadata", METADATA),
+    ("list_offsets", LIST_OFFSETS),
+    ("find_coordinator", FIND_COORDINATOR),
+    ("offset_commit", OFFSET_COMMIT),
+    ("offset_fetch", OFFSET_FETCH),
+]
 
 
 def versions_of(api_key: int) -> list[int]:
@@ -297,7 +317,7 @@ def test_api_versions(error: int, ranges: dict[int, tuple[int, int]]) -> None:
     assert (read.error, read.versions.ranges) == (error, ranges)
 
 
-@pytest.mark.parametrize(("api", "api_key"), [("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)])
+@pytest.mark.parametrize(("api", "api_key"), APIS)
 @given(client=names, body=st.binary(max_size=20), correlation=st.integers(0, 2**31 - 1))
 def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: int) -> None:
     for version in versions_of(api_key):
@@ -322,7 +342,7 @@ def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: 
 
 
 def test_flexible_versions_are_those_of_the_schemas() -> None:
-    for api, api_key in (("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)):
+    for api, api_key in APIS:
         for version in versions_of(api_key):
             kind = getattr(schema(api, version, "request"), f"{SPOKEN[api_key].name}Request")
             assert kind.__flexible__ == is_flexible(api_key, version)
