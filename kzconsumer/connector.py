@@ -32,6 +32,7 @@ from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.records import decode
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -184,7 +185,12 @@ class ConsumerConnector:
         consumers = ConsumerRegistry(session, watches, self._paths)
         topics = TopicRegistry(session, watches)
         committer = Committer(ZooKeeperOffsetStorage(session, self._paths), trigger.fire)
-        reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
+        reset = OffsetReset(
+            settings.offsets.reset,
+            committer,
+            settings.fetch.request_timeout,
+            ISOLATION_LEVELS[settings.fetch.isolation],
+        )
         fetchers = FetcherManager(topics, self._brokers, settings.fetch, reset)
         owners = OwnerRegistry(session, self._paths, settings.group.assignor)
         claims = Claims(
