@@ -5,11 +5,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench lock
+.PHONY: help demo test fuzz lint bench lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
+	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates beside other clients"
 	@echo "make lock   requirements.lock anew, with the newest releases"
@@ -19,6 +20,9 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
 
 lint: $(READY)
 	$(BIN)/ruff check .
