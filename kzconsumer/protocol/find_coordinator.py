@@ -24,7 +24,7 @@ class Coordinator(msgspec.Struct, frozen=True):
     broker: Broker
     """Id -1 with an error."""
     message: str | None
-    """The broker's own words about the error; None before version 1, and mostly."""
+    """The broker's own words about the error; without one None, "" or "NONE"."""
 
 
 class FindCoordinatorRequest(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from kzconsumer.protocol.versions import OFFSET_FETCH, is_flexible
 
 class StoredOffset(msgspec.Struct, frozen=True):
     error: int
-    """Of a partition that has no offset: NONE, but in version 0 UNKNOWN_TOPIC_OR_PARTITION."""
+    """Of a partition that has no offset: NONE, but UNKNOWN_TOPIC_OR_PARTITION in version 0, and always from 0.8.2."""
     offset: int
     """-1 when there is none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import anyio
@@ -23,6 +24,9 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
+# Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first, and
+# no fetch goes over the end of a segment.
+NOW = int(time.time() * 1000)
 
 
 def some(label: str, count: int = 3) -> list[Sent]:
@@ -34,7 +38,7 @@ def some(label: str, count: int = 3) -> list[Sent]:
             None if number == 1 else b"%s-%d" % (label.encode(), number),
             label.encode() * 50,
             headers if number == 1 else (),
-            1_700_000_000_000 + number,
+            NOW + number,
         )
         for number in range(count)
     ]
