@@ -202,7 +202,7 @@ async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -
     deadline = time.monotonic() + LIMIT
     while True:  # until the coordinator has read its part of the offsets topic
         errors = await connection.call(OffsetCommitRequest(topic, {p0: offset, p1: 1 << 40}), timeout=LIMIT)
-        if not {error_codes.error_code(code).retriable for code in errors.values()} == {True}:
+        if {error_codes.error_code(code).retriable for code in errors.values()} != {True}:
             break
         assert time.monotonic() < deadline, about
         await asyncio.sleep(0.05)

@@ -24,8 +24,8 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
-# Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first, and
-# no fetch goes over the end of a segment.
+# Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first,
+# and no fetch goes over the end of a segment.
 NOW = int(time.time() * 1000)
 
 
