@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.jobs} processes", flush=True)
     wanted = {"record-sets": options.record_sets, "responses": options.responses}
-    good = [run(kind, cases, options.seed, options.jobs) for kind, cases in wanted.items()]
+    good = [run(kind, cases, options.seed, options.jobs) for kind, cases in wanted.items() if cases > 0]
     return 0 if all(good) else 1
 
 

@@ -200,10 +200,9 @@ def differences(decoder: Decode, cases: int, seed: int) -> tuple[list[str], Coun
         if case < len(known):
             good, data = known[case], known[case].data
         else:
-            good = rng.choice(known)
-            data = mutate(good.data, rng)
-        if len(data) < 4:
-            continue  # no such frame is cut from the stream
+            good, data = rng.choice(known), b""
+            while len(data) < 4:  # no shorter frame is cut from the stream
+                data = mutate(good.data, rng)
         placed = area.put(data, at_end=rng.random() < 0.75).toreadonly()
         wrong = difference(decoder, good, data, placed, kinds)
         if wrong is not None:
