@@ -82,9 +82,9 @@ async def test_a_format_that_changed_in_mid_log(cluster_of: ClusterOf, unique: s
                     sent[topic] += records
                     if stored_magics(cluster, topic)[-1][1] == magic:
                         break
-    for size in ("1MiB", "100B"):
-        group = f"{unique}-{size}"
-        async with member(cluster, group, dict.fromkeys(topics, 1), fetch={"max_bytes": size}) as (_, streams):
+    for size, isolation in (("1MiB", "read_uncommitted"), ("100B", "read_committed")):
+        fetch = {"max_bytes": size, "isolation": isolation}
+        async with member(cluster, f"{unique}-{size}", dict.fromkeys(topics, 1), fetch=fetch) as (_, streams):
             for topic in topics:
                 magics = stored_magics(cluster, topic)
                 runs = [magic for magic, _ in itertools.groupby(magic for _, magic in magics)]
