@@ -16,7 +16,17 @@ from typing import Any, NamedTuple
 
 Tree = dict[str, Any]
 
-WIDTHS = {"int8": 1, "bool": 1, "int16": 2, "error_code": 2, "int32": 4, "timedelta_i32": 4, "int64": 8}
+WIDTHS = {
+    "int8": 1,
+    "bool": 1,
+    "int16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+}
+BYTES = ("bytes", "records")
 NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)
 TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
 
@@ -117,7 +127,7 @@ class Reader:
                 return None if length < 0 else self.take(length).decode()
             except UnicodeDecodeError:
                 raise Bad from None
-        if kind == "records":
+        if kind in BYTES:
             return self.take(max(self.length(4), 0))
         return self.number(WIDTHS[kind])
 
@@ -141,7 +151,7 @@ def write(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
 def _one(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
     if not isinstance(kind, str):
         return write(kind, rng, flexible=flexible)
-    if kind in ("string", "records"):
+    if kind == "string" or kind in BYTES:
         data = rng.choice(TEXTS).encode() if kind == "string" else rng.randbytes(rng.choice([0, 5, 200]))
         return _length(len(data), 2 if kind == "string" else 4, flexible=flexible) + data
     width = WIDTHS[kind]
