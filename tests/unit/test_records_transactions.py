@@ -32,7 +32,7 @@ def run(kernels: KernelSet, data: bytes, aborted: Aborted, start: int = 0) -> De
     return decode_with(kernels, memoryview(data), "events", 7, start, aborted)
 
 
-def offsets(decoded: Decoded) -> list[int]:
+def offsets(decoded: Decoded) -> list[int | None]:
     return [] if decoded.batch is None else decoded.batch.column("offset").to_pylist()
 
 
