@@ -173,3 +173,4 @@ async def test_compacted_topics(servers: Servers, unique: str, version: str) -> 
                     for each, offset in left
                 ]
                 assert await take(streams[topic][0], len(wanted)) == wanted, (topic, size)
+    cluster.kill()
