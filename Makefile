@@ -5,12 +5,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test chaos-stop lint bench bench-group bench-scale lock
+.PHONY: help demo test fuzz chaos-stop lint bench bench-group bench-scale lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
+	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates beside other clients"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
@@ -25,6 +26,9 @@ test: $(READY)
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
 
 lint: $(READY)
 	$(BIN)/ruff check .

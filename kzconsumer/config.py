@@ -215,6 +215,9 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     response_bytes: FetchSize = 50 * 1024 * 1024
     # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then the member stops
     largest_batch: FetchSize = 128 * 1024 * 1024
+    # read_committed: nothing of aborted transactions, and nothing behind one still open. The original knows none: it
+    # reads everything. Brokers before 0.11 have no transactions, so that both are the same there
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     # for connecting to a broker, and for each of its answers
     request_timeout: PositiveDuration = 30.0
 

@@ -166,7 +166,7 @@ class ConsumerConnector:
         return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, EARLIEST))).items()}
 
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset the next record of each log will get, or has if it is not replicated yet."""
+        """Where what can be read now ends: the high watermark, with `isolation = "read_committed"` what is stable."""
         return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, LATEST))).items()}
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

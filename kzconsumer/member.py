@@ -30,6 +30,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
@@ -78,11 +79,12 @@ class Member:
         owners = OwnerRegistry(session, paths, group.assignor)
         storage = ZooKeeperOffsetStorage(session, paths)
         committer = Committer(storage, trigger.fire)
-        reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
+        isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
+        reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation)
         notices = Notices(registration)
-        leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+        leaders = Leaders(topics, brokers, timeout)
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset)
-        self.log_offsets = LogOffsets(leaders, brokers, settings.fetch.request_timeout)
+        self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self.claims = Claims(
             owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener
         )

@@ -31,7 +31,13 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.protocol.error_codes import error_code
-from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.protocol.fetch import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+)
 from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 
@@ -61,6 +67,7 @@ class BrokerFetcher:
         self.broker = broker
         self._brokers = brokers
         self._settings = settings
+        self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._find_leader = find_leader
         self._states: dict[TopicPartition, PartitionFetchState] = {}
@@ -116,6 +123,7 @@ class BrokerFetcher:
                         min_bytes=self._settings.min_bytes,
                         max_bytes=self._settings.response_bytes,
                         partitions=asked,
+                        isolation=self._isolation,
                     )
                     reply = connection.send(request, timeout=self._settings.request_timeout)
                 if arrived:
@@ -171,7 +179,9 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
-                state.high_watermark = part.high_watermark
+                # What can be read now ends there. Brokers before 0.11 tell no last stable offset.
+                stable = self._isolation == READ_COMMITTED and part.last_stable_offset >= 0
+                state.high_watermark = part.last_stable_offset if stable else part.high_watermark
                 size = len(part.records)
                 if size:
                     state.position = scan_next_offset(part.records, position.offset)
@@ -281,6 +291,12 @@ class BrokerFetcher:
 
 def _decode(arrived: Arrived) -> list[Decoded]:
     return [
-        decode(part.records, topic=state.topic_partition.topic, partition=state.topic_partition.partition, start=start)
+        decode(
+            part.records,
+            topic=state.topic_partition.topic,
+            partition=state.topic_partition.partition,
+            start=start,
+            aborted=part.aborted,
+        )
         for state, part, start in arrived
     ]

@@ -22,12 +22,16 @@ PAUSE = 0.1
 
 
 class LogOffsets:
-    """`timeout`, in seconds, is for each broker's answer, and for a leader to be found."""
+    """`timeout`, in seconds, is for each broker's answer, and for a leader to be found.
 
-    def __init__(self, leaders: Leaders, brokers: Brokers, timeout: float) -> None:
+    With `isolation` READ_COMMITTED a log ends at its last stable offset.
+    """
+
+    def __init__(self, leaders: Leaders, brokers: Brokers, timeout: float, isolation: int) -> None:
         self._leaders = leaders
         self._brokers = brokers
         self._timeout = timeout
+        self._isolation = isolation
 
     async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """What `ListOffsetsRequest` says, for every partition; each is asked with a time in ms, LATEST or EARLIEST.
@@ -67,4 +71,4 @@ class LogOffsets:
         connection = await self._brokers.connection(leader, "control")
         if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
             raise UnsupportedVersion(f"{leader}: brokers before 0.10.1 find no record by its time")
-        return await connection.call(ListOffsetsRequest(asked), timeout=self._timeout)
+        return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)

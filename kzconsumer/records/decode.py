@@ -1,10 +1,12 @@
 """Record bytes of a fetch response to one Arrow record batch: the only door into this package.
 
 Owns no state. Called by the fetcher, from threads; the heavy parts run without the GIL. It does not raise on any input,
-does not filter aborted transactions (read_uncommitted), and keeps no reference to the bytes it was given.
+and keeps no reference to the bytes it was given.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -46,21 +48,34 @@ class Decoded(msgspec.Struct, frozen=True):
     """Bytes of memory that `batch` holds."""
 
 
-def decode(records: memoryview, *, topic: str, partition: int, start: int) -> Decoded:
+def decode(
+    records: memoryview, *, topic: str, partition: int, start: int, aborted: Sequence[tuple[int, int]] = ()
+) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
     `start`: the offset that was asked for; a response may begin before it. A batch cut off at the end is normal and
     left out. Control batches give no rows. Bodies together are bounded: where they would exceed 256 MiB decoding stops
     before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
-    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs` and read_uncommitted.
+    `aborted`: (producer id, first offset) of the aborted transactions that the response names (read_committed): their
+    batches give no rows. A response names all that its records belong to, wherever it begins: nothing is kept.
+    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return decode_with(_kernels_for(len(records)), records, topic, partition, start)
+    return decode_with(_kernels_for(len(records)), records, topic, partition, start, aborted)
 
 
-def decode_with(kernels: KernelSet, records: memoryview, topic: str, partition: int, start: int) -> Decoded:
+def decode_with(
+    kernels: KernelSet,
+    records: memoryview,
+    topic: str,
+    partition: int,
+    start: int,
+    aborted: Sequence[tuple[int, int]] = (),
+) -> Decoded:
     """`decode` by the kernels given."""
     batches = BatchTable(records, kernels)
     batches.scan(check=True)
+    if aborted:
+        batches.hide_aborted(aborted)
     incomplete = batches.partial and batches.rows == 0
     batch = _read(batches, topic, partition, start, kernels)
     next_offset = batches.next_offset(start)

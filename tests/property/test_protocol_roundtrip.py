@@ -26,8 +26,11 @@ from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandsha
 from kzconsumer.protocol.versions import (
     API_VERSIONS,
     FETCH,
+    FIND_COORDINATOR,
     LIST_OFFSETS,
     METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SPOKEN,
@@ -45,6 +48,18 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
 byte_strings = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140))
+
+
+APIS = [
+    ("fetch", FETCH),
+    ("metadata", METADATA),
+    ("list_offsets", LIST_OFFSETS),
+    ("find_coordinator", FIND_COORDINATOR),
+    ("offset_commit", OFFSET_COMMIT),
+    ("offset_fetch", OFFSET_FETCH),
+    ("sasl_handshake", SASL_HANDSHAKE),
+    ("sasl_authenticate", SASL_AUTHENTICATE),
+]
 
 
 def versions_of(api_key: int) -> list[int]:
@@ -336,15 +351,6 @@ def test_sasl_authenticate(
     )
     read = SaslAuthenticateRequest(b"").decode(version, memoryview(written(response)))
     assert read == SaslAuthenticateResponse(error, message or "", answer, lifetime if version >= 1 else 0)
-
-
-APIS = [
-    ("fetch", FETCH),
-    ("metadata", METADATA),
-    ("list_offsets", LIST_OFFSETS),
-    ("sasl_handshake", SASL_HANDSHAKE),
-    ("sasl_authenticate", SASL_AUTHENTICATE),
-]
 
 
 @pytest.mark.parametrize(("api", "api_key"), APIS)
