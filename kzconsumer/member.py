@@ -16,6 +16,7 @@ from kzconsumer.config import Settings
 from kzconsumer.errors import SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.reading import Reading
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
@@ -51,6 +52,7 @@ class Member:
         registration: Registration,
         streams: Mapping[tuple[str | None, int], KafkaStream],
         brokers: Brokers,
+        read: Reading,
         assignor: Assignor,
         listener: ListenerCalls,
         joined: anyio.Event,
@@ -74,7 +76,7 @@ class Member:
         committer = Committer(storage, trigger.fire)
         reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
         notices = Notices(registration)
-        self._fetchers = FetcherManager(topics, brokers, settings.fetch, reset)
+        self._fetchers = FetcherManager(topics, brokers, settings.fetch, reset, read)
         self.claims = Claims(
             owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, listener
         )

@@ -16,6 +16,7 @@ from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
@@ -24,10 +25,13 @@ from kzconsumer.zookeeper.topic_registry import TopicRegistry
 class FetcherManager:
     """`run` lasts as long as the membership; cancelling it ends all fetching."""
 
-    def __init__(self, topics: TopicRegistry, brokers: Brokers, settings: FetchSettings, reset: OffsetReset) -> None:
+    def __init__(
+        self, topics: TopicRegistry, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, read: Reading
+    ) -> None:
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
+        self._read = read
         self._leader_finder = LeaderFinder(topics, brokers, self._assign, settings.request_timeout)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
@@ -59,7 +63,9 @@ class FetcherManager:
             present[1].cancel()
             present = None
         if present is None:
-            fetcher = BrokerFetcher(broker, self._brokers, self._settings, self._reset, self._leader_finder.add)
+            fetcher = BrokerFetcher(
+                broker, self._brokers, self._settings, self._reset, self._read, self._leader_finder.add
+            )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope
             self._tasks.start_soon(self._run, fetcher, scope)
