@@ -18,6 +18,8 @@ from kzconsumer.records.decode import Corruption, Decoded, kernels_for
 from kzconsumer.records.kernel_set import KernelSet
 
 _HEADER = struct.Struct(">qi")
+_TIMESTAMP = struct.Struct(">q")
+_TIMESTAMP_AT = 18  # in a message of magic 1
 
 
 class Entry(NamedTuple):
@@ -32,6 +34,10 @@ class Entry(NamedTuple):
     last: int
     timestamp: int
     """The highest of a batch in ms since 1970, that of a run's first message; -1 for none."""
+
+    @property
+    def is_run(self) -> bool:
+        return self.magic < 2 and self.first < self.last
 
 
 class Walked(msgspec.Struct, frozen=True):
@@ -82,12 +88,14 @@ def walk_with(kernels: KernelSet, data: memoryview, *, check: bool) -> Walked:
     return Walked(entries, batches.fault)
 
 
-def position_of(data: memoryview, entry: Entry, offset: int) -> int:
-    """Where, in a run of uncompressed messages, the first one with at least this offset begins."""
-    position = entry.position
-    while position < entry.end:
-        first, size = _HEADER.unpack_from(data, position)
-        if first >= offset:
-            break
-        position += L.LOG_OVERHEAD + size
-    return position
+def messages(data: memoryview, run: Entry) -> list[Entry]:
+    """The messages of a run, each an entry of its own."""
+    found = []
+    position = run.position
+    while position < run.end:
+        offset, size = _HEADER.unpack_from(data, position)
+        end = position + L.LOG_OVERHEAD + size
+        timestamp = _TIMESTAMP.unpack_from(data, position + _TIMESTAMP_AT)[0] if run.magic == 1 else L.NO_TIMESTAMP
+        found.append(Entry(position, end, run.magic, offset, offset, timestamp))
+        position = end
+    return found

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from kzconsumer.records.whole_batches import position_of, walk
+from kzconsumer.records.whole_batches import messages, walk
 
 _OFFSET = struct.Struct(">q")
 _NAME = re.compile(r"(\d{20})\.log", re.ASCII)
@@ -119,27 +119,27 @@ def plan(
         if walked.fault is not None or (walked.entries and walked.entries[-1].end != len(piece)):
             raise ValueError(f"not whole batches: {walked.fault or 'the last one is cut off'}")
         begun = done = 0
-        for entry in walked.entries:
-            position = entry.position
-            if entry.last < at.end:
-                _add(steps, piece[begun:done])
-                begun = done = entry.end
-                continue
-            if entry.first < at.end:
-                if entry.magic == 2:
+        for whole in walked.entries:
+            too_large = at.size + whole.end - whole.position > limits.size
+            divided = whole.is_run and (too_large or whole.first < at.end)
+            for entry in messages(piece, whole) if divided else [whole]:
+                if entry.last < at.end:
+                    _add(steps, piece[begun:done])
+                    begun = done = entry.end
+                    continue
+                if entry.first < at.end:
                     raise Overlap(f"the batch of offsets {entry.first} to {entry.last} begins below {at.end}")
-                begun = done = position = position_of(piece, entry, at.end)
-            size = entry.end - position
-            if at.size and (
-                at.size + size > limits.size
-                or entry.last - at.base > _MOST_OFFSETS
-                or (limits.time is not None and at.since >= 0 and entry.timestamp - at.since > limits.time)
-            ):
-                _add(steps, piece[begun:done])
-                begun = done
-                at = _begin(steps, at.end)
-            at = Segment(at.base, at.size + size, entry.last + 1, at.since if at.size else entry.timestamp)
-            done = entry.end
+                size = entry.end - entry.position
+                if at.size and (
+                    at.size + size > limits.size
+                    or entry.last - at.base > _MOST_OFFSETS
+                    or (limits.time is not None and at.since >= 0 and entry.timestamp - at.since > limits.time)
+                ):
+                    _add(steps, piece[begun:done])
+                    begun = done
+                    at = _begin(steps, at.end)
+                at = Segment(at.base, at.size + size, entry.last + 1, at.since if at.size else entry.timestamp)
+                done = entry.end
         _add(steps, piece[begun:done])
     if until > at.end:
         at = _begin(steps, until)

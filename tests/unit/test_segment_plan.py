@@ -107,6 +107,16 @@ def test_a_run_of_messages_is_cut_at_the_end_of_the_archive(kind: str) -> None:
     assert disk.content == entry(kind, 0, 10)
 
 
+@pytest.mark.parametrize("kind", ["messages0", "messages1"])
+def test_a_run_of_messages_is_divided_where_a_segment_ends(kind: str) -> None:
+    size = len(entry(kind, 0, 1))
+    disk = Disk(Limits(3 * size, None))
+    whole = entry(kind, 0, 10)
+    disk.write(0, 10, whole[: 2 * size], whole[2 * size :])
+    assert {base: len(content) // size for base, content in disk.segments.items()} == {0: 3, 3: 3, 6: 3, 9: 1}
+    assert disk.content == whole
+
+
 def test_a_batch_across_the_end_is_refused() -> None:
     disk = Disk()
     disk.write(0, 5, entry("batch", 0, 5))

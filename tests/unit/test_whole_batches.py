@@ -8,7 +8,7 @@ from kzconsumer.records.decode import Decoded, decode_with
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.records.whole_batches import keep_with, position_of, walk_with
+from kzconsumer.records.whole_batches import keep_with, messages, walk_with
 from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
 
 RECORDS = [Record(b"key %d" % n, b"value %d" % n) for n in range(10)]
@@ -84,17 +84,13 @@ def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
     assert (walked.entries[0].position, walked.entries[-1].end, walked.fault) == (0, len(data), None)
 
 
-def test_a_message_is_found_inside_a_run(kernels: KernelSet) -> None:
+def test_a_run_is_taken_apart_into_messages(kernels: KernelSet) -> None:
     offsets = [0, 1, 5, 9]
     data = message_set(RECORDS[:4], magic=1, base_offset=0, offsets=offsets)
     (run,) = walk_with(kernels, memoryview(data), check=False).entries
     size = len(data) // 4
-    assert [position_of(memoryview(data), run, offset) // size for offset in (0, 1, 2, 5, 6, 9, 10)] == [
-        0,
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
+    assert run.is_run
+    assert [(each.position, each.end, each.first, each.last) for each in messages(memoryview(data), run)] == [
+        (n * size, (n + 1) * size, offset, offset) for n, offset in enumerate(offsets)
     ]
+    assert {each.timestamp for each in messages(memoryview(data), run)} == {RECORDS[0].timestamp}
