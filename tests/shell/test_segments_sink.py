@@ -186,6 +186,7 @@ async def test_who_lost_the_lease_writes_nothing_until_it_is_back(tmp_path: Path
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(sink.write, Batch((batches(10, 20),)))
             await anyio.sleep(0.1)
+            assert content(directory(tmp_path)) == log_bytes(0, 10)
             with anyio.fail_after(10):
                 await successor.write(Batch((batches(10, 20),)))  # nobody holds the lock meanwhile
             assert content(directory(tmp_path)) == log_bytes(0, 20)
