@@ -213,13 +213,24 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     queue_bytes: FetchSize = 32 * 1024 * 1024
     # most bytes of one response, all partitions together (brokers before 0.10.1 do not know this limit)
     response_bytes: FetchSize = 50 * 1024 * 1024
-    # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then the member stops
+    # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then `on_corrupt` says
+    # what to do
     largest_batch: FetchSize = 128 * 1024 * 1024
+    # a batch that decompresses to more counts as corrupt
+    largest_body: FetchSize = 256 * 1024 * 1024
+    # a batch that is still corrupt when fetched again: stop with an error, jump over it (the records are lost, and the
+    # log says so), or jump over it and keep its bytes in the directory `quarantine`
+    on_corrupt: Literal["fail", "skip", "quarantine"] = "fail"
+    quarantine: Annotated[str, Meta(min_length=1)] | None = None
     # read_committed: nothing of aborted transactions, and nothing behind one still open. The original knows none: it
     # reads everything. Brokers before 0.11 have no transactions, so that both are the same there
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     # for connecting to a broker, and for each of its answers
     request_timeout: PositiveDuration = 30.0
+
+    def __post_init__(self) -> None:
+        if self.on_corrupt == "quarantine" and self.quarantine is None:
+            raise ValueError('on_corrupt = "quarantine" needs the key quarantine, a directory')
 
 
 class BatchSettings(_Table, frozen=True, kw_only=True):

@@ -21,13 +21,14 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
+from kzconsumer.fetcher.reading import Reading, reading
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.log import to_standard_error
 from kzconsumer.member import Member
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
 from kzconsumer.plugins import ASSIGNORS, load_chosen
@@ -49,10 +50,17 @@ class ConsumerConnector:
     """One member; use `connect`. Methods are called from the event loop that connected."""
 
     def __init__(
-        self, settings: Settings, brokers: Brokers, tasks: TaskGroup, lease: Lease, listener: ListenerCalls
+        self,
+        settings: Settings,
+        brokers: Brokers,
+        read: Reading,
+        tasks: TaskGroup,
+        lease: Lease,
+        listener: ListenerCalls,
     ) -> None:
         self._settings = settings
         self._brokers = brokers
+        self._read = read
         self._tasks = tasks
         self._assignor = cast(
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
@@ -248,6 +256,7 @@ class ConsumerConnector:
             streams=self._streams,
             paused=self._paused,
             brokers=self._brokers,
+            read=self._read,
             assignor=self._assignor,
             listener=self._listener,
             joined=self._joined,
@@ -301,12 +310,17 @@ async def _load_kernels() -> None:
 
 @asynccontextmanager
 async def connect(
-    settings: Settings, *, listener: RebalanceListener | None = None, lease: Lease | None = None
+    settings: Settings,
+    *,
+    listener: RebalanceListener | None = None,
+    lease: Lease | None = None,
+    wants: Wants = "columns",
 ) -> AsyncIterator[ConsumerConnector]:
     """A connector; leaving the block commits what is processed and leaves the group.
 
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
-    is a connector.
+    is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
+    queues; the streams cannot be iterated then.
 
     Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
     good: PluginError, OffsetLost, CorruptRecord (from its stream).
@@ -314,12 +328,13 @@ async def connect(
     to_standard_error()
     security = partial(load_security, settings.brokers, settings.source)
     security()
+    read = reading(wants, settings.fetch.largest_body)
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,
             anyio.create_task_group() as tasks,
         ):
-            connector = ConsumerConnector(settings, brokers, tasks, lease or Lease(), ListenerCalls(listener))
+            connector = ConsumerConnector(settings, brokers, read, tasks, lease or Lease(), ListenerCalls(listener))
             try:
                 yield connector
             finally:

@@ -23,7 +23,7 @@ from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
 from kzconsumer.network.security import load_security
 from kzconsumer.sinks.configured import check_sink, configured_sink
-from kzconsumer.sinks.interface import SinkContext
+from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -106,10 +106,11 @@ class Daemon:
             cluster=await cluster_identity(settings.zookeeper.connect, settings.zookeeper.session_timeout),
             safe_until=lambda: self._lease.safe_until,
         )
-        runner = SinkRunner(chosen.plugin, configured_sink(settings, context), settings.batch)
+        sink = configured_sink(settings, context)
+        runner = SinkRunner(chosen.plugin, sink, settings.batch)
         async with anyio.create_task_group() as tasks:
             await tasks.start(runner.run, self._source)
-            async with connect(settings, lease=self._lease) as consumer:
+            async with connect(settings, lease=self._lease, wants=wanted_by(sink)) as consumer:
                 self._consumer = consumer
                 queues = [stream.queue for stream in await self._join(consumer)]
                 self._fed = queues, self._lease, consumer.commit_offsets

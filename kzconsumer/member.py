@@ -18,6 +18,7 @@ from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.reading import Reading
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
@@ -56,6 +57,7 @@ class Member:
         streams: Mapping[tuple[str | None, int], KafkaStream],
         paused: Collection[TopicPartition],
         brokers: Brokers,
+        read: Reading,
         assignor: Assignor,
         listener: ListenerCalls,
         joined: anyio.Event,
@@ -83,7 +85,7 @@ class Member:
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
-        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset)
+        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self.claims = Claims(
             owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener

@@ -5,9 +5,12 @@ Owns no state, does no IO, imports nothing of ours. An offset always means the n
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
+
+Wants: TypeAlias = Literal["columns", "raw"]
+"""What a sink is given: decoded records, or the bytes of whole record batches as the broker sent them."""
 
 
 class TopicPartition(NamedTuple):

@@ -18,15 +18,17 @@ from kzconsumer.config import FetchSettings
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLost,
-    CorruptRecord,
     KzConsumerError,
     ProtocolError,
     SecurityError,
     UnsupportedVersion,
 )
+from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
+from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.network.brokers import Brokers
@@ -38,7 +40,7 @@ from kzconsumer.protocol.fetch import (
     FetchPosition,
     FetchRequest,
 )
-from kzconsumer.records.decode import Decoded, decode, scan_next_offset
+from kzconsumer.records.decode import Decoded, scan_next_offset
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
@@ -51,6 +53,7 @@ ATTEMPTS_AT_A_BATCH = 3
 IMPATIENT_MS = 10
 
 Arrived = list[tuple[PartitionFetchState, FetchedPartition, int]]
+Hopeless = tuple[PartitionFetchState, FetchedPartition, Unusable]
 
 
 class BrokerFetcher:
@@ -62,6 +65,7 @@ class BrokerFetcher:
         brokers: Brokers,
         settings: FetchSettings,
         reset: OffsetReset,
+        read: Reading,
         find_leader: Callable[[Iterable[PartitionFetchState]], None],
     ) -> None:
         self.broker = broker
@@ -69,6 +73,8 @@ class BrokerFetcher:
         self._settings = settings
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
+        self._read = read
+        self._corrupt = CorruptPolicy(settings)
         self._find_leader = find_leader
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
@@ -127,8 +133,10 @@ class BrokerFetcher:
                     )
                     reply = connection.send(request, timeout=self._settings.request_timeout)
                 if arrived:
-                    await self._deliver(arrived)
+                    hopeless = await self._deliver(arrived)
                     arrived = []
+                    for each in hopeless:
+                        await self._give_up(*each)
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
@@ -202,48 +210,69 @@ class BrokerFetcher:
             state.decoding = False
             state.queue.give_back(len(part.records))
 
-    async def _deliver(self, arrived: Arrived) -> None:
+    async def _deliver(self, arrived: Arrived) -> list[Hopeless]:
+        """Read and queue; returns the corrupt batches that are not worth another attempt."""
         if sum(len(part.records) for _, part, _ in arrived) < DECODE_IN_THREAD:
-            decoded = _decode(arrived)
+            decoded = self._read_all(arrived)
         else:
-            decoded = await to_thread.run_sync(_decode, arrived)
+            decoded = await to_thread.run_sync(self._read_all, arrived)
+        hopeless: list[Hopeless] = []
         for (state, part, start), result in zip(arrived, decoded, strict=True):
             self._enqueue(state, start, len(part.records), result)
+            partition, corrupt = state.topic_partition, result.corrupt
+            if corrupt is not None:
+                found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
+                if not self._try_again(state, found):
+                    hopeless.append((state, part, found))
+            elif result.incomplete and not self._grow(state):
+                limit = self._settings.largest_batch
+                reason = f"is larger than largest_batch = {limit} bytes of the table [fetch]"
+                hopeless.append((state, part, Unusable(partition, start, 0, reason, cut_off=True)))
+        return hopeless
 
-    def _enqueue(self, state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:
+    def _read_all(self, arrived: Arrived) -> list[Decoded]:
+        return [self._read(part, start) for _, part, start in arrived]
+
+    @staticmethod
+    def _enqueue(state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:
         tracker, until = state.tracker, decoded.next_offset
         state.decoding = False
         state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
-            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size))
+            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size, raw=decoded.raw))
         else:
             state.queue.give_back(size)
-        if decoded.corrupt is None:
-            if until > start:
-                state.succeed()
-            elif decoded.incomplete:
-                self._grow(state)
-            return
-        state.failures += 1
-        error = CorruptRecord(state.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
-        if state.failures < ATTEMPTS_AT_A_BATCH:
-            log.warning("corrupt batch, fetching it again", reason=str(error), attempt=state.failures)
-            self._send_back([state])
-        else:
-            self._fail(state, error)
+        if decoded.corrupt is None and until > start:
+            state.succeed()
 
-    def _grow(self, state: PartitionFetchState) -> None:
+    def _try_again(self, state: PartitionFetchState, found: Unusable) -> bool:
+        state.failures += 1
+        if state.failures >= ATTEMPTS_AT_A_BATCH:
+            return False
+        log.warning("corrupt batch, fetching it again", reason=str(found.error), attempt=state.failures)
+        self._send_back([state])
+        return True
+
+    def _grow(self, state: PartitionFetchState) -> bool:
         """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
         if state.max_bytes >= self._settings.largest_batch:
-            self._fail(
-                state,
-                KzConsumerError(
-                    f"{state.topic_partition}: the batch at offset {state.position} is larger than "
-                    f"largest_batch = {self._settings.largest_batch} bytes of the table [fetch]"
-                ),
-            )
-        else:
-            state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
+            return False
+        state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
+        return True
+
+    async def _give_up(self, state: PartitionFetchState, part: FetchedPartition, found: Unusable) -> None:
+        """Go on behind a batch that cannot be used, if the policy and its framing allow it; else the stream fails."""
+        try:
+            until = await self._corrupt.way_over(found, part.records, state.high_watermark or 0)
+            if until is None and not self._grow(state):
+                raise without_way(found)
+        except KzConsumerError as error:
+            self._fail(state, error)
+            return
+        if until is not None:
+            state.queue.put(FetchedChunk(state.tracker, found.offset, until, None, 0))
+            state.position = until
+            state.succeed()
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         """The stream raises `error` after everything before it; the partition is not asked for again."""
@@ -287,16 +316,3 @@ class BrokerFetcher:
         pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
-
-
-def _decode(arrived: Arrived) -> list[Decoded]:
-    return [
-        decode(
-            part.records,
-            topic=state.topic_partition.topic,
-            partition=state.topic_partition.partition,
-            start=start,
-            aborted=part.aborted,
-        )
-        for state, part, start in arrived
-    ]

@@ -17,6 +17,7 @@ from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker
 from kzconsumer.network.brokers import Brokers
 
@@ -24,10 +25,13 @@ from kzconsumer.network.brokers import Brokers
 class FetcherManager:
     """`run` lasts as long as the membership; cancelling it ends all fetching."""
 
-    def __init__(self, leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset) -> None:
+    def __init__(
+        self, leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, read: Reading
+    ) -> None:
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
+        self._read = read
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
@@ -54,7 +58,9 @@ class FetcherManager:
             present[1].cancel()
             present = None
         if present is None:
-            fetcher = BrokerFetcher(broker, self._brokers, self._settings, self._reset, self._leader_finder.add)
+            fetcher = BrokerFetcher(
+                broker, self._brokers, self._settings, self._reset, self._read, self._leader_finder.add
+            )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope
             self._tasks.start_soon(self._run, fetcher, scope)

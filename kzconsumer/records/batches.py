@@ -24,14 +24,15 @@ class BatchTable:
     `partial` tells that they end inside a batch.
     """
 
-    def __init__(self, records: memoryview, kernels: KernelSet) -> None:
+    def __init__(self, records: memoryview, kernels: KernelSet, largest_body: int | None = None) -> None:
         self.records = records
         self.fault: str | None = None
+        self.fault_at = 0  # the byte where it begins
         self.partial = False
         self.rows = 0
         self._kernels = kernels
         self._buffer = pa.py_buffer(records)
-        self._scratch = Scratch()
+        self._scratch = Scratch(largest_body)
         self._bodies: list[Body] = []
         self.table: Table = np.empty((0, L.TABLE_COLUMNS), np.int64)
 
@@ -79,6 +80,7 @@ class BatchTable:
             position = int(self.table[row, L.POSITION])
         self.rows = row
         self.partial = False
+        self.fault_at = position
         self.fault = f"batch at byte {position}: {reason}"
 
     def next_offset(self, start: int) -> int:

@@ -33,9 +33,10 @@ class BadCompression(Exception):
 
 
 class Scratch:
-    """Memory for decompressed bodies, given out piece by piece and freed as a whole."""
+    """Memory for decompressed bodies, given out piece by piece and freed as a whole. No body is larger than `limit`."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = L.MAX_BODY if limit is None else limit
         self._chunk: Body = np.empty(0, np.uint8)
         self._used = 0
 
@@ -59,7 +60,7 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Bo
     """The records of a batch whose attributes name `codec`. Raises BadCompression."""
     try:
         if codec == L.GZIP:
-            return np.frombuffer(_gunzip(data), np.uint8)
+            return np.frombuffer(_gunzip(data, scratch.limit), np.uint8)
         if codec == L.SNAPPY:
             return _snappy(data, scratch)
         if codec == L.LZ4:
@@ -68,38 +69,38 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Bo
                 frame = _with_right_header_checksum(frame)
             return _into(cramjam.lz4.decompress_into, frame, bound, scratch)
         if codec == L.ZSTD and magic == 2:
-            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data), scratch)
+            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data, scratch.limit), scratch)
     except (cramjam.DecompressionError, zlib.error, IndexError) as error:
         raise BadCompression(f"it cannot be decompressed: {error}") from error
     raise BadCompression(f"its compression codec {codec} is unknown")
 
 
-def _too_large() -> BadCompression:
-    return BadCompression(f"it decompresses to more than {L.MAX_BODY >> 20} MiB")
+def _too_large(limit: int) -> BadCompression:
+    return BadCompression(f"it decompresses to more than {limit} bytes")
 
 
 def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scratch: Scratch) -> Body:
-    bound = min(bound, L.MAX_BODY)
+    bound = min(bound, scratch.limit)
     room = scratch.room(bound)[:bound]
     try:
         size = decoder(data, room)
     except cramjam.DecompressionError:
-        if bound == L.MAX_BODY:
-            raise _too_large() from None
+        if bound == scratch.limit:
+            raise _too_large(bound) from None
         raise
     return scratch.keep(size)
 
 
-def _gunzip(data: memoryview) -> bytes:
+def _gunzip(data: memoryview, limit: int) -> bytes:
     parts: list[bytes] = []
-    left = L.MAX_BODY
+    left = limit
     rest: bytes | memoryview = data
     while True:
         member = zlib.decompressobj(wbits=31)
         part = member.decompress(rest, left + 1)
         left -= len(part)
         if left < 0:
-            raise _too_large()
+            raise _too_large(limit)
         if not member.eof:
             raise BadCompression("it cannot be decompressed: its gzip data is cut off")
         parts.append(part)
@@ -124,8 +125,8 @@ def _snappy(data: memoryview, scratch: Scratch) -> Body:
             position += size
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     total = sum(sizes)
-    if total > L.MAX_BODY:
-        raise _too_large()
+    if total > scratch.limit:
+        raise _too_large(scratch.limit)
     room = scratch.room(total)
     at = 0
     for block, size in zip(blocks, sizes, strict=True):
@@ -193,7 +194,7 @@ def lz4_header_checksum(data: bytes) -> int:
     return (value ^ value >> 16) >> 8 & 255
 
 
-def _zstd_bound(data: memoryview) -> int:
+def _zstd_bound(data: memoryview, limit: int) -> int:
     """What the frames decompress to at most: the sum of their blocks' bounds."""
     position = 0
     bound = 0
@@ -213,7 +214,7 @@ def _zstd_bound(data: memoryview) -> int:
             last, kind, size = header & 1, header >> 1 & 3, header >> 3
             bound += _ZSTD_BLOCK_SIZE if kind == 2 else size
             position += 1 if kind == 1 else size
-            if bound > L.MAX_BODY:
+            if bound > limit:
                 return bound
         position += 4 if descriptor & 4 else 0
     return bound

@@ -1,4 +1,4 @@
-"""Record bytes of a fetch response to one Arrow record batch: the only door into this package.
+"""Record bytes of a fetch response to one Arrow record batch: the door into this package for who wants columns.
 
 Owns no state. Called by the fetcher, from threads; the heavy parts run without the GIL. It does not raise on any input,
 and keeps no reference to the bytes it was given.
@@ -30,6 +30,8 @@ class Corruption(msgspec.Struct, frozen=True):
     offset: int
     """The first offset not decoded: everything below it was."""
     reason: str
+    position: int
+    """Where the batch that cannot be used begins, in bytes from the first one given."""
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -45,11 +47,19 @@ class Decoded(msgspec.Struct, frozen=True):
     corrupt: Corruption | None
     """The batch after the decoded ones cannot be used."""
     size: int
-    """Bytes of memory that `batch` holds."""
+    """Bytes of memory that `batch` or `raw` holds."""
+    raw: memoryview | None = None
+    """Instead of `batch`: the whole batches as they were fetched, for who asked for bytes (`whole_batches`)."""
 
 
 def decode(
-    records: memoryview, *, topic: str, partition: int, start: int, aborted: Sequence[tuple[int, int]] = ()
+    records: memoryview,
+    *,
+    topic: str,
+    partition: int,
+    start: int,
+    aborted: Sequence[tuple[int, int]] = (),
+    largest_body: int | None = None,
 ) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
@@ -58,9 +68,10 @@ def decode(
     before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
     `aborted`: (producer id, first offset) of the aborted transactions that the response names (read_committed): their
     batches give no rows. A response names all that its records belong to, wherever it begins: nothing is kept.
+    `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
     Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return decode_with(_kernels_for(len(records)), records, topic, partition, start, aborted)
+    return decode_with(kernels_for(len(records)), records, topic, partition, start, aborted, largest_body)
 
 
 def decode_with(
@@ -70,16 +81,17 @@ def decode_with(
     partition: int,
     start: int,
     aborted: Sequence[tuple[int, int]] = (),
+    largest_body: int | None = None,
 ) -> Decoded:
     """`decode` by the kernels given."""
-    batches = BatchTable(records, kernels)
+    batches = BatchTable(records, kernels, largest_body)
     batches.scan(check=True)
     if aborted:
         batches.hide_aborted(aborted)
     incomplete = batches.partial and batches.rows == 0
     batch = _read(batches, topic, partition, start, kernels)
     next_offset = batches.next_offset(start)
-    corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault)
+    corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
     return Decoded(batch, next_offset, incomplete, corrupt, 0 if batch is None else batch.get_total_buffer_size())
 
 
@@ -98,7 +110,8 @@ def warm() -> None:
     load_kernels()
 
 
-def _kernels_for(size: int) -> KernelSet:
+def kernels_for(size: int) -> KernelSet:
+    """The best there are, but few bytes do not wait for numba's."""
     return ready_kernels() or (PYTHON_KERNELS if size < _SMALL else load_kernels())
 
 

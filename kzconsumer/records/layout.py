@@ -120,7 +120,8 @@ REASONS = {
 
 # Above this size the checksum of a magic 2 batch is left to the crc32c extension (about 20 GB/s, but a Python call).
 SMALL_BATCH = 1024
-# No batch may decompress to more, and one decode stops before the batch that would take all bodies beyond it.
+# One decode stops before the batch that would take all bodies beyond it; and no batch may decompress to more, unless
+# the caller says otherwise.
 MAX_BODY = 256 << 20
 # Highest base offset whose batch cannot overflow an int64.
 MAX_OFFSET = (1 << 63) - 1 - (1 << 31)

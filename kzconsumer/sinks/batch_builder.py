@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import pyarrow as pa
 
+from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.fetched_chunk import FetchedChunk
@@ -17,12 +18,14 @@ class _Range(msgspec.Struct):
     first: int
     until: int
     batches: list[pa.RecordBatch]
+    raw: list[memoryview]
 
 
 class BatchBuilder:
     """`full` when the next batch has reached its records or bytes."""
 
-    def __init__(self, max_records: int, max_bytes: int) -> None:
+    def __init__(self, max_records: int, max_bytes: int, wants: Wants = "columns") -> None:
+        self._wants = wants
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._ranges: dict[OffsetTracker, _Range] = {}
@@ -41,7 +44,7 @@ class BatchBuilder:
 
     def add(self, chunk: FetchedChunk) -> None:
         """A partition's chunks come in order, each beginning where the last one ended."""
-        part = self._ranges.setdefault(chunk.tracker, _Range(chunk.first, chunk.first, []))
+        part = self._ranges.setdefault(chunk.tracker, _Range(chunk.first, chunk.first, [], []))
         if part.until != chunk.first:
             raise AssertionError(
                 f"a hole in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}"
@@ -51,6 +54,10 @@ class BatchBuilder:
             part.batches.append(chunk.batch)
             self._records += chunk.batch.num_rows
             self._bytes += chunk.batch.nbytes
+        elif chunk.raw is not None:
+            part.raw.append(chunk.raw)
+            self._records += chunk.until - chunk.first  # nobody has counted: what there may be at most
+            self._bytes += len(chunk.raw)
 
     def cut(self) -> tuple[Batch, list[OffsetTracker]]:
         """What is collected, with the trackers to mark, in the same order; claims closed meanwhile are left out."""
@@ -65,6 +72,7 @@ class BatchBuilder:
                     batches=tuple(part.batches),
                     incarnation=tracker.incarnation,
                     epoch=tracker.epoch,
+                    raw=tuple(part.raw) if self._wants == "raw" else None,
                 )
                 for tracker, part in open_ranges.items()
             )

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, get_args
 
 import msgspec
 
-from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.errors import PluginError
+from kzconsumer.model import OffsetRange, TopicPartition, Wants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,11 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
     `batches` hold them in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Offsets may have gaps
     (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it tells a recreated topic
     from its predecessor), `epoch` the partition's reset epoch.
+
+    For a sink that wants "raw", `batches` is empty and `raw` has the bytes instead: pieces of one or more whole batches
+    (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control batches and
+    aborted transactions are among them. Batches are never cut: the first may begin below `first`, when its first
+    records were consumed before. The pieces may be views of a whole response: keep them no longer than needed.
     """
 
     topic: str
@@ -34,6 +40,7 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[pa.RecordBatch, ...]
     incarnation: int
     epoch: int
+    raw: tuple[memoryview, ...] | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -45,7 +52,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
-        return sum(batch.num_rows for batch in self.batches)
+        """How many; of raw bytes, where nobody has counted, how many offsets."""
+        return self.until - self.first if self.raw is not None else sum(batch.num_rows for batch in self.batches)
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -77,6 +85,9 @@ class Sink(Protocol):
     `write` returns when the batch is durable; raising stops the member with nothing of the batch committed. Being slow
     is the backpressure. `write` is never called twice at once. It is cancelled when the member must stop, and when all
     partitions of the batch have been lost: others may be writing the same records then, and the next batch follows.
+
+    An attribute `wants = "raw"` asks for bytes instead of columns; without it a sink gets "columns". A sink of bytes is
+    also given ranges that hold none (`raw` is empty): what the log does not have any more.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -95,3 +106,11 @@ class SinkPlugin(Protocol):
     """
 
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...
+
+
+def wanted_by(sink: Sink) -> Wants:
+    """What the sink declares. Raises PluginError for what there is not."""
+    wants: Wants = getattr(sink, "wants", "columns")
+    if wants not in get_args(Wants):
+        raise PluginError(f'{sink!r} wants "{wants}"; there is {" and ".join(get_args(Wants))}')
+    return wants

@@ -20,7 +20,7 @@ from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
-from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.sinks.interface import Batch, Sink, wanted_by
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -37,7 +37,7 @@ class SinkRunner:
         self._name = name
         self._sink = sink
         self._max_time = limits.max_time
-        self._builder = BatchBuilder(limits.max_records, limits.max_bytes)
+        self._builder = BatchBuilder(limits.max_records, limits.max_bytes, wanted_by(sink))
         self._begun = 0.0  # when the first chunk of the batch being collected came
         self._stream_error: Exception | None = None
         self._stopping = False
@@ -149,7 +149,7 @@ class SinkRunner:
         for tracker, part in zip(trackers, batch.ranges, strict=True):
             tracker.hand_over(part.until)
         began = now()
-        # Ranges without records (control records, holes) are done as they are.
+        # Ranges without records (control records, holes) are done as they are; who wants bytes is told of holes.
         written = Batch(tuple(part for part in batch.ranges if part.records))
         if written.ranges:
             claims = [tracker for tracker, part in zip(trackers, batch.ranges, strict=True) if part.records]

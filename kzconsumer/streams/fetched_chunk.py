@@ -13,11 +13,12 @@ from kzconsumer.offsets.tracker import OffsetTracker
 class FetchedChunk:
     """What one fetch brought for one claim: every record with `first <= offset < until`, or the reason there is none.
 
-    `batch` is None where the range holds no record (control records, a reset). A chunk with an `error` is the last of
-    its claim: the records before it have all been queued.
+    `batch` is None where the range holds no record (control records, a reset). For a sink that wants bytes `raw` has
+    the batches as fetched in its place; the first may begin below `first`. A chunk with an `error` is the last of its
+    claim: the records before it have all been queued.
     """
 
-    __slots__ = ("batch", "error", "first", "size", "tracker", "until")
+    __slots__ = ("batch", "error", "first", "raw", "size", "tracker", "until")
 
     def __init__(
         self,
@@ -27,14 +28,18 @@ class FetchedChunk:
         batch: pa.RecordBatch | None,
         size: int,
         error: Exception | None = None,
+        *,
+        raw: memoryview | None = None,
     ) -> None:
         self.tracker = tracker
         self.first = first
         self.until = until
         self.batch = batch
+        self.raw = raw
         self.size = size
         self.error = error
 
     def __repr__(self) -> str:
         rows = self.batch.num_rows if self.batch is not None else 0
-        return f"<FetchedChunk {self.tracker.topic_partition}[{self.first}..{self.until}) {rows} rows>"
+        held = f"{rows} rows" if self.raw is None else f"{len(self.raw)} bytes"
+        return f"<FetchedChunk {self.tracker.topic_partition}[{self.first}..{self.until}) {held}>"

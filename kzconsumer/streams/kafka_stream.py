@@ -162,6 +162,8 @@ class KafkaStream:
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error
+            if chunk.raw is not None:
+                raise TypeError("this member fetches raw bytes for a sink: its streams have no records to iterate")
             self._chunk, self._row, self._cut, self._marked = chunk, 0, False, chunk.first
 
     async def _wait_for_lease(self) -> None:

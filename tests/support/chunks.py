@@ -37,6 +37,11 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
     return FetchedChunk(claim, first, until, decoded.batch, len(data))
 
 
+def raw_chunk(claim: OffsetTracker, first: int, until: int, data: memoryview) -> FetchedChunk:
+    """Bytes that stand for these offsets, as a fetcher keeps them for a sink that wants no columns."""
+    return FetchedChunk(claim, first, until, None, len(data), raw=data)
+
+
 def hole(claim: OffsetTracker, first: int, until: int) -> FetchedChunk:
     """A range that holds no record."""
     return FetchedChunk(claim, first, until, None, 0)

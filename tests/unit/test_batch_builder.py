@@ -9,7 +9,7 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
-from tests.support.chunks import TOPIC, chunk, hole, tracker
+from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
 
 
 def builder(max_records: int = 1000, max_bytes: int = 1 << 20) -> BatchBuilder:
@@ -117,3 +117,25 @@ def test_a_hole_between_chunks_is_a_bug_not_a_range() -> None:
     collecting.add(chunk(claim, 0, 3))
     with pytest.raises(AssertionError):
         collecting.add(chunk(claim, 5, 8))
+
+
+def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
+    claim = tracker(start=5)
+    collecting = BatchBuilder(1000, 10, "raw")
+    pieces = [memoryview(b"abc"), memoryview(b"defghi")]
+    for one in (raw_chunk(claim, 5, 8, pieces[0]), hole(claim, 8, 10), raw_chunk(claim, 10, 14, pieces[1])):
+        collecting.add(one)
+    assert not collecting.full
+    collecting.add(raw_chunk(claim, 14, 15, memoryview(b"j")))
+    assert collecting.full
+    (part,) = collecting.cut()[0].ranges
+    assert (part.raw, part.batches) == ((*pieces, b"j"), ())
+    assert part.records == 10, "nobody has counted: as many as there are offsets"
+
+
+def test_a_sink_of_bytes_is_given_holes_too() -> None:
+    claim = tracker(start=5)
+    collecting = BatchBuilder(1000, 10, "raw")
+    collecting.add(hole(claim, 5, 9))
+    (part,) = collecting.cut()[0].ranges
+    assert (part.raw, part.records, part.range) == ((), 4, OffsetRange(TOPIC, 0, 5, 9))

@@ -1,0 +1,101 @@
+"""Record bytes kept as they are: cut to whole batches, their framing and checksums checked, no record read.
+
+Owns no state; the second door into this package, beside `decode`. Called by the fetcher for sinks that want raw bytes,
+and by who walks such bytes later. It does not raise on any input.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from kzconsumer.records import layout as L
+from kzconsumer.records.batches import BatchTable
+from kzconsumer.records.decode import Corruption, Decoded, kernels_for
+from kzconsumer.records.kernel_set import KernelSet
+
+_HEADER = struct.Struct(">qi")
+_TIMESTAMP = struct.Struct(">q")
+_TIMESTAMP_AT = 18  # in a message of magic 1
+
+
+class Entry(NamedTuple):
+    """One batch, one wrapper message, or one run of uncompressed messages of equal magic and attributes."""
+
+    position: int
+    end: int
+    """Bytes, relative to what was walked."""
+    magic: int
+    first: int
+    """The offset in its header: a batch's base offset, a wrapper's last one."""
+    last: int
+    timestamp: int
+    """The highest of a batch in ms since 1970, that of a run's first message; -1 for none."""
+
+    @property
+    def is_run(self) -> bool:
+        return self.magic < 2 and self.first < self.last
+
+
+class Walked(msgspec.Struct, frozen=True):
+    """The whole and good entries at the beginning of some bytes."""
+
+    entries: list[Entry]
+    fault: str | None
+    """Why there are no more although bytes follow; None at the end and where the bytes end inside an entry."""
+
+
+def keep(records: memoryview, start: int) -> Decoded:
+    """What `decode` gives, with the bytes themselves in place of columns: `raw` instead of `batch`.
+
+    Batches that end below `start` are left out. One that holds `start` is kept whole, so that its first offset may lie
+    below: cut, it would not be what the log has. Control batches and those of aborted transactions are kept like
+    all others.
+    """
+    return keep_with(kernels_for(len(records)), records, start)
+
+
+def keep_with(kernels: KernelSet, records: memoryview, start: int) -> Decoded:
+    """`keep` by the kernels given."""
+    batches = BatchTable(records, kernels)
+    batches.scan(check=True)
+    incomplete = batches.partial and batches.rows == 0
+    next_offset = batches.next_offset(start)
+    corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
+    used = batches.table[: batches.rows]
+    wanted = np.flatnonzero(used[:, L.LAST] >= start)
+    raw = records[int(used[wanted[0], L.POSITION]) : int(used[-1, L.END])] if len(wanted) else None
+    return Decoded(None, next_offset, incomplete, corrupt, 0 if raw is None else len(raw), raw)
+
+
+def walk(data: memoryview, *, check: bool) -> Walked:
+    """The entries of record bytes in a row; `check` compares the checksums as well."""
+    return walk_with(kernels_for(len(data)), data, check=check)
+
+
+def walk_with(kernels: KernelSet, data: memoryview, *, check: bool) -> Walked:
+    """`walk` by the kernels given."""
+    batches = BatchTable(data, kernels)
+    batches.scan(check=check)
+    columns = [L.POSITION, L.END, L.MAGIC, L.BASE, L.LAST, L.MAX_TIMESTAMP]
+    entries = [
+        Entry(position, end, magic, base if magic == 2 else _HEADER.unpack_from(data, position)[0], last, timestamp)
+        for position, end, magic, base, last, timestamp in batches.table[: batches.rows, columns].tolist()
+    ]
+    return Walked(entries, batches.fault)
+
+
+def messages(data: memoryview, run: Entry) -> list[Entry]:
+    """The messages of a run, each an entry of its own."""
+    found = []
+    position = run.position
+    while position < run.end:
+        offset, size = _HEADER.unpack_from(data, position)
+        end = position + L.LOG_OVERHEAD + size
+        timestamp = _TIMESTAMP.unpack_from(data, position + _TIMESTAMP_AT)[0] if run.magic == 1 else L.NO_TIMESTAMP
+        found.append(Entry(position, end, run.magic, offset, offset, timestamp))
+        position = end
+    return found

@@ -1,0 +1,175 @@
+"""The archive beside the log it was made from: the same bytes, whatever happens to the member meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import Daemon, daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.raw_ranges import content, segments
+from tests.support.servers import Servers
+from tests.support.steady_flow import flowing
+from tests.support.zookeeper_sessions import until
+
+CODECS = {"0.8.2.2": ("none", "gzip", "snappy"), "0.10.2.2": ("none", "gzip", "lz4"), "3.9.1": ("none", "lz4", "zstd")}
+TOTAL = 3000
+
+
+def sink(path: Path, **options: int) -> str:
+    more = "".join(f"{key} = {value}\n" for key, value in options.items())
+    return f'[sink]\nplugin = "segments"\n[sink.options]\npath = "{path}"\n{more}'
+
+
+async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:
+    records = [Sent(0, None, b"value %d" % n) for n in range(first, until)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+def log_of(cluster: Cluster, topic: str, partition: int = 0) -> bytes:
+    """What the broker has on disk."""
+    (directory,) = Path(cluster.brokers[1].folder).glob(f"**/{topic}-{partition}")
+    return content(directory)
+
+
+async def dumped(servers: Servers, files: list[Path]) -> str:
+    """What `kafka.tools.DumpLogSegments` says about segments, after reading every record in them."""
+    arguments = ["--deep-iteration", "--files", ",".join(map(str, files))]
+    command = servers.java_command("3.9.1", "kafka.tools.DumpLogSegments", *arguments)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def complaints(dump: str) -> list[str]:
+    """Lines of a dump that tell of something wrong, and of batches that are not valid."""
+    wrong = re.compile(r"invalid bytes|mismatch|non-consecutive|isvalid: false|exception", re.IGNORECASE)
+    return [line for line in dump.splitlines() if wrong.search(line)]
+
+
+def stopped_outside_a_write(member: Daemon, directory: Path) -> bool:
+    """Stop a member; let it go on if it holds the partition's lock, since nobody else could go on then."""
+    member.signal(signal.SIGSTOP)
+    with (directory / ".lock").open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            member.signal(signal.SIGCONT)
+            return False
+
+
+@pytest.mark.parametrize("version", CODECS)
+async def test_the_archive_is_the_log_and_kafkas_own_tool_reads_it(
+    servers: Servers, cluster_of: Callable[[str], Cluster], version: str, unique: str, tmp_path: Path
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 1)
+    for codec in CODECS[version]:
+        records = [Sent(0, b"%d" % n, b"value %d" % n * 10) for n in range(TOTAL // 3)]
+        await asyncio.to_thread(produce, cluster.bootstrap, version, unique, records, codec, batch_num_messages=100)
+    archive = tmp_path / "archive"
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=20_000)) as member:
+        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 30)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [TOTAL]
+    files = segments(archive / f"{unique}-0")
+    assert len(files) > 1
+    assert all(file.stat().st_size <= 20_000 for file in files)
+    dump = await dumped(servers, files)
+    assert complaints(dump) == []
+    assert [int(offset) for offset in re.findall(r"^\| offset: (\d+)", dump, re.MULTILINE)] == list(range(TOTAL))
+    # The tool can fail: it tells of a torn tail.
+    with files[-1].open("ab") as file:
+        file.write(b"torn")
+    assert complaints(await dumped(servers, files[-1:])) != []
+
+
+async def test_killed_again_and_again_under_a_continuous_producer(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """No gap, no overlap: what was written and not committed is recognised, what was torn is cut off."""
+    await create_topic(cluster.connect, unique, 2)
+    archive = tmp_path / "archive"
+    directories = [archive / f"{unique}-{partition}" for partition in (0, 1)]
+    async with flowing(cluster, unique, 2, per_second=2000) as flow:
+        for round_ in range(1, 4):
+            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=60_000)) as member:
+                wanted = round_ * 40_000
+                await until(lambda: min(len(content(directory)) for directory in directories) > wanted, 60)  # noqa: B023
+                member.signal(signal.SIGKILL)
+                await member.ended()
+        flow.end()
+        await until(lambda: flow.ended, 30)
+        (torn,) = segments(directories[0])[-1:]
+        with torn.open("ab") as file:
+            file.write(bytes(3000))
+        with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=60_000)) as member:
+            await until(lambda: [content(d) for d in directories] == [log_of(cluster, unique, p) for p in (0, 1)], 60)
+            member.signal(signal.SIGTERM)
+            assert await member.ended() == 0
+            assert [event["segment"] for event in member.events("cut off what an interrupted write left")][-1:] == [
+                str(torn)
+            ]
+    assert flow.refused == []
+    for directory in directories:
+        assert complaints(await dumped(servers, segments(directory))) == []
+
+
+async def test_a_member_that_stood_still_finds_its_successors_work(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """Stopped in mid-flow until its session is over, and let go while the other one writes."""
+    await create_topic(cluster.connect, unique, 1)
+    archive = tmp_path / "archive"
+    directory = archive / f"{unique}-0"
+    async with flowing(cluster, unique, 1, per_second=1000) as flow:
+        with daemon(tmp_path / "1", cluster.connect, unique, {unique: 1}, sink(archive)) as zombie:
+            await until(lambda: len(content(directory)) > 10_000, 30)
+            with anyio.fail_after(30):
+                while not stopped_outside_a_write(zombie, directory):
+                    await anyio.sleep(0.01)
+            with daemon(tmp_path / "2", cluster.connect, unique, {unique: 1}, sink(archive)) as successor:
+                size = len(content(directory))
+                await until(lambda: len(content(directory)) > size + 50_000, 60)
+                zombie.signal(signal.SIGCONT)
+                await until(lambda: zombie.events("the ZooKeeper session is over, joining anew"), 30)
+                flow.end()
+                await until(lambda: flow.ended and content(directory) == log_of(cluster, unique), 60)
+                for member in (zombie, successor):
+                    member.signal(signal.SIGTERM)
+                    assert await member.ended() == 0
+    assert content(directory) == log_of(cluster, unique)
+
+
+async def test_an_offset_beyond_the_archive_stops_the_member_and_names_the_partition(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    archive = tmp_path / "archive"
+    await send(cluster, unique, 0, 10)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive)) as member:
+        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 30)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    (segment,) = segments(archive / f"{unique}-0")
+    os.truncate(segment, 5)
+    await send(cluster, unique, 10, 20)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive)) as member:
+        assert await member.ended() == 1
+        (stopped,) = member.events("stopped by a failure")
+        assert f"segments: {unique}-0: the stored offset is 10" in stopped["reason"]
+    assert segment.stat().st_size == 5
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]

@@ -1,0 +1,93 @@
+"""The way over a batch that cannot be used: certain, or refused."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kzconsumer.errors import CorruptRecord
+from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.model import TopicPartition
+from kzconsumer.testing.record_sets import Record, message, message_set, record_batch
+
+RECORDS = [Record(None, b"value %d" % n) for n in range(10)]
+FIRST, SECOND, THIRD = (record_batch(RECORDS, base_offset=base) for base in (0, 10, 20))
+OLD = [message(1, offset, 5, None, b"value") for offset in (10, 11)]
+
+
+def unusable(offset: int, position: int, *, cut_off: bool = False) -> Unusable:
+    return Unusable(TopicPartition("orders", 3), offset, position, "its checksum does not match", cut_off)
+
+
+def over(
+    *parts: bytes, position: int = 0, offset: int = 10, end_of_log: int = 30, cut_off: bool = False
+) -> Jump | NoJump:
+    return jump(unusable(offset, position, cut_off=cut_off), memoryview(b"".join(parts)), end_of_log)
+
+
+def with_bytes(data: bytes, at: int, new: bytes) -> bytes:
+    return data[:at] + new + data[at + len(new) :]
+
+
+def test_the_next_batch_tells_where_to_go_on() -> None:
+    position = len(FIRST)
+    assert over(FIRST, SECOND, THIRD, position=position) == Jump(20, position, position + len(SECOND))
+    # Also when the corrupt batch's own idea of its length in offsets, or its magic, is what is damaged.
+    for at, new in ((23, struct.pack(">i", 3)), (23, struct.pack(">i", 2**30)), (16, b"\x7f")):
+        damaged = with_bytes(SECOND, at, new)
+        assert over(FIRST, damaged, THIRD, position=position) == Jump(20, position, position + len(SECOND))
+
+
+def test_the_header_of_the_next_batch_is_enough() -> None:
+    assert over(SECOND, THIRD[:18]) == Jump(20, 0, len(SECOND))
+    assert over(SECOND, THIRD[:17]) is NoJump.MORE
+
+
+def test_a_compacted_hole_behind_it_goes_with_it() -> None:
+    assert over(SECOND, record_batch(RECORDS, base_offset=25), end_of_log=35) == Jump(25, 0, len(SECOND))
+
+
+def test_a_start_in_the_middle_of_the_batch() -> None:
+    assert over(SECOND, THIRD, offset=15) == Jump(20, 0, len(SECOND))
+
+
+def test_the_last_batch_of_the_log_is_believed_when_it_ends_there() -> None:
+    assert over(SECOND, end_of_log=20) == Jump(20, 0, len(SECOND))
+    assert over(SECOND, end_of_log=30) is NoJump.MORE
+    assert over(with_bytes(SECOND, 23, struct.pack(">i", 19)), end_of_log=20) is NoJump.MORE
+
+
+@pytest.mark.parametrize("size", [-1, 0, 13, 2**31 - 1, len(SECOND) - 12 - 5, len(SECOND) - 12 + 5])
+def test_a_damaged_size_is_never_jumped_over(size: int) -> None:
+    damaged = with_bytes(SECOND, 8, struct.pack(">i", size))
+    assert not isinstance(over(damaged, THIRD), Jump)
+
+
+def test_a_next_batch_that_leads_back_or_beyond_the_log_is_not_believed() -> None:
+    assert over(SECOND, FIRST) is NoJump.DAMAGED
+    assert over(SECOND, record_batch(RECORDS, base_offset=1000)) is NoJump.DAMAGED
+
+
+def test_messages_of_old_formats() -> None:
+    assert over(*OLD) == Jump(11, 0, len(OLD[0]))
+    wrapper = message_set(RECORDS, magic=1, base_offset=11, codec="gzip")
+    assert over(OLD[0], wrapper) == Jump(11, 0, len(OLD[0])), "a wrapper does not tell where it begins"
+    assert over(OLD[0], end_of_log=11) == Jump(11, 0, len(OLD[0]))
+
+
+def test_a_message_larger_than_may_be_asked_for() -> None:
+    part = OLD[0][:-2]
+    assert over(part, cut_off=True) == Jump(11, 0, len(part))
+    assert over(part, cut_off=True, end_of_log=10) is NoJump.DAMAGED
+    assert over(SECOND[:-2], cut_off=True) is NoJump.DAMAGED, "brokers that know batches send the first one whole"
+    assert over(b"\0" * 11, cut_off=True) is NoJump.MORE
+
+
+def test_the_error_names_partition_offset_and_why_there_is_no_way() -> None:
+    error = without_way(unusable(10, 0))
+    assert isinstance(error, CorruptRecord)
+    assert str(error) == (
+        "corrupt batch in orders-3 at offset 10: its checksum does not match, "
+        "and its framing does not tell where the next one begins"
+    )

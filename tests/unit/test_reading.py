@@ -1,0 +1,45 @@
+"""What a fetcher makes of bytes, as its caller chose: columns within bounds, or the bytes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from kzconsumer.errors import PluginError
+from kzconsumer.fetcher.reading import reading
+from kzconsumer.model import TopicPartition
+from kzconsumer.protocol.fetch import FetchedPartition
+from kzconsumer.sinks.interface import Sink, SinkContext, wanted_by
+from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
+from kzconsumer.testing.record_sets import Codec, Record, record_batch
+
+
+def fetched(data: bytes) -> FetchedPartition:
+    return FetchedPartition(TopicPartition("orders", 3), 0, 100, -1, -1, (), memoryview(data))
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_batch_that_decompresses_to_too_much_is_corrupt(codec: Codec) -> None:
+    bomb = record_batch([Record(None, bytes(50_000))], base_offset=0, codec=codec)
+    allowed = reading("columns", 60_000)(fetched(bomb), 0)
+    assert (allowed.next_offset, allowed.corrupt) == (1, None)
+    refused = reading("columns", 40_000)(fetched(bomb), 0)
+    assert refused.corrupt is not None
+    assert "it decompresses to more than 40000 bytes" in refused.corrupt.reason
+
+
+def test_bytes_are_not_decompressed() -> None:
+    bomb = record_batch([Record(None, bytes(50_000))], base_offset=0, codec="zstd")
+    found = reading("raw", 40_000)(fetched(bomb), 0)
+    assert (found.batch, found.corrupt, found.size) == (None, None, len(bomb))
+    assert bytes(found.raw or b"") == bomb
+
+
+def test_a_sink_wants_columns_unless_it_says_otherwise() -> None:
+    context = SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)
+    sink: Sink = JsonLinesSink({}, context)
+    assert wanted_by(sink) == "columns"
+    sink.wants = "rows"  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match='wants "rows"; there is columns and raw'):
+        wanted_by(sink)

@@ -1,0 +1,96 @@
+"""Record bytes kept as they are: cut to whole batches, checked, and walked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.kernel_set import KernelSet
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.records.whole_batches import keep_with, messages, walk_with
+from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
+
+RECORDS = [Record(b"key %d" % n, b"value %d" % n) for n in range(10)]
+SETS = {
+    "batches": [record_batch(RECORDS, base_offset=base, codec="zstd") for base in (0, 10, 20)],
+    "wrappers": [message_set(RECORDS, magic=1, base_offset=base, codec="gzip") for base in (0, 10, 20)],
+    "messages": [message_set(RECORDS, magic=base // 20, base_offset=base) for base in (0, 10, 20)],
+    "control": [
+        record_batch(RECORDS, base_offset=0),
+        control_batch(10, producer_id=1, commit=False),
+        record_batch(RECORDS, base_offset=11),
+    ],
+}
+
+
+@pytest.fixture(params=["numba", "python"])
+def kernels(request: pytest.FixtureRequest) -> KernelSet:
+    return load_kernels() if request.param == "numba" else PYTHON_KERNELS
+
+
+def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
+    """What is kept, after the same bytes have been decoded: the positions must be the same."""
+    found = keep_with(kernels, memoryview(data), start)
+    decoded = decode_with(kernels, memoryview(data), "orders", 0, start)
+    assert (found.next_offset, found.incomplete, found.corrupt) == (
+        decoded.next_offset,
+        decoded.incomplete,
+        decoded.corrupt,
+    )
+    assert found.batch is None
+    return found
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_whole_batches_are_kept_and_a_cut_one_is_not(kernels: KernelSet, kind: str) -> None:
+    whole = b"".join(SETS[kind])
+    found = kept(kernels, whole)
+    assert bytes(found.raw or b"") == whole
+    cut = kept(kernels, whole[:-1])
+    assert cut.raw is not None
+    assert whole.startswith(cut.raw)
+    assert len(whole) - len(SETS[kind][-1]) <= len(cut.raw) < len(whole)
+    assert kept(kernels, whole[:20]).incomplete
+
+
+def test_a_batch_that_holds_the_start_is_kept_whole_and_those_before_it_are_not(kernels: KernelSet) -> None:
+    parts = SETS["batches"]
+    assert bytes(kept(kernels, b"".join(parts), 15).raw or b"") == parts[1] + parts[2]
+    assert kept(kernels, b"".join(parts), 30).raw is None
+
+
+def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
+    first, second, third = SETS["batches"]
+    bad = bytearray(second)
+    bad[-1] ^= 1
+    found = kept(kernels, first + bad + third)
+    assert bytes(found.raw or b"") == first
+    assert found.corrupt is not None
+    assert (found.corrupt.offset, found.corrupt.position) == (10, len(first))
+
+
+def test_a_body_that_cannot_be_decompressed_is_kept(kernels: KernelSet) -> None:
+    """Nobody looks into it: an archive holds what the log holds."""
+    broken = record_batch([], base_offset=0, codec="zstd", body=b"nothing of the kind", count=1)
+    assert bytes(keep_with(kernels, memoryview(broken), 0).raw or b"") == broken
+
+
+def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
+    data = SETS["batches"][0] + SETS["wrappers"][1] + SETS["messages"][2]
+    walked = walk_with(kernels, memoryview(data), check=True)
+    assert [(entry.magic, entry.first, entry.last) for entry in walked.entries] == [(2, 0, 9), (1, 19, 19), (1, 20, 29)]
+    assert [entry.position for entry in walked.entries[1:]] == [entry.end for entry in walked.entries[:-1]]
+    assert (walked.entries[0].position, walked.entries[-1].end, walked.fault) == (0, len(data), None)
+
+
+def test_a_run_is_taken_apart_into_messages(kernels: KernelSet) -> None:
+    offsets = [0, 1, 5, 9]
+    data = message_set(RECORDS[:4], magic=1, base_offset=0, offsets=offsets)
+    (run,) = walk_with(kernels, memoryview(data), check=False).entries
+    size = len(data) // 4
+    assert run.is_run
+    assert [(each.position, each.end, each.first, each.last) for each in messages(memoryview(data), run)] == [
+        (n * size, (n + 1) * size, offset, offset) for n, offset in enumerate(offsets)
+    ]
+    assert {each.timestamp for each in messages(memoryview(data), run)} == {RECORDS[0].timestamp}
