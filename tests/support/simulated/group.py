@@ -174,7 +174,6 @@ class SimulatedGroup:
         self._finished: dict[TopicPartition, set[int]] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
-        self._ended: dict[int, float] = {}  # claims that are over, since when
         self._unclean: set[int] = set()
         self._disturbed: dict[TopicPartition, float] = {}
         self._rewound: set[TopicPartition] = set()
@@ -372,14 +371,12 @@ class SimulatedGroup:
         self._finished.setdefault(partition, set()).update(offsets)
 
     def _may_come_again(self, earlier: Handed) -> bool:
-        """At-least-once: the claim did not end in order, or the record was still in hand when it ended."""
+        """At-least-once: the claim did not end in order, or nobody had to wait for the work on it any longer."""
         if earlier.claim in self._unclean or not earlier.claim:
             return True
         done = self.world.now if earlier.done is None else earlier.done
-        if done - earlier.at >= REVOKE_DEADLINE:
-            return True  # it was not waited for
-        ended, left = self._ended.get(earlier.claim), earlier.member.left_at
-        return ended is not None and done >= (ended if left is None else min(ended, left))
+        left = earlier.member.left_at
+        return done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left)
 
     def _first(self, partition: TopicPartition) -> int:
         return self._start.get(partition, 0)
@@ -405,7 +402,6 @@ class SimulatedGroup:
     ) -> None:
         if before is not None:
             claim, holder = before
-            self._ended[claim] = self.world.now
             process = self.network.processes.get(holder)
             member = next((each for each in self.members if each.process is process), None)
             expired = not self.ensemble.sessions[holder].alive

@@ -1,0 +1,164 @@
+"""The simulated ensemble answers as a real server does: the same requests to both, through the product's own session.
+
+Compared are results, refusals, stats, the order of zxids, which watches fire and in which order: also those whose event
+came while their session had no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kzconsumer.errors import KzConsumerError, MultiFailed
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.session import (
+    Check,
+    ConnectString,
+    Create,
+    Delete,
+    Node,
+    SetData,
+    Stat,
+    Watch,
+    ZooKeeperSession,
+)
+from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.virtual_time import World
+
+SESSIONS = 2
+_NUMBERS = itertools.count()
+
+PATHS = st.sampled_from(("/a", "/a/b", "/a/c", "/d", "/d/e"))
+VERSIONS = st.sampled_from((-1, 0, 0, 1, 2))
+DATA = st.sampled_from((b"", b"x", b"yy"))
+OPERATIONS = st.one_of(
+    st.builds(Create, PATHS, DATA, st.booleans()),
+    st.builds(SetData, PATHS, DATA, VERSIONS),
+    st.builds(Delete, PATHS, VERSIONS),
+    st.builds(Check, PATHS, VERSIONS),
+)
+
+
+class Step(NamedTuple):
+    """`away`: the other session has no connection while it is made."""
+
+    session: int
+    call: str
+    arguments: tuple[Any, ...]
+    away: bool = False
+
+
+WRITES = st.one_of(
+    st.tuples(st.just("create"), st.tuples(PATHS, DATA, st.booleans())),
+    st.tuples(st.just("set"), st.tuples(PATHS, DATA, VERSIONS)),
+    st.tuples(st.just("delete"), st.tuples(PATHS, VERSIONS)),
+)
+READS = st.tuples(
+    st.sampled_from(("get", "exists", "children", "watch_data", "watch_exists", "watch_children")), st.tuples(PATHS)
+)
+MULTIS = st.tuples(st.just("multi"), st.tuples(st.lists(OPERATIONS, min_size=1, max_size=4)))
+ENSURES = st.tuples(st.just("ensure"), st.tuples(PATHS))
+WHO = st.integers(0, SESSIONS - 1)
+STEPS = st.one_of(
+    st.builds(lambda who, what: Step(who, *what), WHO, st.one_of(WRITES, READS, READS, MULTIS, ENSURES)),
+    st.builds(lambda who, what: Step(who, *what, away=True), WHO, WRITES),
+)
+
+
+class Player:
+    """Plays a script, and writes down all that can be seen of it."""
+
+    def __init__(self, sessions: Sequence[ZooKeeperSession]) -> None:
+        self.sessions = sessions
+        self.seen: list[object] = []
+        self.zxids: set[int] = set()
+        self._watches = 0
+
+    async def play(self, script: Sequence[Step]) -> list[object]:
+        for step in script:
+            other = self.sessions[1 - step.session]
+            if step.away and (link := other._life._link) is not None:
+                link.abort("away")
+            self.seen.append(await self._outcome(step))
+            for number, session in enumerate(self.sessions):
+                await session.sync()  # its events have come when it is answered
+                self.seen.append(f"session {number} is at {step}")
+        last = await asyncio.gather(*(session.close() for session in self.sessions[1:]))
+        await self.sessions[0].sync()
+        self.seen += [last, await self._outcome(Step(0, "exists", ("/a",)))]
+        ranks = {zxid: rank for rank, zxid in enumerate(sorted(self.zxids))}
+        return [(ranks[each.czxid], ranks[each.mzxid]) if isinstance(each, Stat) else each for each in self.seen]
+
+    async def _outcome(self, step: Step) -> object:
+        session = self.sessions[step.session]
+        try:
+            if step.call == "create":
+                path, data, ephemeral = step.arguments
+                result: object = await session.create(path, data, ephemeral=ephemeral)
+            else:
+                call: Callable[..., Awaitable[object]] = getattr(session, step.call)
+                result = await call(*step.arguments)
+        except MultiFailed as error:
+            return error.index, type(error.error).__name__, str(error)
+        except KzConsumerError as error:
+            return type(error).__name__, str(error)
+        return self._plain(result)
+
+    def _plain(self, result: object) -> object:
+        match result:
+            case Node(data, stat):
+                return data, self._plain(stat)
+            case Stat():
+                self.zxids |= {result.czxid, result.mzxid}
+                self.seen.append(result)
+                owners = [0, *(session.id for session in self.sessions)]
+                return result.version, result.cversion, owners.index(result.ephemeral_owner), result.num_children
+            case (found, Watch() as watch):
+                self._watches += 1
+                number = self._watches
+                watch.add_callback(lambda: self.seen.append(f"watch {number} of {watch.path}"))
+                return self._plain(found)
+            case list():
+                return [self._plain(each) for each in result]
+        return result
+
+
+async def _play(connects: Sequence[str], script: Sequence[Step]) -> list[object]:
+    async with AsyncExitStack() as exits:
+        sessions = [
+            await exits.enter_async_context(ZooKeeperSession(ConnectString.parse(connect), 10.0))
+            for connect in connects
+        ]
+        await sessions[0].ensure("/")
+        await sessions[1].sync()
+        return await Player(sessions).play(script)
+
+
+def _simulated(seed: int, script: Sequence[Step]) -> list[object]:
+    world = World(seed)
+    SimulatedNetwork(Ensemble(world, lag=(0.0, 0.05)))
+    process = world.process("player")
+    task = process.create_task(_play(["zk0:2181,zk1:2181/x", "zk1:2181,zk2:2181/x"], script))
+    assert world.pass_time(60, task.done, every=0.5)
+    assert not process.errors
+    world.end(process)
+    return task.result()
+
+
+@pytest.mark.timeout(300)
+def test_the_same_answers_and_events(zookeeper: ZooKeeperServer, unique: str) -> None:
+    @settings(max_examples=min(settings.default.max_examples, 1000) // 2, suppress_health_check=list(HealthCheck))
+    @given(st.integers(0, 1000), st.lists(STEPS, min_size=4, max_size=25))
+    def compare(seed: int, script: list[Step]) -> None:
+        chroot = f"{zookeeper.connect}/{unique}-{next(_NUMBERS)}"
+        assert _simulated(seed, script) == asyncio.run(_play([chroot, chroot], script))
+
+    compare()
