@@ -2,7 +2,7 @@
 
 The members are `kzconsumer.connect` itself: connector, session, rebalancer, claims, commits and streams are the
 product's. Only sockets, time and the brokers are simulated (tests/support/simulated). What must hold is in
-SimulatedGroup: at every transaction and at every record, and, once the faults are over, that the group comes to rest.
+`promises`: at every transaction and at every record, and, once the faults are over, that the group comes to rest.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kzconsumer.model import TopicPartition
-from tests.support.simulated.group import SESSION_TIMEOUT, Member, SimulatedGroup, simulated_group
+from tests.support.simulated.group import SESSION_TIMEOUT, SimulatedGroup, simulated_group
+from tests.support.simulated.member import Member
 from tests.support.simulated.network import QUICK, SLOW
 
 MOST_MEMBERS = 4
@@ -159,6 +161,16 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.set_offset(partition, self.group.logs.end(partition) * part // 4)
         self.wait(wait)
 
+    @rule(lasts=FAULTS, wait=WAITS)
+    def poison(self, lasts: float, wait: float) -> None:
+        self.group.poison(lasts)
+        self.wait(wait)
+
+    @rule(lasts=FAULTS, wait=WAITS)
+    def take_brokers(self, lasts: float, wait: float) -> None:
+        self.group.take_brokers(lasts)
+        self.wait(wait)
+
     @rule(seconds=st.sampled_from((1.0, 3.0, 10.0)))
     def wait(self, seconds: float) -> None:
         self.group.world.pass_time(seconds)
@@ -171,7 +183,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         with self.exits:
-            if hasattr(self, "group") and not self.group.violations:
+            if hasattr(self, "group") and not self.group.promises.violations:
                 self.group.come_to_rest(REST, STILL)
 
     # -- who is meant
@@ -188,5 +200,7 @@ class GroupMachine(RuleBasedStateMachine):
         return partitions[which % len(partitions)]
 
 
-GroupMachine.TestCase.settings = settings(stateful_step_count=20)
-TestGroupMachine: Any = GroupMachine.TestCase
+GroupMachine.TestCase.settings = settings(
+    stateful_step_count=20, phases=[phase for phase in Phase if phase is not Phase.explain]
+)
+TestGroupMachine: Any = pytest.mark.timeout(7200)(GroupMachine.TestCase)

@@ -20,7 +20,7 @@ from kzconsumer.zookeeper.ownership import Blocked, Claimed, Refused
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.property.test_group_machine import GroupMachine
 
-EXAMPLES = 150
+EXAMPLES = 300
 SEARCH = settings(
     max_examples=EXAMPLES,
     phases=[Phase.generate],
@@ -34,7 +34,7 @@ SEARCH = settings(
 
 def find(expected: str) -> None:
     with pytest.raises(AssertionError, match=expected):
-        run_state_machine_as_test(GroupMachine, settings=SEARCH)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(GroupMachine, settings=SEARCH)
 
 
 def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:

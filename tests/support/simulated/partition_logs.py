@@ -23,7 +23,7 @@ from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsets
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper import paths
-from kzconsumer.zookeeper.operations import SetData
+from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.ensemble import Ensemble
 
 RATE = 4.0
@@ -42,7 +42,13 @@ class PartitionLogs:
         self._born: dict[TopicPartition, float] = {}
         self._stopped: float | None = None
         ensemble.make(paths.BROKER_TOPICS)
-        ensemble.make(paths.broker(0), b'{"version":1,"host":"kafka","port":9092}')
+        ensemble.make(paths.BROKER_IDS)
+        self.set_broker(up=True)
+
+    def set_broker(self, *, up: bool) -> None:
+        """The only one registers, or goes; its logs stay."""
+        path = paths.broker(0)
+        self._ensemble.operate(Create(path, b'{"version":1,"host":"kafka","port":9092}') if up else Delete(path, -1))
 
     @property
     def partitions(self) -> list[TopicPartition]:
