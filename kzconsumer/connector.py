@@ -33,7 +33,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.records import decode
-from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
@@ -111,8 +111,9 @@ class ConsumerConnector:
     async def _join_group(self, keys: Sequence[tuple[str | None, int]], registration: Registration) -> None:
         if self._streams:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
+        total = ByteBudget(self._settings.fetch.total_queue_bytes)
         for topic, thread in keys:
-            queue = ChunkQueue(self._settings.fetch.queue_bytes)
+            queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
             self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
         self._tasks.start_soon(_load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
