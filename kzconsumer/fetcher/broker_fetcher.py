@@ -194,7 +194,10 @@ class BrokerFetcher:
         state.decoding = False
         state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
-            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size))
+            # Compressed records may take many times the bytes that were fetched.
+            held = max(size, decoded.size)
+            state.queue.reserve(held - size)
+            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, held))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None:

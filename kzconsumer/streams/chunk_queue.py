@@ -22,7 +22,7 @@ class EndOfStream(Exception):
 
 
 class ByteBudget:
-    """Bytes fetched and not yet taken, in all queues of a member; `limit` of them, more or less (see `ChunkQueue`)."""
+    """Bytes of records not yet taken, in all queues of a member: `limit` of them, more or less (see `ChunkQueue`)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -52,7 +52,7 @@ class ByteBudget:
 
 
 class ChunkQueue:
-    """Chunks of one stream in the order they were fetched, `max_bytes` of fetched data at a time.
+    """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
 
     Less where the budget of all queues is used up, but an empty queue always has room: streams that stand still hold
     up no other, and the budget is exceeded by one response for each stream at most.
