@@ -11,7 +11,7 @@ help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
 	@echo "make lint   ruff, mypy, import-linter"
-	@echo "make bench  rates beside other clients"
+	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make lock   requirements.lock anew, with the newest releases"
 
 demo: $(READY)

@@ -115,9 +115,16 @@ class ConsumerConnector:
         for topic, thread in keys:
             queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
             self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
-        self._tasks.start_soon(_load_kernels)
+        self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
         await self._joined.wait()
+
+    async def _load_kernels(self) -> None:
+        """Beside the first fetches, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
+        await self._joined.wait()
+        await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
+        if (used := decode.kernels_in_use()) != "numba":
+            log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
     async def commit_offsets(self) -> None:
         """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
@@ -259,13 +266,6 @@ class ConsumerConnector:
         except (SessionExpired, ZooKeeperError) as error:
             reason = error
         log.error("the last commit was not made: records since the one before come again", reason=str(reason))
-
-
-async def _load_kernels() -> None:
-    """While the session connects. Abandoned when cancelled: a first compilation lasts seconds."""
-    await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
-    if (used := decode.kernels_in_use()) != "numba":
-        log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
 
 async def _raise_on_expiry(session: ZooKeeperSession) -> None:
