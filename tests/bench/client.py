@@ -101,7 +101,7 @@ def read_aiokafka(source: Source) -> Measurement:
 
 
 async def _read_aiokafka(source: Source) -> Measurement:
-    from aiokafka import AIOKafkaConsumer
+    from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 
     watch = Stopwatch()
     consumer = AIOKafkaConsumer(
