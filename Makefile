@@ -13,7 +13,7 @@ help:
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make lint   ruff, mypy, import-linter"
-	@echo "make bench  rates beside other clients"
+	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
 	@echo "make lock   requirements.lock anew, with the newest releases"

@@ -205,12 +205,14 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""
 
     # most bytes of one partition in one response; a larger record set still comes, alone
-    max_bytes: FetchSize = 1024 * 1024
+    max_bytes: FetchSize = 2 * 1024 * 1024
     # a broker with less to send waits for more, at most max_wait
     min_bytes: FetchSize = 1
     max_wait: Duration = 0.1
-    # bytes fetched and not yet taken, for each stream; a full queue pauses its own partitions only
-    queue_bytes: FetchSize = 32 * 1024 * 1024
+    # records fetched and not yet taken, decompressed, for each stream; a full queue pauses its own partitions only
+    queue_bytes: FetchSize = 8 * 1024 * 1024
+    # the same for all streams together; a stream with nothing queued is fetched for all the same
+    total_queue_bytes: Annotated[ByteSize, Meta(ge=1)] = 128 * 1024 * 1024
     # most bytes of one response, all partitions together (brokers before 0.10.1 do not know this limit)
     response_bytes: FetchSize = 50 * 1024 * 1024
     # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then `on_corrupt` says

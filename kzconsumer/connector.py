@@ -34,7 +34,7 @@ from kzconsumer.network.security import load_security
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
-from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.lease import Lease
@@ -118,12 +118,20 @@ class ConsumerConnector:
     async def _join_group(self, keys: Sequence[tuple[str | None, int]], registration: Registration) -> None:
         if self._streams:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
+        total = ByteBudget(self._settings.fetch.total_queue_bytes)
         for topic, thread in keys:
-            queue = ChunkQueue(self._settings.fetch.queue_bytes)
+            queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
             self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
-        self._tasks.start_soon(_load_kernels)
+        self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
         await self._joined.wait()
+
+    async def _load_kernels(self) -> None:
+        """Beside the first fetches, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
+        await self._joined.wait()
+        await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
+        if (used := decode.kernels_in_use()) != "numba":
+            log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
     async def commit_offsets(self) -> None:
         """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
@@ -299,13 +307,6 @@ class ConsumerConnector:
 
 def _ignore(reason: str) -> None:
     """Only the answer counts, not what changes afterwards."""
-
-
-async def _load_kernels() -> None:
-    """While the session connects. Abandoned when cancelled: a first compilation lasts seconds."""
-    await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
-    if (used := decode.kernels_in_use()) != "numba":
-        log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
 
 @asynccontextmanager

@@ -40,13 +40,15 @@ from kzconsumer.protocol.fetch import (
     FetchPosition,
     FetchRequest,
 )
-from kzconsumer.records.decode import Decoded, scan_next_offset
+from kzconsumer.records.decode import Decoded, scan_next_offset, warmed
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
 # Below this many bytes, handing the work to a thread costs more than the decoding.
 DECODE_IN_THREAD = 64 * 1024
+# Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
+BYTES_WHILE_COLD = 64 * 1024
 # A corrupt batch is fetched again: another replica may lead by then, and have it whole.
 ATTEMPTS_AT_A_BATCH = 3
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
@@ -157,11 +159,15 @@ class BrokerFetcher:
         self._work = anyio.Event()
         asked = {}
         parked = False
+        cold = not warmed()
         for partition, state in list(self._states.items()):
             if not state.open:
                 self._forget([state])
             elif state.fetchable(time) and state.position is not None:
-                asked[partition] = FetchPosition(state.position, state.max_bytes)
+                # One that has grown needs its size: a batch may be larger than what is asked for.
+                small = cold and state.max_bytes == self._settings.max_bytes
+                size = min(state.max_bytes, BYTES_WHILE_COLD) if small else state.max_bytes
+                asked[partition] = FetchPosition(state.position, size)
             else:
                 parked = parked or not state.queue.has_room
         return asked, parked
@@ -239,7 +245,10 @@ class BrokerFetcher:
         state.decoding = False
         state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
-            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size, raw=decoded.raw))
+            # Compressed records may take many times the bytes that were fetched.
+            held = max(size, decoded.size)
+            state.queue.reserve(held - size)
+            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, held, raw=decoded.raw))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:

@@ -85,8 +85,8 @@ class Member(RebalanceListener):
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
-        claims = self.connector._claims if self.connector is not None else None
-        return claims.held if claims is not None else {}
+        member = self.connector._member if self.connector is not None else None
+        return member.claims.held if member is not None else {}
 
     async def run(self, settings: Settings) -> None:
         async with kzconsumer.connect(settings, listener=self) as self.connector, anyio.create_task_group() as tasks:
