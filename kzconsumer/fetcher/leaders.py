@@ -61,6 +61,6 @@ class Leaders:
             else:
                 self.unreachable_since = None
                 return answer
-        if self.unreachable_since is None and brokers:
+        if self.unreachable_since is None:
             self.unreachable_since = now()
         raise BrokersUnreachable("; ".join(reasons) or "none is up")

@@ -20,6 +20,8 @@ from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 from kzconsumer.protocol.offset_commit import OffsetCommitRequest
 from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from kzconsumer.protocol.versions import SPOKEN, Versions, is_flexible
 from tests.fuzz.guarded_memory import GuardedMemory
 from tests.fuzz.mutations import mutate
@@ -112,6 +114,16 @@ def stored(tree: Tree) -> StoredOffsets:
     return StoredOffsets(tree.get("error_code", 0), offsets)
 
 
+def handshaken(tree: Tree) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(tree["error_code"], tuple(tree["mechanisms"]))
+
+
+def authenticated(tree: Tree) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        tree["error_code"], tree["error_message"] or "", tree["auth_bytes"], tree.get("session_lifetime", 0)
+    )
+
+
 class Api(NamedTuple):
     name: str
     request: Any
@@ -127,6 +139,8 @@ APIS = (
     Api("find_coordinator", FindCoordinatorRequest("g"), coordinator),
     Api("offset_commit", OffsetCommitRequest("g", {}), committed),
     Api("offset_fetch", OffsetFetchRequest("g", ()), stored),
+    Api("sasl_handshake", SaslHandshakeRequest("PLAIN"), handshaken),
+    Api("sasl_authenticate", SaslAuthenticateRequest(b""), authenticated),
 )
 
 
