@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_byte_size, read_table, reader
 from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
 
+_LOG_END = -1  # as ListOffsets asks for it
 _INT32_MAX = 2**31 - 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TOPIC_NAME_MAX = 249
@@ -85,6 +87,19 @@ def read_list(value: object) -> str:
     except ValueError as error:
         raise ValueError(f"cannot be used: {error}") from None
     return value
+
+
+def read_stop(value: object) -> int:
+    """What ListOffsets is asked for: -1 for the end of the log, or a time in ms since 1970."""
+    if value == "end":
+        return _LOG_END
+    try:
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError('is neither "end" nor a time such as "2026-01-31T12:00:00Z"') from None
+    if time.tzinfo is None:
+        raise ValueError("is a time of no time zone: add Z for UTC, or an offset such as +01:00")
+    return int(time.timestamp() * 1000)
 
 
 Name = Annotated[str, reader(read_name)]
@@ -183,6 +198,9 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     blacklist: ListText | None = None
     # of a whitelist or blacklist, shared by all its topics
     streams: AtLeastOne = 1
+    # read up to there, and leave: to the end each log has when its partition is first claimed, or up to the first
+    # record of that time or later
+    stop_at: Annotated[int, reader(read_stop)] | None = None
 
     @property
     def filter(self) -> TopicFilter | None:
@@ -227,6 +245,8 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     # read_committed: nothing of aborted transactions, and nothing behind one still open. The original knows none: it
     # reads everything. Brokers before 0.11 have no transactions, so that both are the same there
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    # most bytes a second from all brokers together, as they are sent; no limit when left out
+    rate_limit: Annotated[ByteSize, Meta(ge=1)] | None = None
     # for connecting to a broker, and for each of its answers
     request_timeout: PositiveDuration = 30.0
 

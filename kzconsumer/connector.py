@@ -22,6 +22,7 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import Reading, reading
+from kzconsumer.fetcher.stops import Stops
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
@@ -54,6 +55,7 @@ class ConsumerConnector:
         settings: Settings,
         brokers: Brokers,
         read: Reading,
+        stops: Stops | None,
         tasks: TaskGroup,
         lease: Lease,
         listener: ListenerCalls,
@@ -61,6 +63,7 @@ class ConsumerConnector:
         self._settings = settings
         self._brokers = brokers
         self._read = read
+        self._stops = stops
         self._tasks = tasks
         self._assignor = cast(
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
@@ -70,6 +73,8 @@ class ConsumerConnector:
         self._member: Member | None = None
         self._hold_down = HoldDown()
         self._joined = anyio.Event()
+        self.finished = anyio.Event()
+        """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
         self._leaving = anyio.Event()
         self._left = anyio.Event()
         self._connecting = anyio.CancelScope()
@@ -223,7 +228,7 @@ class ConsumerConnector:
         """One ZooKeeper session after the other, until `leave`."""
         try:
             with self._sessions:
-                while self._fetches and not self._leaving.is_set():
+                while self._fetches and not self._leaving.is_set() and not self.finished.is_set():
                     await self._run_session(registration)
                     await self._stay_away()
         finally:
@@ -265,9 +270,11 @@ class ConsumerConnector:
             paused=self._paused,
             brokers=self._brokers,
             read=self._read,
+            stops=self._stops,
             assignor=self._assignor,
             listener=self._listener,
             joined=self._joined,
+            finished=self.finished,
             leaving=self._leaving,
         )
         if not self._fetches:
@@ -316,12 +323,14 @@ async def connect(
     listener: RebalanceListener | None = None,
     lease: Lease | None = None,
     wants: Wants = "columns",
+    stop_at: Mapping[TopicPartition, int] | None = None,
 ) -> AsyncIterator[ConsumerConnector]:
     """A connector; leaving the block commits what is processed and leaves the group.
 
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
     is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
-    queues; the streams cannot be iterated then.
+    queues; the streams cannot be iterated then. `stop_at`: for each partition that ends the first offset that is not
+    read any more; beside it `[subscription] stop_at` does not count. The streams end when all that is owned is done.
 
     Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
     good: PluginError, OffsetLost, CorruptRecord (from its stream).
@@ -330,12 +339,16 @@ async def connect(
     security = partial(load_security, settings.brokers, settings.source)
     security()
     read = reading(wants, settings.fetch.largest_body)
+    end = settings.subscription.stop_at if stop_at is None else stop_at
+    stops = Stops(end) if end is not None else None
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,
             anyio.create_task_group() as tasks,
         ):
-            connector = ConsumerConnector(settings, brokers, read, tasks, lease or Lease(), ListenerCalls(listener))
+            connector = ConsumerConnector(
+                settings, brokers, read, stops, tasks, lease or Lease(), ListenerCalls(listener)
+            )
             try:
                 yield connector
             finally:

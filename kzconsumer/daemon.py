@@ -116,6 +116,7 @@ class Daemon:
                 self._fed = queues, self._lease, consumer.commit_offsets
                 self._joined.set()
                 tasks.start_soon(self._tell_progress, consumer)
+                tasks.start_soon(self._stop_when_finished, consumer)
                 await self._stop.wait()
                 consumer.stop_fetching()
                 tasks.start_soon(self._end_with_lease, runner)
@@ -166,6 +167,11 @@ class Daemon:
                     if self._consumer is not None:
                         self._consumer.hurry(AT_ONCE)
                     self._work.cancel()
+
+    async def _stop_when_finished(self, consumer: ConsumerConnector) -> None:
+        await consumer.finished.wait()
+        if not self._stop.is_set():
+            self._begin_stop()
 
     def _begin_stop(self) -> None:
         deadline = self._settings.stop.deadline

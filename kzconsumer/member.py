@@ -19,6 +19,7 @@ from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.fetcher.stops import Stops
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
@@ -43,9 +44,15 @@ from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer")
 
+# Between two looks whether everything is done, in seconds: many tell how far they are, nobody that all are.
+FINISHED_LOOK = 0.1
+
 
 class Member:
-    """`run` it once. `joined` is set after the first rebalance, `leaving` makes it end in order."""
+    """`run` it once. It sets `joined` after the first rebalance, `finished` when it is at all ends that `stops` sets.
+
+    `leaving` makes it end in order.
+    """
 
     def __init__(
         self,
@@ -58,15 +65,19 @@ class Member:
         paused: Collection[TopicPartition],
         brokers: Brokers,
         read: Reading,
+        stops: Stops | None,
         assignor: Assignor,
         listener: ListenerCalls,
         joined: anyio.Event,
+        finished: anyio.Event,
         leaving: anyio.Event,
     ) -> None:
         self._session = session
         self._settings = settings
         self._streams = streams
+        self._stops = stops
         self._joined = joined
+        self._finished = finished
         self._leaving = leaving
         self._fetching = anyio.CancelScope()
         self.left_uncommitted = False
@@ -85,8 +96,8 @@ class Member:
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
-        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
+        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops)
         self.claims = Claims(
             owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener
         )
@@ -130,6 +141,8 @@ class Member:
                 tasks.start_soon(self._join)
                 tasks.start_soon(self._commit_periodically)
                 tasks.start_soon(self._raise_on_expiry)
+                if self._stops is not None:
+                    tasks.start_soon(self._finish, self._stops)
                 await self._leaving.wait()
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the last commit
             for stream in self._streams.values():
@@ -168,6 +181,18 @@ class Member:
                 await self.claims.commit()
             except ZooKeeperError as error:
                 log.error("periodic commit failed, trying again at the next", reason=str(error))
+
+    async def _finish(self, stops: Stops) -> None:
+        """End the streams when all that is ours has been processed up to its end."""
+        while True:
+            await anyio.sleep(FINISHED_LOOK)
+            done = (stops.passed(at.topic_partition, at.processed) for at in self.claims.positions())
+            if self._rebalancer.settled and all(done):
+                break
+        log.info("everything is processed up to its end", partitions=len(self.claims.held))
+        self._finished.set()
+        for stream in self._streams.values():
+            stream.close()
 
     async def _raise_on_expiry(self) -> None:
         await self._session.wait_expired()

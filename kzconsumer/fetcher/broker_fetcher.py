@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import anyio
+import numpy as np
+import pyarrow as pa
 import structlog
 from anyio import to_thread
 
@@ -28,6 +30,7 @@ from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
@@ -68,6 +71,7 @@ class BrokerFetcher:
         settings: FetchSettings,
         reset: OffsetReset,
         read: Reading,
+        limit: RateLimit,
         find_leader: Callable[[Iterable[PartitionFetchState]], None],
     ) -> None:
         self.broker = broker
@@ -76,6 +80,7 @@ class BrokerFetcher:
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._read = read
+        self._limit = limit
         self._corrupt = CorruptPolicy(settings)
         self._find_leader = find_leader
         self._states: dict[TopicPartition, PartitionFetchState] = {}
@@ -123,7 +128,7 @@ class BrokerFetcher:
             while True:
                 time = now()
                 await self._resolve_positions(time)
-                asked, impatient = self._next_positions(time)
+                asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
                 reply = None
                 if asked:
                     request = FetchRequest(
@@ -145,6 +150,7 @@ class BrokerFetcher:
                     response = await reply
                     if response.error:
                         raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
+                    self._limit.spend(now(), sum(len(part.records) for part in response.partitions))
                     arrived = self._take(asked, response.partitions)
                 if connection.worn_out:
                     await self._deliver(arrived)
@@ -248,7 +254,10 @@ class BrokerFetcher:
             # Compressed records may take many times the bytes that were fetched.
             held = max(size, decoded.size)
             state.queue.reserve(held - size)
-            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, held, raw=decoded.raw))
+            batch = decoded.batch
+            if state.stop is not None and until > state.stop and decoded.raw is None:
+                batch, until = _before(batch, state.stop), max(state.stop, start)
+            state.queue.put(FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:
@@ -321,7 +330,18 @@ class BrokerFetcher:
             queue.unsubscribe(self.wake)
 
     async def _wait_for_work(self, time: float) -> None:
-        """Until there is room, a new partition, or the end of a pause that lasted at `time`."""
+        """Until there is room, a new partition, or the end of a pause or a limit that lasted at `time`."""
         pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
+        if (limited := self._limit.wait(time)) > 0:
+            pauses.append(time + limited)
+            self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
+
+
+def _before(batch: pa.RecordBatch | None, stop: int) -> pa.RecordBatch | None:
+    """The rows of lower offsets; None when there are none."""
+    if batch is None:
+        return None
+    rows = int(np.searchsorted(batch.column("offset").to_numpy(), stop))
+    return batch.slice(0, rows) if rows else None

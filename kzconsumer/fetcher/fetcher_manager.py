@@ -9,29 +9,50 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import anyio
+import structlog
 from anyio.abc import TaskGroup
 
 from kzconsumer.config import FetchSettings
+from kzconsumer.errors import KzConsumerError
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
-from kzconsumer.model import Broker
+from kzconsumer.fetcher.stops import Stops
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
+
+log = structlog.get_logger("kzconsumer.fetcher")
+
+# Between two attempts to find where partitions end, in seconds.
+PAUSE = 1.0
 
 
 class FetcherManager:
     """`run` lasts as long as the membership; cancelling it ends all fetching."""
 
     def __init__(
-        self, leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, read: Reading
+        self,
+        leaders: Leaders,
+        brokers: Brokers,
+        settings: FetchSettings,
+        reset: OffsetReset,
+        read: Reading,
+        log_offsets: LogOffsets,
+        stops: Stops | None,
     ) -> None:
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
         self._read = read
+        self._log_offsets = log_offsets
+        self._stops = stops
+        self._limit = RateLimit(settings.rate_limit)
+        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # it is not known yet where they end
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
@@ -40,15 +61,39 @@ class FetcherManager:
         return f"<FetcherManager {[fetcher for fetcher, _ in self._fetchers.values()]} {self._leader_finder}>"
 
     def __contains__(self, state: PartitionFetchState) -> bool:
-        """Somebody fetches it, or looks for its leader."""
-        return state in self._leader_finder or any(state in fetcher for fetcher, _ in self._fetchers.values())
+        """Somebody fetches it, looks for its leader, or for its end."""
+        return (
+            state in self._leader_finder
+            or any(state in fetcher for fetcher, _ in self._fetchers.values())
+            or self._endless.get(state.topic_partition) is state
+        )
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
+            if self._stops is not None:
+                self._tasks.start_soon(self._find_ends, self._stops)
             await self._leader_finder.run()
 
     def start(self, states: Iterable[PartitionFetchState]) -> None:
-        self._leader_finder.add(states)
+        if self._stops is None:
+            self._leader_finder.add(states)
+            return
+        self._endless.update({state.topic_partition: state for state in states})
+        if self._tasks is not None and self._endless:
+            self._tasks.start_soon(self._find_ends, self._stops)
+
+    async def _find_ends(self, stops: Stops) -> None:
+        """Fetching begins when it is known where it ends. What cannot be found is looked for again."""
+        while waiting := [partition for partition, state in self._endless.items() if state.open]:
+            try:
+                await stops.fix([partition for partition in waiting if partition not in stops], self._log_offsets)
+            except KzConsumerError as error:
+                log.warning("the end of partitions cannot be found", partitions=len(waiting), reason=str(error))
+                await anyio.sleep(PAUSE)
+            found = [self._endless.pop(p) for p in waiting if p in stops and p in self._endless]
+            for state in found:
+                state.stop = stops.of(state.topic_partition)
+            self._leader_finder.add(found)
 
     def _assign(self, broker: Broker, states: list[PartitionFetchState]) -> None:
         assert self._tasks is not None
@@ -59,7 +104,7 @@ class FetcherManager:
             present = None
         if present is None:
             fetcher = BrokerFetcher(
-                broker, self._brokers, self._settings, self._reset, self._read, self._leader_finder.add
+                broker, self._brokers, self._settings, self._reset, self._read, self._limit, self._leader_finder.add
             )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope

@@ -33,6 +33,7 @@ class PartitionFetchState:
         "queue",
         "reset_due",
         "retry_at",
+        "stop",
         "topic_partition",
         "tracker",
     )
@@ -49,6 +50,7 @@ class PartitionFetchState:
         self.failures = 0  # in a row, at this position: corrupt batches
         self.decoding = False  # the last response may turn out not to have moved the position
         self.reset_due = position is None
+        self.stop: int | None = None  # nothing is fetched from this offset on
         self._pause = FIRST_PAUSE
 
     def __repr__(self) -> str:
@@ -59,12 +61,13 @@ class PartitionFetchState:
         return self.tracker.open
 
     def fetchable(self, now: float) -> bool:
-        """Its answer would be welcome: the queue has room, and no pause, error or reset stands in the way."""
+        """Its answer would be welcome: the queue has room, and no pause, error, reset or end stands in the way."""
         return (
             self.tracker.open
             and not self.tracker.paused
             and not self.reset_due
             and not self.decoding
+            and (self.stop is None or self.position is None or self.position < self.stop)
             and self.queue.has_room
             and now >= self.retry_at
         )

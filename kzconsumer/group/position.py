@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from kzconsumer.model import TopicPartition
+
 
 class Position(msgspec.Struct, frozen=True):
     """How far one owned partition has come; None is "not known yet"."""
@@ -21,3 +23,12 @@ class Position(msgspec.Struct, frozen=True):
     high_watermark: int | None
     """Where what can be read now ends; read committed, that is the last stable offset."""
     paused: bool = False
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def at_end(self) -> bool:
+        """The application has taken everything that could be read so far."""
+        return self.high_watermark is not None and self.consumed >= self.high_watermark

@@ -76,6 +76,11 @@ class Rebalancer:
     def __repr__(self) -> str:
         return f"<Rebalancer generation {self._listener.generation} {self._claims} {self._notices}>"
 
+    @property
+    def settled(self) -> bool:
+        """All that should be ours is, as far as anybody knows."""
+        return self.rebalanced_once.is_set() and not self._failed and not self._trigger.fired
+
     async def run(self) -> None:
         """Until cancelled. Raises SessionExpired, PluginError, Unfit."""
         self._trigger.fire("start")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 
 import anyio
 import pytest
 
+import kzconsumer
 from kzconsumer import NotOwned
+from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.consuming import member, stored_offset, take
-from tests.support.members import reader, settings
+from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
@@ -75,6 +78,74 @@ async def test_seek_back_and_forth_is_stored_at_once(cluster: Cluster, unique: s
             await consumer.seek(TopicPartition(unique, 7), 0)
         with pytest.raises(ValueError, match="-1 is not an offset"):
             await consumer.seek(partition, -1)
+
+
+async def drain(stream: kzconsumer.KafkaStream) -> list[int]:
+    """The offsets of everything until the stream ends."""
+    with anyio.fail_after(20):
+        return [message.offset async for message in stream]
+
+
+async def test_up_to_the_end_there_is_and_no_further(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    await send(cluster, unique, 100)
+    end = {"topics": {unique: 1}, "stop_at": "end"}
+    async with member(cluster, unique, {unique: 1}, subscription=end) as (consumer, streams):
+        first = await take(streams[unique][0], 1)
+        await send(cluster, unique, 100)
+        assert sorted([*(m.offset for m in first), *await drain(streams[unique][0])]) == sorted(
+            [*range(50), *range(50)]
+        )
+        assert consumer.finished.is_set()
+    assert await stored_offset(cluster, unique, unique) == 50
+    async with member(cluster, unique, {unique: 1}, subscription=end) as (_, streams):
+        assert len(await drain(streams[unique][0])) == 100
+    async with member(cluster, unique, {unique: 1}, subscription=end) as (_, streams):
+        assert await drain(streams[unique][0]) == []
+
+
+async def test_up_to_a_time_and_up_to_an_offset_inside_a_batch(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    time = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+    sent = [Sent(0, None, b"%d" % n, timestamp=time + 1000 * n) for n in range(60)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, "lz4")
+    until_then = {"topics": {unique: 1}, "stop_at": "2023-11-14T23:13:30+01:00"}
+    async with member(cluster, unique, {unique: 1}, subscription=until_then) as (_, streams):
+        assert await drain(streams[unique][0]) == list(range(10))
+    assert await stored_offset(cluster, unique, unique) == 10
+    ends = {TopicPartition(unique, 0): 25}
+    async with kzconsumer.connect(settings(cluster.connect, unique), stop_at=ends) as consumer:
+        streams = await consumer.create_message_streams({unique: 1})
+        assert await drain(streams[unique][0]) == list(range(10, 25))
+    assert await stored_offset(cluster, unique, unique) == 25
+
+
+async def test_a_daemon_that_is_at_the_end_leaves_with_status_0(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    await send(cluster, unique, 1000)
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as job:
+        assert job.process is not None
+        job.process.kill()
+        job.process.wait()
+        job.config.write_text(job.config.read_text().replace("[subscription]", '[subscription]\nstop_at = "end"'))
+        job.out.write_bytes(b"")
+        job.start()
+        assert await job.ended(30) == 0
+        read = {(record["partition"], record["offset"]) for record in job.records()}
+        assert len(job.records()) == len(read) <= 1000
+    assert await stored_offsets(cluster.connect, unique, unique, PARTITIONS) == [500] * PARTITIONS
+
+
+async def test_no_faster_than_the_limit(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    sent = [Sent(0, None, b"x" * 1000) for _ in range(2000)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
+    slow = {"rate_limit": "500kB", "max_bytes": "100kB"}
+    async with member(cluster, unique, {unique: 1}, fetch=slow) as (_, streams):
+        began = now()
+        await take(streams[unique][0], 2000)
+        # 2 MB, of which a second's allowance comes at once.
+        assert now() - began > 2.5
 
 
 async def test_seek_inside_the_loop_and_out_of_the_log(cluster: Cluster, unique: str) -> None:

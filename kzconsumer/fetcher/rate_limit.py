@@ -1,0 +1,28 @@
+"""How fast a member may fetch: bytes a second, of all brokers together.
+
+Pure: the time comes in. One object per member; its fetchers spend and ask.
+"""
+
+from __future__ import annotations
+
+# Seconds whose allowance may be saved up while nothing is fetched.
+BURST = 1.0
+
+
+class RateLimit:
+    """Without `per_second` there is none. A response may exceed what is left: the next request waits for it."""
+
+    def __init__(self, per_second: int | None) -> None:
+        self._per_second = per_second
+        self._paid_at = 0.0  # the time at which what was fetched is paid for
+
+    def __repr__(self) -> str:
+        return f"<RateLimit {self._per_second} bytes/s>"
+
+    def spend(self, now: float, size: int) -> None:
+        if self._per_second is not None:
+            self._paid_at = max(self._paid_at, now - BURST) + size / self._per_second
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next request may go out; 0 if it may."""
+        return max(self._paid_at - now, 0.0)

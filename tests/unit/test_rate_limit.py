@@ -1,0 +1,36 @@
+"""Bytes a second: what was fetched is paid for by waiting, and an idle time saves up for no more than a second."""
+
+from __future__ import annotations
+
+from kzconsumer.fetcher.rate_limit import RateLimit
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    limit = RateLimit(None)
+    limit.spend(5.0, 1 << 40)
+    assert limit.wait(5.0) == 0.0
+
+
+def test_a_second_at_once_and_then_the_rate() -> None:
+    limit = RateLimit(1000)
+    limit.spend(100.0, 1000)
+    assert limit.wait(100.0) == 0.0
+    limit.spend(100.0, 500)
+    assert limit.wait(100.0) == 0.5
+    assert limit.wait(100.4) == 100.5 - 100.4
+    assert limit.wait(101.0) == 0.0
+
+
+def test_more_than_there_is_delays_what_follows() -> None:
+    limit = RateLimit(1000)
+    limit.spend(10.0, 6000)
+    assert limit.wait(10.0) == 5.0
+    limit.spend(15.0, 1000)
+    assert limit.wait(15.0) == 1.0
+
+
+def test_idle_time_does_not_add_up() -> None:
+    limit = RateLimit(1000)
+    limit.spend(10.0, 1000)
+    limit.spend(1000.0, 3000)
+    assert limit.wait(1000.0) == 2.0
