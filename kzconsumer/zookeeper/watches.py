@@ -7,11 +7,13 @@ reply that shows the change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from kzconsumer.errors import NoNode
 from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
+
+T = TypeVar("T")
 
 
 class Watches:
@@ -28,30 +30,13 @@ class Watches:
 
     async def data(self, path: str, reason: str) -> Node | None:
         """The node, or None while there is none; a change of content, creation and deletion notify."""
-        key = "data", path
-        if key not in self._armed:
-            node, watch = await self._session.watch_data(path)
-            self._arm(key, watch, reason, node)
-        elif key in self._known:
-            node = self._known[key]
-        else:
-            node = await self._session.find(path)
-            self._know(key, node)
-        return node
+        return await self._read("data", path, reason, self._session.watch_data, self._session.find)
 
     async def children(self, path: str, reason: str) -> list[str]:
         """The children, sorted; none while the node itself is missing (its creation notifies)."""
-        key = "children", path
         while True:
             try:
-                if key not in self._armed:
-                    names, watch = await self._session.watch_children(path)
-                    self._arm(key, watch, reason, names)
-                elif key in self._known:
-                    names = self._known[key]
-                else:
-                    names = await self._session.children(path)
-                    self._know(key, names)
+                names = await self._read("children", path, reason, self._session.watch_children, self._session.children)
             except NoNode:
                 if await self.exists(path, reason) is None:
                     return []
@@ -60,16 +45,27 @@ class Watches:
 
     async def exists(self, path: str, reason: str) -> Stat | None:
         """The node's stat, or None; creation, deletion and a change of content notify."""
-        key = "exists", path
+        return await self._read("exists", path, reason, self._session.watch_exists, self._session.exists)
+
+    async def _read(
+        self,
+        kind: str,
+        path: str,
+        reason: str,
+        arm: Callable[[str], Awaitable[tuple[T, Watch]]],
+        read: Callable[[str], Awaitable[T]],
+    ) -> T:
+        key = kind, path
         if key not in self._armed:
-            stat, watch = await self._session.watch_exists(path)
-            self._arm(key, watch, reason, stat)
+            value, watch = await arm(path)
+            self._arm(key, watch, reason, value)
         elif key in self._known:
-            stat = self._known[key]
+            value = self._known[key]
         else:
-            stat = await self._session.exists(path)
-            self._know(key, stat)
-        return stat
+            value = await read(path)
+            if key in self._armed:  # else it has changed since it was asked for
+                self._known[key] = value
+        return value
 
     def still_there(self, path: str) -> bool:
         """Whether `exists` found the node and nothing has happened to it since: known without asking."""
@@ -100,10 +96,6 @@ class Watches:
         self._known.pop((kind, path), None)
         if watch := self._armed.pop((kind, path), None):
             watch.cancel()
-
-    def _know(self, key: tuple[str, str], value: object) -> None:
-        if key in self._armed:  # else it has changed since it was asked for
-            self._known[key] = value
 
     def _arm(self, key: tuple[str, str], watch: Watch, reason: str, value: object) -> None:
         self._armed[key] = watch
