@@ -8,10 +8,8 @@ plugin: a plugin's name is checked where it is used.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,98 +17,20 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_byte_size, read_table, reader
+from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table
+from kzconsumer.setting_types import (
+    AtLeastOne,
+    Connect,
+    FetchSize,
+    ListenerName,
+    ListText,
+    Name,
+    PluginName,
+    StopAt,
+    Text,
+    Topics,
+)
 from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
-
-_LOG_END = -1  # as ListOffsets asks for it
-_INT32_MAX = 2**31 - 1
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
-_TOPIC_NAME_MAX = 249
-_CONNECT = re.compile(r"(?P<hosts>[^/]+)(?P<chroot>/[!-~\u00a1-\ud7ff]*)?")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
-
-
-def read_connect(value: object) -> str:
-    """Check the form of a ZooKeeper connect string; hosts are looked up, and the text taken apart, by the session."""
-    match = _CONNECT.fullmatch(value) if isinstance(value, str) else None
-    hosts = [_HOST.fullmatch(host.strip()) for host in match["hosts"].split(",")] if match else []
-    chroot = (match["chroot"] or "") if match else ""
-    if not hosts or not all(host and 0 < int(host["port"] or 2181) < 65536 for host in hosts):
-        raise ValueError('is not a list of hosts such as "zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"')
-    if chroot != "/" and ("//" in chroot or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
-        raise ValueError(f'ends in "{chroot}", which is not a ZooKeeper path')
-    return str(value)
-
-
-def read_name(value: object) -> str:
-    """The characters Kafka allows in group and client ids (`kafka.common.Config`, 1.1.1), but not the empty text."""
-    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
-        raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
-    return value
-
-
-def read_listener(value: object) -> str:
-    """The name of a listener as brokers register it: in capitals (`org.apache.kafka.common.network.ListenerName`)."""
-    return read_name(value).upper()
-
-
-def read_topic(value: object) -> str:
-    """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
-    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
-        raise ValueError("is not a topic name (ASCII letters, digits, '.', '_' and '-')")
-    if len(value) > _TOPIC_NAME_MAX:
-        raise ValueError(f"is not a topic name (longer than {_TOPIC_NAME_MAX} characters)")
-    return value
-
-
-def read_topics(value: object) -> object:
-    """A table of topics, each with its number of streams; one who wrote a list or a name is told so."""
-    if not isinstance(value, Mapping):
-        raise ValueError('is not a table "topic = number of streams" such as { payments = 1 }')
-    return value
-
-
-def read_fetch_size(value: object) -> int:
-    """A size that fits the fetch request's signed 32-bit field."""
-    size = read_byte_size(value)
-    if not 0 < size <= _INT32_MAX:
-        raise ValueError(f"is not between 1 and {_INT32_MAX} bytes")
-    return size
-
-
-def read_list(value: object) -> str:
-    """The expression of a white or black list, one that Java's members of the group read alike."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("is not a regular expression")
-    try:
-        Whitelist(value).portable()
-    except ValueError as error:
-        raise ValueError(f"cannot be used: {error}") from None
-    return value
-
-
-def read_stop(value: object) -> int:
-    """What ListOffsets is asked for: -1 for the end of the log, or a time in ms since 1970."""
-    if value == "end":
-        return _LOG_END
-    try:
-        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    except ValueError:
-        raise ValueError('is neither "end" nor a time such as "2026-01-31T12:00:00Z"') from None
-    if time.tzinfo is None:
-        raise ValueError("is a time of no time zone: add Z for UTC, or an offset such as +01:00")
-    return int(time.timestamp() * 1000)
-
-
-Name = Annotated[str, reader(read_name)]
-ListenerName = Annotated[str, reader(read_listener)]
-Text = Annotated[str, Meta(min_length=1)]
-ListText = Annotated[str, reader(read_list)]
-TopicName = Annotated[str, reader(read_topic)]
-FetchSize = Annotated[int, reader(read_fetch_size)]
-PluginName = Annotated[str, Meta(min_length=1)]
-AtLeastOne = Annotated[int, Meta(ge=1)]
-Topics = Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1), reader(read_topics)]
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +41,7 @@ class ZooKeeperSettings(_Table, frozen=True, kw_only=True):
     """`[zookeeper]`: where the group is coordinated."""
 
     # host:port,host:port with an optional /chroot behind the last; port 2181 when left out
-    connect: Annotated[str, reader(read_connect)]
+    connect: Connect
     # asked of the server, which may give another; how long the partitions of a dead member stay its own
     session_timeout: PositiveDuration = 6.0
 
@@ -200,7 +120,7 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     streams: AtLeastOne = 1
     # read up to there, and leave: to the end each log has when its partition is first claimed, or up to the first
     # record of that time or later
-    stop_at: Annotated[int, reader(read_stop)] | None = None
+    stop_at: StopAt | None = None
 
     @property
     def filter(self) -> TopicFilter | None:

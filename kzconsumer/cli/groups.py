@@ -86,7 +86,7 @@ def _where(arguments: argparse.Namespace) -> tuple[ZooKeeperSettings, str | None
 
 
 def _connect(text: str) -> str:
-    from kzconsumer.config import read_connect
+    from kzconsumer.setting_types import read_connect
 
     try:
         return read_connect(text)

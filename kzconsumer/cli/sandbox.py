@@ -21,7 +21,6 @@ import anyio
 import msgspec
 
 from kzconsumer.cli.progress import fetching_progress
-from kzconsumer.config import read_topic
 from kzconsumer.errors import MultiFailed, NodeExists
 from kzconsumer.sandbox.failure import SandboxError
 from kzconsumer.sandbox.health import find_faults
@@ -29,6 +28,7 @@ from kzconsumer.sandbox.sandbox import prepare
 from kzconsumer.sandbox.state_file import SandboxState, ServerState, StateFile, default_path
 from kzconsumer.sandbox.supervisor import READY, supervise
 from kzconsumer.sandbox.versions import NEWEST, VERSIONS, kafka_version
+from kzconsumer.setting_types import read_topic
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
