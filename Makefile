@@ -5,13 +5,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test lint bench lock
+.PHONY: help demo test fuzz chaos-stop lint bench bench-group bench-scale lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
+	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
+	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make lint   ruff, mypy, import-linter"
-	@echo "make bench  rates beside other clients"
+	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
+	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
+	@echo "make bench-scale  a hundred members starting together"
 	@echo "make lock   requirements.lock anew, with the newest releases"
 
 demo: $(READY)
@@ -19,6 +23,12 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest
+
+chaos-stop: $(READY)
+	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -28,6 +38,12 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+bench-group: $(READY)
+	$(BIN)/python -m tests.bench.group
+
+bench-scale: $(READY)
+	$(BIN)/python -m tests.bench.scale
 
 lock: $(READY)
 	$(BIN)/pip install --quiet uv

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kzconsumer.config import Settings
     from kzconsumer.connector import ConsumerConnector, connect
-    from kzconsumer.errors import ConfigError, CorruptRecord, KzConsumerError, OffsetLost, PluginError, SinkFailed
+    from kzconsumer.errors import (
+        ConfigError,
+        CorruptRecord,
+        KzConsumerError,
+        NotOwned,
+        OffsetLost,
+        PluginError,
+        SinkFailed,
+    )
     from kzconsumer.group.rebalance_listener import RebalanceListener
     from kzconsumer.model import TopicPartition
     from kzconsumer.streams.kafka_stream import KafkaStream
@@ -35,6 +43,7 @@ _HOME = {
     "KafkaStream": "streams.kafka_stream",
     "KzConsumerError": "errors",
     "Message": "streams.message",
+    "NotOwned": "errors",
     "OffsetLost": "errors",
     "PluginError": "errors",
     "Settings": "config",
@@ -53,6 +62,7 @@ __all__ = [
     "KafkaStream",
     "KzConsumerError",
     "Message",
+    "NotOwned",
     "OffsetLost",
     "PluginError",
     "RebalanceListener",

@@ -47,6 +47,11 @@ def read_name(value: object) -> str:
     return value
 
 
+def read_listener(value: object) -> str:
+    """The name of a listener as brokers register it: in capitals (`org.apache.kafka.common.network.ListenerName`)."""
+    return read_name(value).upper()
+
+
 def read_topic(value: object) -> str:
     """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
@@ -83,6 +88,8 @@ def read_list(value: object) -> str:
 
 
 Name = Annotated[str, reader(read_name)]
+ListenerName = Annotated[str, reader(read_listener)]
+Text = Annotated[str, Meta(min_length=1)]
 ListText = Annotated[str, reader(read_list)]
 TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size)]
@@ -102,6 +109,50 @@ class ZooKeeperSettings(_Table, frozen=True, kw_only=True):
     connect: Annotated[str, reader(read_connect)]
     # asked of the server, which may give another; how long the partitions of a dead member stay its own
     session_timeout: PositiveDuration = 6.0
+
+
+class TlsSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers.tls]`: whom to trust and who we are, with `SSL` and `SASL_SSL`. Files are PEM."""
+
+    # certificates of the authorities a broker's certificate may be signed by; the system's own when left out
+    ca: Text | None = None
+    # ours, where brokers ask for one: the certificate (with what leads to the authority), and its key if that is apart
+    certificate: Text | None = None
+    key: Text | None = None
+    # of an encrypted key: a file that holds the password, or the name of an environment variable
+    key_password_file: Text | None = None
+    key_password_env: Text | None = None
+    # whether a broker's certificate must be for the host name it is registered with
+    verify_hostname: bool = True
+
+
+class SaslSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers.sasl]`: our name and password, with `SASL_PLAINTEXT` and `SASL_SSL`."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    username: Text | None = None
+    # a file that holds the password, or the name of an environment variable; never the password itself
+    password_file: Text | None = None
+    password_env: Text | None = None
+
+
+class BrokersSettings(_Table, frozen=True, kw_only=True):
+    """`[brokers]`: which of a broker's listeners to use, and how. What belongs together, `network/security` checks."""
+
+    # Kafka's names
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    # needed where a broker has several listeners of that protocol and none is named like it
+    listener: ListenerName | None = None
+    tls: TlsSettings = TlsSettings()
+    sasl: SaslSettings = SaslSettings()
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL_")
 
 
 class GroupSettings(_Table, frozen=True, kw_only=True):
@@ -154,12 +205,14 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""
 
     # most bytes of one partition in one response; a larger record set still comes, alone
-    max_bytes: FetchSize = 1024 * 1024
+    max_bytes: FetchSize = 2 * 1024 * 1024
     # a broker with less to send waits for more, at most max_wait
     min_bytes: FetchSize = 1
     max_wait: Duration = 0.1
-    # bytes fetched and not yet taken, for each stream; a full queue pauses its own partitions only
-    queue_bytes: FetchSize = 32 * 1024 * 1024
+    # records fetched and not yet taken, decompressed, for each stream; a full queue pauses its own partitions only
+    queue_bytes: FetchSize = 8 * 1024 * 1024
+    # the same for all streams together; a stream with nothing queued is fetched for all the same
+    total_queue_bytes: Annotated[ByteSize, Meta(ge=1)] = 128 * 1024 * 1024
     # most bytes of one response, all partitions together (brokers before 0.10.1 do not know this limit)
     response_bytes: FetchSize = 50 * 1024 * 1024
     # brokers before 0.10.1 cut a larger batch short: it is asked for again with up to this size, then `on_corrupt` says
@@ -171,6 +224,9 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     # log says so), or jump over it and keep its bytes in the directory `quarantine`
     on_corrupt: Literal["fail", "skip", "quarantine"] = "fail"
     quarantine: Annotated[str, Meta(min_length=1)] | None = None
+    # read_committed: nothing of aborted transactions, and nothing behind one still open. The original knows none: it
+    # reads everything. Brokers before 0.11 have no transactions, so that both are the same there
+    isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     # for connecting to a broker, and for each of its answers
     request_timeout: PositiveDuration = 30.0
 
@@ -219,6 +275,7 @@ class _File(_Table, frozen=True, kw_only=True):
     """The tables of the file; those without a required key may be left out."""
 
     zookeeper: ZooKeeperSettings
+    brokers: BrokersSettings = BrokersSettings()
     group: GroupSettings
     subscription: SubscriptionSettings = SubscriptionSettings()
     offsets: OffsetsSettings = OffsetsSettings()
@@ -258,15 +315,23 @@ class Settings(_File, frozen=True, kw_only=True):
         read = read_table(tables, _File, f"{source}:")
         return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
 
+    def require_subscription(self) -> SubscriptionSettings:
+        """What to consume; raises ConfigError when the file does not say it, or says it in two ways."""
+        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(self.subscription, name)]
+        if not given:
+            raise ConfigError([f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
+        if len(given) > 1:
+            fault = f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}"
+            raise ConfigError([fault])
+        return self.subscription
+
     def require_daemon(self) -> SinkSettings:
         """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
-        faults = []
-        wanted = self.subscription
-        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(wanted, name)]
-        if not given:
-            faults.append(f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)")
-        elif len(given) > 1:
-            faults.append(f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}")
+        faults: list[str] = []
+        try:
+            self.require_subscription()
+        except ConfigError as error:
+            faults += error.faults
         if self.sink is None:
             faults.append(f"{self.source}: [sink] plugin: missing")
         if faults or self.sink is None:

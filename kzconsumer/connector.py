@@ -7,8 +7,9 @@ expiry alike.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import cast
 
 import anyio
@@ -19,7 +20,7 @@ from anyio.abc import TaskGroup
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
-from kzconsumer.errors import KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import Reading, reading
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
@@ -27,11 +28,13 @@ from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.log import to_standard_error
 from kzconsumer.member import Member
-from kzconsumer.model import Wants
+from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
 from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
-from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.lease import Lease
@@ -63,6 +66,7 @@ class ConsumerConnector:
             Assignor, load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
         )
         self._streams: dict[tuple[str | None, int], KafkaStream] = {}
+        self._paused: set[TopicPartition] = set()
         self._member: Member | None = None
         self._hold_down = HoldDown()
         self._joined = anyio.Event()
@@ -75,6 +79,8 @@ class ConsumerConnector:
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         self._listener = listener
         self.lease = lease
+        self.left_uncommitted = False
+        """Whether the last membership ended without its last commit."""
 
     def __repr__(self) -> str:
         return f"<ConsumerConnector {self.consumer} {self._member}>"
@@ -112,12 +118,20 @@ class ConsumerConnector:
     async def _join_group(self, keys: Sequence[tuple[str | None, int]], registration: Registration) -> None:
         if self._streams:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
+        total = ByteBudget(self._settings.fetch.total_queue_bytes)
         for topic, thread in keys:
-            queue = ChunkQueue(self._settings.fetch.queue_bytes)
+            queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
             self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
-        self._tasks.start_soon(_load_kernels)
+        self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
         await self._joined.wait()
+
+    async def _load_kernels(self) -> None:
+        """Beside the first fetches, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
+        await self._joined.wait()
+        await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
+        if (used := decode.kernels_in_use()) != "numba":
+            log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
     async def commit_offsets(self) -> None:
         """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
@@ -130,6 +144,60 @@ class ConsumerConnector:
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
         return self._member.claims.positions() if self._member is not None else []
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Hand out nothing more of these until `resume`; the message or batch in hand is not touched.
+
+        They stay paused when they go and come back, and may be paused before they come. What was fetched is kept; the
+        other partitions of their streams go on. Source: `KafkaConsumer.pause`, which forgets at a rebalance.
+        """
+        self._paused.update(partitions)
+        if self._member is not None:
+            self._member.claims.pause(partitions)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """The end of a pause; without one nothing happens."""
+        self._paused.difference_update(partitions)
+        if self._member is not None:
+            self._member.claims.resume(partitions)
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        return frozenset(self._paused)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at `offset`, forwards or back, and store that at once: its next owner would begin there too.
+
+        Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is up
+        to `[offsets] reset`. Raises NotOwned, SessionExpired, ZooKeeperError. Source: `KafkaConsumer.seek`.
+        """
+        if offset < 0:
+            raise ValueError(f"{offset} is not an offset")
+        if self._member is None:
+            raise NotOwned(partition)
+        await self._member.claims.seek(partition, offset)
+
+    async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each log. Raises as `offsets_for_times`."""
+        return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, EARLIEST))).items()}
+
+    async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where what can be read now ends: the high watermark, with `isolation = "read_committed"` what is stable."""
+        return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, LATEST))).items()}
+
+    async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The first offset whose record's timestamp is at or after a time (ms since 1970), None when there is none.
+
+        Raises ConnectionLost, BrokersUnreachable, BrokerError when a leader does not answer in `[fetch]
+        request_timeout`, and UnsupportedVersion for brokers before 0.10.1. Source: KIP-79.
+        """
+        listed = await self._log_offsets(times)
+        return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
+
+    async def _log_offsets(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        if self._member is None:
+            raise ConnectionLost("not a member of the group at the moment")
+        return await self._member.log_offsets.look_up(partitions)
 
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
@@ -194,6 +262,7 @@ class ConsumerConnector:
             consumer=self.consumer,
             registration=registration,
             streams=self._streams,
+            paused=self._paused,
             brokers=self._brokers,
             read=self._read,
             assignor=self._assignor,
@@ -206,6 +275,7 @@ class ConsumerConnector:
         try:
             await self._member.run()
         finally:
+            self.left_uncommitted = self._member.left_uncommitted
             self._member = None
 
     async def _stay_away(self) -> None:
@@ -221,25 +291,22 @@ class ConsumerConnector:
             return True
         reason = "no broker is up"
         try:
-            for broker in await TopicRegistry(session, Watches(session, _ignore)).brokers():
-                with anyio.move_on_after(self._settings.fetch.request_timeout):
-                    await self._brokers.connection(broker)
-                    return True
+            brokers = await TopicRegistry(session, Watches(session, _ignore), self._settings.brokers).brokers()
         except KzConsumerError as error:
-            reason = str(error)
+            brokers, reason = [], str(error)
+        for broker in brokers:
+            try:
+                await self._brokers.connection(broker)
+            except KzConsumerError as error:
+                reason = str(error)
+            else:
+                return True
         log.warning("stays away", reason=reason)
         return False
 
 
 def _ignore(reason: str) -> None:
     """Only the answer counts, not what changes afterwards."""
-
-
-async def _load_kernels() -> None:
-    """While the session connects. Abandoned when cancelled: a first compilation lasts seconds."""
-    await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
-    if (used := decode.kernels_in_use()) != "numba":
-        log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
 
 @asynccontextmanager
@@ -256,13 +323,16 @@ async def connect(
     is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
     queues; the streams cannot be iterated then.
 
-    Raises, out of the block, what ends a member for good: PluginError, OffsetLost, CorruptRecord (from its stream).
+    Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
+    good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
     to_standard_error()
+    security = partial(load_security, settings.brokers, settings.source)
+    security()
     read = reading(wants, settings.fetch.largest_body)
     try:
         async with (
-            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout) as brokers,
+            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,
             anyio.create_task_group() as tasks,
         ):
             connector = ConsumerConnector(settings, brokers, read, tasks, lease or Lease(), ListenerCalls(listener))

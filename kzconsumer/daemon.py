@@ -21,6 +21,7 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
+from kzconsumer.network.security import load_security
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.runner import SinkRunner
@@ -42,13 +43,15 @@ GRACE = 1.0
 
 
 def run(settings: Settings) -> int:
-    """Consume until a signal. Returns the exit status: 0 after an orderly stop, 1 after a failure, which it has told.
+    """Consume until a signal. Returns the exit status: 0 after an orderly stop, 1 after a failure, which it has told;
+    that the last commit could not be made is one.
 
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
     check_sink(settings)
+    load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
     try:
-        anyio.run(_serve, settings)
+        in_order = anyio.run(_serve, settings)
     except (ConfigError, PluginError):
         raise
     except KzConsumerError as error:
@@ -56,11 +59,11 @@ def run(settings: Settings) -> int:
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
-    return 0
+    return 0 if in_order else 1
 
 
-async def _serve(settings: Settings) -> None:
-    await Daemon(settings).run()
+async def _serve(settings: Settings) -> bool:
+    return await Daemon(settings).run()
 
 
 class Daemon:
@@ -77,8 +80,8 @@ class Daemon:
         self._work = anyio.CancelScope()
         self._last_resort: threading.Timer | None = None
 
-    async def run(self) -> None:
-        """Raises KzConsumerError for a failure that ends the member."""
+    async def run(self) -> bool:
+        """Whether all that was written is committed. Raises KzConsumerError for a failure that ends the member."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
@@ -92,6 +95,7 @@ class Daemon:
             if self._last_resort is not None:
                 self._last_resort.cancel()
         log.info("stopped")
+        return self._consumer is None or not self._consumer.left_uncommitted
 
     async def _consume(self) -> None:
         settings = self._settings
@@ -114,6 +118,7 @@ class Daemon:
                 tasks.start_soon(self._tell_progress, consumer)
                 await self._stop.wait()
                 consumer.stop_fetching()
+                tasks.start_soon(self._end_with_lease, runner)
                 await runner.stop(self._deadline - now() - self._reserve())
                 consumer.hurry(self._deadline - now())
             tasks.cancel_scope.cancel()
@@ -129,6 +134,16 @@ class Daemon:
         await self._joined.wait()
         assert self._fed is not None
         return self._fed
+
+    async def _end_with_lease(self, runner: SinkRunner) -> None:
+        """Once stopping: nothing that ends after the lease can be committed, so no longer than a reconnect takes."""
+        while True:
+            with anyio.move_on_after(self._settings.zookeeper.session_timeout / 3) as waiting:
+                await self._lease.wait()
+            if waiting.cancelled_caught:
+                break
+            await anyio.sleep(self._lease.safe_until - now())
+        await runner.stop(0)
 
     def _reserve(self) -> float:
         """What a stop keeps back from the batch in flight: the worker's end, the last commit, closing the session."""

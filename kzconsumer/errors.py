@@ -34,6 +34,17 @@ class ConnectionLost(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
 
 
+class SecurityError(ConnectionLost):
+    """TLS or SASL came to no agreement: the broker is not who it should be, or does not take us for whom we say we are.
+
+    No request was executed. Trying again soon changes nothing: somebody has to change a setting, here or there.
+    """
+
+
+class BrokersUnreachable(KzConsumerError):
+    """No broker has answered; the text gives each one's reason. Its owner asks again."""
+
+
 class BrokerError(KzConsumerError):
     """A broker answered with an error code."""
 
@@ -61,6 +72,14 @@ class CorruptRecord(KzConsumerError):
         self.offset = offset
         self.reason = reason
         super().__init__(f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
+
+
+class NotOwned(KzConsumerError):
+    """The partition is not, or no longer, this member's."""
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
+        super().__init__(f"{topic_partition} is not owned by this member")
 
 
 class OffsetLost(KzConsumerError):
@@ -118,6 +137,10 @@ class Unfit(KzConsumerError):
 
 class ZooKeeperUnreachable(KzConsumerError):
     """No ZooKeeper server answered within the time given for the first connection."""
+
+
+class NotThere(KzConsumerError):
+    """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

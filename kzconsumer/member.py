@@ -6,7 +6,7 @@ it; streams and connections to brokers outlive it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import anyio
 import structlog
@@ -15,6 +15,8 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
 from kzconsumer.errors import SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.group.claims import Claims
@@ -25,9 +27,11 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
@@ -51,6 +55,7 @@ class Member:
         consumer: str,
         registration: Registration,
         streams: Mapping[tuple[str | None, int], KafkaStream],
+        paused: Collection[TopicPartition],
         brokers: Brokers,
         read: Reading,
         assignor: Assignor,
@@ -64,21 +69,26 @@ class Member:
         self._joined = joined
         self._leaving = leaving
         self._fetching = anyio.CancelScope()
+        self.left_uncommitted = False
+        """Whether the last commit could not be made: what was processed since the one before comes again."""
 
         group = settings.group
         paths = GroupPaths(group.id)
         trigger = RebalanceTrigger()
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, paths)
-        topics = TopicRegistry(session, watches)
+        topics = TopicRegistry(session, watches, settings.brokers)
         owners = OwnerRegistry(session, paths, group.assignor)
         storage = ZooKeeperOffsetStorage(session, paths)
         committer = Committer(storage, trigger.fire)
-        reset = OffsetReset(settings.offsets.reset, committer, settings.fetch.request_timeout)
+        isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
+        reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation)
         notices = Notices(registration)
-        self._fetchers = FetcherManager(topics, brokers, settings.fetch, reset, read)
+        leaders = Leaders(topics, brokers, timeout)
+        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read)
+        self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self.claims = Claims(
-            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, listener
+            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener
         )
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(
@@ -102,6 +112,7 @@ class Member:
                 owners=owners,
                 storage=storage,
                 claims=self.claims,
+                leaders=leaders,
                 notices=notices,
                 interval=group.reconcile_interval,
                 unowned_alarm=group.unowned_alarm,
@@ -125,6 +136,8 @@ class Member:
                 stream.close()
             await self._commit_at_last()
         except* SessionExpired:
+            if any(at.committed is not None and at.committed < at.processed for at in self.claims.positions()):
+                self._tell_uncommitted("the session is over")
             await self.claims.lose_all()
             raise
         except* Exception:
@@ -163,13 +176,19 @@ class Member:
     async def _commit_at_last(self) -> None:
         """Before the session is closed; without a trusted session there is only so long to wait for one."""
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
-        reason: object = "ZooKeeper does not answer"
+        reason: object = "there was no time left for it"
         try:
             with anyio.fail_after(patience):
                 await self.claims.leave()
-                return
+                reason = None
         except TimeoutError:
-            pass
+            reason = "ZooKeeper does not answer"
         except (SessionExpired, ZooKeeperError) as error:
             reason = error
+        finally:
+            if reason is not None:
+                self._tell_uncommitted(reason)
+
+    def _tell_uncommitted(self, reason: object) -> None:
+        self.left_uncommitted = True
         log.error("the last commit was not made: records since the one before come again", reason=str(reason))

@@ -55,6 +55,11 @@ def utf16_order(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
+def thread_order(thread: ConsumerThreadId) -> bytes:
+    """The order of threads as a sort key: in a group of a hundred, comparing them two by two is what takes time."""
+    return utf16_order(str(thread))
+
+
 class Broker(msgspec.Struct, frozen=True, order=True):
     """Where one broker listens."""
 

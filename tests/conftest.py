@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.secured import Secured
 from tests.support.servers import Servers
 
 QUIET = [HealthCheck.too_slow]
@@ -48,6 +49,12 @@ def cluster_of(servers: Servers) -> Callable[[str], Cluster]:
 def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
     """The shared cluster of the newest version."""
     return cluster_of("3.9.1")
+
+
+@pytest.fixture(scope="session")
+def secured(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Secured:
+    """Certificates, passwords, and `cluster_of(version)`: that version's shared cluster with TLS and SASL listeners."""
+    return Secured(servers, tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture

@@ -74,16 +74,13 @@ def _joining(settings: Settings, each: list[int | None]) -> dict[str, Registrati
 
 
 def _registration(settings: Settings, streams: int | None) -> Registration:
-    from kzconsumer.errors import ConfigError
     from kzconsumer.zookeeper.znodes import STATIC, Registration
 
-    wanted = settings.subscription
-    if wanted.topics:
-        topics = {topic: streams or number for topic, number in wanted.topics.items()}
-        return Registration(STATIC, topics, ours=True)
+    wanted = settings.require_subscription()
     if wanted.filter is not None:
         return Registration(wanted.filter.pattern, {wanted.filter.regex: streams or wanted.streams}, ours=True)
-    raise ConfigError([f"{settings.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
+    topics = {topic: streams or number for topic, number in wanted.topics.items()}
+    return Registration(STATIC, topics, ours=True)
 
 
 def _none_or_more(text: str) -> int:

@@ -16,7 +16,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "check-config",
         help="check a configuration file and the sink's options",
         description="Check a daemon's configuration: the file, the plugins it names and the sink's own options. "
-        "No server is asked. Exit status 78 when there is a fault.",
+        "The keys and passwords it names are read. No server is asked. Exit status 78 when there is a fault.",
     )
     file = parser.add_mutually_exclusive_group()
     file.add_argument("file", metavar="FILE", nargs="?", help="the group's TOML file")
@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if path is None:
         arguments.misused("no configuration file given")
     from kzconsumer.config import Settings
+    from kzconsumer.network.security import load_security
     from kzconsumer.plugins import ASSIGNORS, load_chosen
     from kzconsumer.sinks.configured import check_sink
 
@@ -40,6 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
         faults += error.faults
     try:
         check_sink(settings)
+    except ConfigError as error:
+        faults += error.faults
+    try:
+        load_security(settings.brokers, settings.source)
     except ConfigError as error:
         faults += error.faults
     if faults:

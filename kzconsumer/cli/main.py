@@ -22,6 +22,7 @@ _VERBS = {
     "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
     "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
+    "groups": ("kzconsumer.cli.groups", "list groups, and describe one: members, owners, stored offsets"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
     "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),

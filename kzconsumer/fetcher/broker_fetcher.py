@@ -20,6 +20,7 @@ from kzconsumer.errors import (
     ConnectionLost,
     KzConsumerError,
     ProtocolError,
+    SecurityError,
     UnsupportedVersion,
 )
 from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
@@ -32,14 +33,22 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.protocol.error_codes import error_code
-from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.records.decode import Decoded, scan_next_offset
+from kzconsumer.protocol.fetch import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+)
+from kzconsumer.records.decode import Decoded, scan_next_offset, warmed
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
 # Below this many bytes, handing the work to a thread costs more than the decoding.
 DECODE_IN_THREAD = 64 * 1024
+# Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
+BYTES_WHILE_COLD = 64 * 1024
 # A corrupt batch is fetched again: another replica may lead by then, and have it whole.
 ATTEMPTS_AT_A_BATCH = 3
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
@@ -64,6 +73,7 @@ class BrokerFetcher:
         self.broker = broker
         self._brokers = brokers
         self._settings = settings
+        self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._read = read
         self._corrupt = CorruptPolicy(settings)
@@ -99,13 +109,15 @@ class BrokerFetcher:
                         # What is still in flight on it belongs to nobody any more.
                         self._brokers.drop(connection)
                 except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
-                    log.warning("broker lost", broker=self.broker.id, reason=str(error))
+                    if not isinstance(error, SecurityError):  # those are told where they are found, once
+                        log.warning("broker lost", broker=self.broker.id, reason=str(error))
                     self._send_back(self._states.values())
                     self._work = anyio.Event()
         finally:
             self._send_back(self._states.values())
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
+        """Until the connection is lost, or worn out: the next one goes on where this one ends."""
         arrived: Arrived = []
         try:
             while True:
@@ -119,6 +131,7 @@ class BrokerFetcher:
                         min_bytes=self._settings.min_bytes,
                         max_bytes=self._settings.response_bytes,
                         partitions=asked,
+                        isolation=self._isolation,
                     )
                     reply = connection.send(request, timeout=self._settings.request_timeout)
                 if arrived:
@@ -133,6 +146,11 @@ class BrokerFetcher:
                     if response.error:
                         raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
                     arrived = self._take(asked, response.partitions)
+                if connection.worn_out:
+                    await self._deliver(arrived)
+                    arrived = []
+                    self.wake()
+                    return
         finally:
             self._take_back(arrived)
 
@@ -141,11 +159,15 @@ class BrokerFetcher:
         self._work = anyio.Event()
         asked = {}
         parked = False
+        cold = not warmed()
         for partition, state in list(self._states.items()):
             if not state.open:
                 self._forget([state])
             elif state.fetchable(time) and state.position is not None:
-                asked[partition] = FetchPosition(state.position, state.max_bytes)
+                # One that has grown needs its size: a batch may be larger than what is asked for.
+                small = cold and state.max_bytes == self._settings.max_bytes
+                size = min(state.max_bytes, BYTES_WHILE_COLD) if small else state.max_bytes
+                asked[partition] = FetchPosition(state.position, size)
             else:
                 parked = parked or not state.queue.has_room
         return asked, parked
@@ -171,7 +193,9 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
-                state.high_watermark = part.high_watermark
+                # What can be read now ends there. Brokers before 0.11 tell no last stable offset.
+                stable = self._isolation == READ_COMMITTED and part.last_stable_offset >= 0
+                state.high_watermark = part.last_stable_offset if stable else part.high_watermark
                 size = len(part.records)
                 if size:
                     state.position = scan_next_offset(part.records, position.offset)
@@ -221,7 +245,10 @@ class BrokerFetcher:
         state.decoding = False
         state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
-            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, size, raw=decoded.raw))
+            # Compressed records may take many times the bytes that were fetched.
+            held = max(size, decoded.size)
+            state.queue.reserve(held - size)
+            state.queue.put(FetchedChunk(tracker, start, until, decoded.batch, held, raw=decoded.raw))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:

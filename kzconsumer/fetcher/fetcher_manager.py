@@ -14,25 +14,25 @@ from anyio.abc import TaskGroup
 from kzconsumer.config import FetchSettings
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
+from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker
 from kzconsumer.network.brokers import Brokers
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 
 
 class FetcherManager:
     """`run` lasts as long as the membership; cancelling it ends all fetching."""
 
     def __init__(
-        self, topics: TopicRegistry, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, read: Reading
+        self, leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, read: Reading
     ) -> None:
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
         self._read = read
-        self._leader_finder = LeaderFinder(topics, brokers, self._assign, settings.request_timeout)
+        self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
 
@@ -42,11 +42,6 @@ class FetcherManager:
     def __contains__(self, state: PartitionFetchState) -> bool:
         """Somebody fetches it, or looks for its leader."""
         return state in self._leader_finder or any(state in fetcher for fetcher, _ in self._fetchers.values())
-
-    @property
-    def unreachable_since(self) -> float | None:
-        """When the first of the questions was asked that no broker has answered since; None when one did."""
-        return self._leader_finder.unreachable_since
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:

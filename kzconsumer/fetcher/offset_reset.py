@@ -25,10 +25,14 @@ SMALLEST, LARGEST, FAIL = "smallest", "largest", "fail"
 
 
 class OffsetReset:
-    """The policy of one member: `smallest`, `largest` or `fail`."""
+    """The policy of one member: `smallest`, `largest` or `fail`.
 
-    def __init__(self, policy: str, committer: Committer, timeout: float) -> None:
+    With `isolation` READ_COMMITTED `largest` is the last stable offset, as for Kafka's own consumer.
+    """
+
+    def __init__(self, policy: str, committer: Committer, timeout: float, isolation: int) -> None:
         self._policy = policy
+        self._isolation = isolation
         self._committer = committer
         self._timeout = timeout
 
@@ -52,7 +56,7 @@ class OffsetReset:
         Raises ConnectionLost, ProtocolError.
         """
         timestamp = LATEST if self._policy == LARGEST else EARLIEST
-        request = ListOffsetsRequest({state.topic_partition: timestamp for state in states})
+        request = ListOffsetsRequest({state.topic_partition: timestamp for state in states}, self._isolation)
         listed = await connection.call(request, timeout=self._timeout)
         elsewhere = []
         for state in states:

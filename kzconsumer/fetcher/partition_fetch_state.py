@@ -59,9 +59,10 @@ class PartitionFetchState:
         return self.tracker.open
 
     def fetchable(self, now: float) -> bool:
-        """Its answer would be welcome: the queue has room and no error or reset stands in the way."""
+        """Its answer would be welcome: the queue has room, and no pause, error or reset stands in the way."""
         return (
             self.tracker.open
+            and not self.tracker.paused
             and not self.reset_due
             and not self.decoding
             and self.queue.has_room

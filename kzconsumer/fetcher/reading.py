@@ -24,7 +24,14 @@ def reading(wants: Wants, largest_body: int) -> Reading:
 
     def columns(part: FetchedPartition, start: int) -> Decoded:
         topic, partition = part.topic_partition
-        return decode(part.records, topic=topic, partition=partition, start=start, largest_body=largest_body)
+        return decode(
+            part.records,
+            topic=topic,
+            partition=partition,
+            start=start,
+            aborted=part.aborted,
+            largest_body=largest_body,
+        )
 
     return columns
 

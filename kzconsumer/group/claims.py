@@ -15,7 +15,7 @@ from functools import partial
 import anyio
 import structlog
 
-from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, NotOwned, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.group.claim import Claim, settled_parts
@@ -55,8 +55,10 @@ class Claims:
         fetchers: FetcherManager,
         streams: Mapping[tuple[str | None, int], KafkaStream],
         fetch_bytes: int,
+        paused: Collection[TopicPartition],
         listener: ListenerCalls,
     ) -> None:
+        """`paused` is kept by the connector, for a pause outlives claims."""
         self._owners = owners
         self._watches = watches
         self._paths = paths
@@ -64,6 +66,7 @@ class Claims:
         self._fetchers = fetchers
         self._streams = streams
         self._fetch_bytes = fetch_bytes
+        self._paused = paused
         self._listener = listener
         self._claims: dict[TopicPartition, Claim] = {}
         self.revoke_deadline = REVOKE_DEADLINE  # set by the rebalancer, who knows whom we share the group with
@@ -98,6 +101,7 @@ class Claims:
                 processed=claim.tracker.processed,
                 committed=self._committer.committed(claim.tracker),
                 high_watermark=claim.fetch.high_watermark,
+                paused=claim.tracker.paused,
             )
             for partition, claim in sorted(self._claims.items())
             if claim.tracker.open
@@ -195,6 +199,33 @@ class Claims:
             if isinstance(result, KzConsumerError):
                 raise result
 
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch and hand out nothing more of those that are ours."""
+        for claim in self._open(partitions):
+            if not claim.tracker.paused:
+                claim.tracker.paused = True
+                self._stream(claim.topic_partition, claim.thread).pause(claim.tracker)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        for claim in self._open(partitions):
+            if claim.tracker.paused:
+                claim.tracker.paused = False
+                self._stream(claim.topic_partition, claim.thread).resume(claim.tracker)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset, which is stored first. What is in hand is marked no more. Raises NotOwned."""
+        for claim in self._open([partition]):
+            old = claim.tracker
+            tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch)
+            old.close()
+            self._committer.replace(old, tracker)
+            begun = self._begin(partition, claim.thread, claim.fence, tracker, offset)
+            await self._guard([begun])
+            if await self._committer.store_start(tracker, offset):
+                self._fetchers.start([begun.fetch])
+                return
+        raise NotOwned(partition)
+
     async def verify(self) -> None:
         """Look at every owner node of ours: a claim without one is closed at once."""
         held = self._open(self._claims)
@@ -210,11 +241,6 @@ class Claims:
             for partition, claim in self._claims.items()
             if claim.tracker.open and not claim.fetch.failed and claim.fetch not in self._fetchers
         ]
-
-    @property
-    def unreachable_since(self) -> float | None:
-        """Since when no broker has answered, though we have something to ask them for."""
-        return self._fetchers.unreachable_since if self.held else None
 
     def repair(self, partition: TopicPartition) -> None:
         """Fetch a claim again; an owner node that no claim stands for goes with the next sweep."""
@@ -254,12 +280,16 @@ class Claims:
         tracker: OffsetTracker,
         position: int | None,
     ) -> Claim:
-        # A white or black list has one set of streams for all its topics.
-        stream = self._streams.get((partition.topic, thread.thread)) or self._streams[None, thread.thread]
+        stream = self._stream(partition, thread)
+        tracker.paused = partition in self._paused
         tracker.when_closed(lambda: stream.drop(tracker))
         claim = Claim(partition, thread, fence, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
         self._claims[partition] = claim
         return claim
+
+    def _stream(self, partition: TopicPartition, thread: ConsumerThreadId) -> KafkaStream:
+        # A white or black list has one set of streams for all its topics.
+        return self._streams.get((partition.topic, thread.thread)) or self._streams[None, thread.thread]
 
     async def _guard(self, begun: list[Claim]) -> None:
         """Whoever touches an owner node of ours, from now on or since the claim, ends that claim."""

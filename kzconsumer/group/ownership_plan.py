@@ -38,8 +38,9 @@ def assignment(
         assigned = assignor(context)
     except Exception as error:
         raise PluginError(f"assignor {assignor_name} failed: {type(error).__name__}: {error}") from error
+    subscribed = {topic: frozenset(threads) for topic, threads in context.threads.items()}
     for partition, thread in assigned.items():
-        if thread not in context.threads.get(partition.topic, ()):
+        if thread not in subscribed.get(partition.topic, ()):
             raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")
     expected = {TopicPartition(topic, n) for topic in context.threads for n in context.partitions.get(topic, ())}
     if wrong := expected.symmetric_difference(assigned):

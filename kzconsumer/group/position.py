@@ -19,3 +19,5 @@ class Position(msgspec.Struct, frozen=True):
     processed: int
     committed: int | None
     high_watermark: int | None
+    """Where what can be read now ends; read committed, that is the last stable offset."""
+    paused: bool = False

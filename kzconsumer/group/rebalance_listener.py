@@ -1,7 +1,9 @@
 """What an application may want to know of a rebalance, and how it is told.
 
-Owns the generation number that goes with each call. The claims call it; the application subclasses RebalanceListener
-and gives it to `kzconsumer.connect`. A listener that takes too long is told of in the log and not waited for.
+Owns the generation number that goes with each call, and which partitions the listener believes to be ours: it hears of
+the end of those alone, also when a member leaves or loses its session in the middle of claiming. The claims call it;
+the application subclasses RebalanceListener and gives it to `kzconsumer.connect`. A listener that takes too long is
+told of in the log and not waited for.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ class ListenerCalls:
 
     def __init__(self, listener: RebalanceListener | None) -> None:
         self._listener = listener
+        self._told: set[TopicPartition] = set()
         self.generation = 0
 
     def __repr__(self) -> str:
@@ -50,15 +53,22 @@ class ListenerCalls:
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
+            self._told.update(partitions)
             await self._tell(self._listener.on_assigned, partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._tell(self._listener.on_revoked, partitions)
+            await self._tell(self._listener.on_revoked, self._forget(partitions))
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
-            await self._tell(self._listener.on_lost, partitions)
+            await self._tell(self._listener.on_lost, self._forget(partitions))
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        """Those of them that it was told of."""
+        known = self._told.intersection(partitions)
+        self._told -= known
+        return known
 
     async def _tell(self, call: Call, partitions: Collection[TopicPartition]) -> None:
         if not partitions:

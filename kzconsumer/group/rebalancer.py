@@ -28,7 +28,7 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper.ownership import Blocked, Refused
-from kzconsumer.zookeeper.round_trips import outcomes
+from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
@@ -83,6 +83,8 @@ class Rebalancer:
         done = False
         while True:
             reasons = await self._trigger.wait(self._reconciler.pause if done else retry * random.uniform(0.8, 1.2))
+            if not reasons:
+                self._watches.reread()  # what the timer is for: an event that did not come
             try:
                 if reasons or not done:
                     done = await self._rebalance(reasons or ["retry"])
@@ -96,9 +98,6 @@ class Rebalancer:
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
         began = now()
-        for why in self._failed.values():
-            if isinstance(why, Blocked):
-                self._watches.forget(why.path)
         if not await self._topics.broker_ids():
             self._notices.once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
@@ -144,12 +143,14 @@ class Rebalancer:
         self, plan: OwnershipPlan, snapshot: GroupSnapshot
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
         """Releases and moves wait for the work in hand to end; claims do not wait for them. Returns what failed."""
-        if not plan.claim.keys().isdisjoint(plan.release):
+        blocked = self._still_blocked(plan.claim)
+        free = {partition: thread for partition, thread in plan.claim.items() if partition not in blocked}
+        if not free.keys().isdisjoint(plan.release):
             await self._claims.release(plan.release)
-            return await self._claims.open(plan.claim, snapshot.topics)
+            return blocked | await self._claims.open(free, snapshot.topics)
         claiming, *settling = await outcomes(
             [
-                self._claims.open(plan.claim, snapshot.topics),
+                self._claims.open(free, snapshot.topics),
                 self._claims.release(plan.release),
                 self._claims.move(plan.move),
             ]
@@ -158,10 +159,25 @@ class Rebalancer:
             if isinstance(error, KzConsumerError):
                 raise error
         assert isinstance(claiming, dict)
-        return claiming
+        return blocked | claiming
+
+    def _still_blocked(
+        self, wanted: Mapping[TopicPartition, ConsumerThreadId]
+    ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
+        """Claims that would meet the same owner node again; to the others' nodes nobody listens any more."""
+        still: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
+        for partition, why in self._failed.items():
+            if not isinstance(why, Blocked):
+                continue
+            if partition in wanted and self._watches.still_there(why.path):
+                still[partition] = why
+            else:
+                self._watches.forget(why.path)
+        return still
 
     async def _look_after(self) -> None:
         """Everything that no event tells. What differs while a rebalance is due may be the change it is due for."""
+        self._watches.reread()
         snapshot = None if self._trigger.fired else await self._read()
         expected = None
         if snapshot is not None:
@@ -193,11 +209,14 @@ class Rebalancer:
         """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
         self._notices.blocked(now(), blocked, snapshot.members)
+        await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
-            if isinstance(why, Blocked):
-                if await self._watches.exists(why.path, f"owner of {partition}") is None:
-                    self._trigger.fire(f"owner of {partition}")
-            elif isinstance(why, Refused):
+            if isinstance(why, Refused):
                 self._notices.once("partition is not consumed", why.path, why.reason)
-            else:
+            elif not isinstance(why, Blocked):
                 log.warning("claim failed", partition=str(partition), reason=str(why))
+
+    async def _await_owner(self, partition: TopicPartition, blocked: Blocked) -> None:
+        reason = f"owner of {partition}"
+        if await self._watches.exists(blocked.path, reason) is None:
+            self._trigger.fire(reason)

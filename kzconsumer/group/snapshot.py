@@ -11,7 +11,7 @@ import msgspec
 
 from kzconsumer.assignors.interface import AssignmentContext
 from kzconsumer.group.subscription import has_wildcard, streams_by_topic
-from kzconsumer.model import ConsumerThreadId
+from kzconsumer.model import ConsumerThreadId, thread_order
 from kzconsumer.zookeeper.znodes import Registration, Topic
 
 
@@ -29,7 +29,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
             for topic, streams in streams_by_topic(registration, self.all_topics).items():
                 threads.setdefault(topic, []).extend(ConsumerThreadId(consumer, n) for n in range(streams))
         return AssignmentContext(
-            threads={topic: tuple(sorted(ids)) for topic, ids in sorted(threads.items())},
+            threads={topic: tuple(sorted(ids, key=thread_order)) for topic, ids in sorted(threads.items())},
             partitions={
                 topic: self.topics[topic].partitions if topic in self.topics else () for topic in sorted(threads)
             },

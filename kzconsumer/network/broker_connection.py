@@ -1,24 +1,29 @@
 """One TCP connection to one broker: requests go out at once, answers come back in order.
 
 `BrokerConnection` owns the socket, the requests in flight and the bytes of answers not yet complete. Fetchers and the
-leader finder call it, from one event loop. It retries nothing and knows no topic. Socket errors end here: they become
-ConnectionLost.
+leader finder call it, from one event loop. It retries nothing and knows no topic. Errors of sockets and of TLS end
+here: they become ConnectionLost.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, cast
 
 import anyio
 
-from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.clock import now
+from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
 from kzconsumer.model import Broker
+from kzconsumer.network import sasl, tls_failures
+from kzconsumer.network.security import Sasl, Security
 from kzconsumer.protocol.api_versions import ApiVersionsRequest
 from kzconsumer.protocol.error_codes import broker_error
-from kzconsumer.protocol.frames import FrameReader, request_frame, response_body
+from kzconsumer.protocol.frames import MAX_RESPONSE, FrameReader, bare_frame, request_frame, response_body
 from kzconsumer.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.protocol.request import Request
 from kzconsumer.protocol.versions import BEFORE_API_VERSIONS, SPOKEN, UNKNOWN, Versions, is_flexible
@@ -28,9 +33,21 @@ R = TypeVar("R")
 _ASKED_FOR_VERSIONS: Final = 2
 """Times a broker must hang up on ApiVersions before it counts as older than 0.10. Once may be a broker that stops."""
 
+_MAX_FIRST_RESPONSE: Final = 1 << 20
+"""Bytes. What another protocol sends, read as a size, is more: we do not wait for so much before we say so."""
+
+_PART_OF_LIFETIME: Final = 0.8
+"""Of the time for which a broker believes a SASL exchange: after it no more requests, the last ones need some too."""
+
+_HANG_UPS: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+"""What asyncio raises when the peer ends the connection in the TLS handshake."""
+
+_PLAINTEXT: Final = Security()
+
 
 class _InFlight(NamedTuple):
-    correlation: int
+    correlation: int | None
+    """None for a bare token of SASL, which has no header."""
     flexible: bool
     answer: asyncio.Future[memoryview | ConnectionLost | ProtocolError]
     timer: asyncio.TimerHandle
@@ -39,16 +56,19 @@ class _InFlight(NamedTuple):
 class _Wire(asyncio.BufferedProtocol):
     """The transport's side of a connection: matches answers to requests, and ends all of them when it ends."""
 
-    def __init__(self, broker: Broker, client_id: str) -> None:
+    def __init__(self, broker: Broker, client_id: str, security: Security) -> None:
         self._broker = broker
         self._client_id = client_id.encode()
+        self._security = security
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader()
+        self._reader = FrameReader(_MAX_FIRST_RESPONSE)
         self._correlation = 0
         self.in_flight: deque[_InFlight] = deque()
         self.ended: str | None = None
         self.ended_by_peer = False
+        self._answers = 0
+        self._lost: type[ConnectionLost] = ConnectionLost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -69,31 +89,55 @@ class _Wire(asyncio.BufferedProtocol):
         if not self.in_flight:
             raise ProtocolError("an answer to no request")
         request = self.in_flight[0]
-        body = response_body(frame, request.correlation, flexible=request.flexible)
+        body = frame
+        if request.correlation is not None:
+            body = response_body(frame, request.correlation, flexible=request.flexible)
+        self._answers += 1
+        self._reader.limit = MAX_RESPONSE
         self.in_flight.popleft()
         request.timer.cancel()
         if not request.answer.done():
             request.answer.set_result(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.ended is None:
-            self.ended_by_peer = True
-        self.end(str(exc) if exc else "closed by the broker")
+        if self.ended is not None:
+            return
+        if isinstance(exc, ssl.SSLError):
+            self._lost = SecurityError
+            self.end(tls_failures.explain(exc, certificate_given=self._security.certificate_given))
+            return
+        self.ended_by_peer = True
+        why = str(exc) if exc else "closed by the broker"
+        if self._answers == 1 and self._security.sasl is None:
+            why += " after ApiVersions: does this listener want SASL? ([brokers] security_protocol, listener)"
+        self.end(why)
 
     def send(
         self, api_key: int, version: int, body: bytes, timeout: float
     ) -> asyncio.Future[memoryview | ConnectionLost | ProtocolError]:
         """Errors are results of the future, not exceptions: a cancelled caller leaves no unretrieved exception."""
         if self.ended is not None or self._transport is None:
-            raise ConnectionLost(f"{self._broker}: {self.ended}")
+            raise self._lost(f"{self._broker}: {self.ended}")
         correlation = self._correlation
         self._correlation = (correlation + 1) & 0x7FFFFFFF
         flexible = is_flexible(api_key, version)
-        late = f"no answer to {SPOKEN[api_key].name} within {timeout:g} s"
+        frame = request_frame(api_key, version, correlation, self._client_id, body, flexible=flexible)
+        return self._send(frame, correlation, flexible, SPOKEN[api_key].name, timeout)
+
+    def send_bare(self, token: bytes, timeout: float) -> asyncio.Future[memoryview | ConnectionLost | ProtocolError]:
+        """A frame without header, answered by one, as SASL was before Kafka 1.0."""
+        if self.ended is not None or self._transport is None:
+            raise self._lost(f"{self._broker}: {self.ended}")
+        return self._send(bare_frame(token), None, False, "a SASL token", timeout)
+
+    def _send(
+        self, frame: bytes, correlation: int | None, flexible: bool, what: str, timeout: float
+    ) -> asyncio.Future[memoryview | ConnectionLost | ProtocolError]:
+        assert self._transport is not None
         answer: asyncio.Future[memoryview | ConnectionLost | ProtocolError] = self._loop.create_future()
-        timer = self._loop.call_later(timeout, self.end, late)
+        timer = self._loop.call_later(timeout, self.end, f"no answer to {what} within {timeout:g} s")
         self.in_flight.append(_InFlight(correlation, flexible, answer, timer))
-        self._transport.write(request_frame(api_key, version, correlation, self._client_id, body, flexible=flexible))
+        self._transport.write(frame)
         return answer
 
     def end(self, why: str, first: ProtocolError | None = None) -> None:
@@ -108,7 +152,7 @@ class _Wire(asyncio.BufferedProtocol):
             request = self.in_flight.popleft()
             request.timer.cancel()
             if not request.answer.done():
-                request.answer.set_result(outcome or ConnectionLost(f"{self._broker}: {why}"))
+                request.answer.set_result(outcome or self._lost(f"{self._broker}: {why}"))
             outcome = None
 
 
@@ -147,38 +191,70 @@ class BrokerConnection:
         self.broker = broker
         self.versions = UNKNOWN
         self._wire = wire
+        self._good_until = math.inf
 
     def __repr__(self) -> str:
         state = f"{len(self._wire.in_flight)} in flight" if self._wire.ended is None else self._wire.ended
         return f"<BrokerConnection {self.broker}: {self.versions}; {state}>"
 
     @classmethod
-    async def open(cls, broker: Broker, *, client_id: str, timeout: float) -> BrokerConnection:
-        """Connect, and learn which versions the broker speaks; both within `timeout` seconds.
+    async def open(
+        cls, broker: Broker, *, client_id: str, timeout: float, security: Security = _PLAINTEXT
+    ) -> BrokerConnection:
+        """Connect, learn which versions the broker speaks, and prove who we are; all within `timeout` seconds.
 
         A broker that hangs up on ApiVersions twice is taken to be 0.8 or 0.9 and reconnected to at their level.
-        Raises ConnectionLost, ProtocolError, or BrokerError when the broker refuses to name its versions.
+        Raises ConnectionLost (SecurityError when the reason is TLS or SASL), ProtocolError, UnsupportedVersion, or
+        BrokerError when the broker refuses to name its versions.
         """
         try:
             with anyio.fail_after(timeout):
                 for _ in range(_ASKED_FOR_VERSIONS):
-                    connection = await cls._connect(broker, client_id)
+                    connection = await cls._connect(broker, client_id, security)
                     if await connection._learn_versions(timeout):
+                        await connection._authenticate(security.sasl, timeout)
                         return connection
-                connection = await cls._connect(broker, client_id)
+                if security.sasl is not None:
+                    raise SecurityError(
+                        f"{broker}: hung up on ApiVersions: no broker, or one before 0.10, which knows no "
+                        f"{security.sasl.mechanism}"
+                    )
+                connection = await cls._connect(broker, client_id, security)
                 await connection._assume(BEFORE_API_VERSIONS, timeout)
                 return connection
         except TimeoutError:
             raise ConnectionLost(f"{broker}: not connected within {timeout:g} s") from None
 
     @classmethod
-    async def _connect(cls, broker: Broker, client_id: str) -> Self:
+    async def _connect(cls, broker: Broker, client_id: str, security: Security) -> Self:
         loop = asyncio.get_running_loop()
         try:
-            _, wire = await loop.create_connection(lambda: _Wire(broker, client_id), broker.host, broker.port)
-        except (OSError, UnicodeError, OverflowError) as error:  # the last two: no possible host name or port
-            raise ConnectionLost(f"{broker}: {error}") from error
+            _, wire = await loop.create_connection(
+                lambda: _Wire(broker, client_id, security),
+                broker.host,
+                broker.port,
+                ssl=security.tls,
+                server_hostname=broker.host if security.tls else None,
+            )
+        except ssl.SSLError as error:
+            why = tls_failures.explain(error, certificate_given=security.certificate_given)
+            raise SecurityError(f"{broker}: {why}") from error
+        except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
+            hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
+            raise ConnectionLost(f"{broker}: {tls_failures.HUNG_UP if hung_up else error}") from error
         return cls(broker, wire)
+
+    async def _authenticate(self, identity: Sasl | None, timeout: float) -> None:
+        if identity is None:
+            return
+        began = now()
+        try:
+            lifetime = await sasl.authenticate(self, identity, timeout)
+        except BaseException:
+            self.close()
+            raise
+        if lifetime:
+            self._good_until = began + lifetime * _PART_OF_LIFETIME
 
     async def _learn_versions(self, timeout: float) -> bool:
         """False when the broker hung up on the question."""
@@ -204,7 +280,7 @@ class BrokerConnection:
             await self.call(ListOffsetsRequest({}), timeout=timeout)
         except ConnectionLost as error:
             raise ConnectionLost(
-                f"{error} (on ApiVersions too: a broker, and a listener without TLS or SASL?)"
+                f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
             ) from None
         except BaseException:
             self.close()
@@ -226,10 +302,26 @@ class BrokerConnection:
         answer = self._wire.send(request.api_key, version, request.encode(version), timeout)
         return _Reply(self.broker, self._wire, request, version, answer)
 
+    async def exchange_bare(self, token: bytes, *, timeout: float) -> bytes:
+        """Send a SASL token without header, and wait for the broker's. Raises ConnectionLost, ProtocolError."""
+        answer = await self._wire.send_bare(token, timeout)
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)
+
     @property
     def closed(self) -> bool:
         """Closed by us or lost."""
         return self._wire.ended is not None
+
+    @property
+    def ended_by_peer(self) -> bool:
+        return self._wire.ended_by_peer
+
+    @property
+    def worn_out(self) -> bool:
+        """The broker will end it soon, for our proof of identity is only believed so long (KIP-368): open another."""
+        return now() >= self._good_until
 
     def close(self) -> None:
         """At once: calls in flight raise ConnectionLost."""

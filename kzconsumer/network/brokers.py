@@ -1,20 +1,36 @@
 """The connections of one member: at most one per broker and purpose, opened when first asked for.
 
 `Brokers` owns them all and is their only closer. Fetchers and the leader finder ask it. It does not reconnect by
-itself and knows no back-off: who needs a connection asks again.
+itself: who needs a connection asks again. But a broker with which TLS or SASL failed is left in peace for a while,
+however often it is asked for: a password tried once a second locks accounts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, NamedTuple, Self
 
 import anyio
+import structlog
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from kzconsumer.errors import ConnectionLost, KzConsumerError
+from kzconsumer.clock import now
+from kzconsumer.errors import ConfigError, ConnectionLost, KzConsumerError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.network.security import Security
+
+log = structlog.get_logger("kzconsumer.network")
+
+PEACE_AFTER_REFUSAL: Final = 10.0
+"""Seconds until a broker is tried again with which TLS or SASL failed."""
+
+
+class _Refusal(NamedTuple):
+    until: float
+    reason: str
 
 
 class _Opening:
@@ -28,10 +44,12 @@ class _Opening:
 class Brokers:
     """Enter before use; leaving closes every connection. One purpose's slow answers never hold up another's."""
 
-    def __init__(self, *, client_id: str, timeout: float) -> None:
-        """`timeout`: seconds for opening one connection."""
+    def __init__(self, *, client_id: str, timeout: float, security: Callable[[], Security] = Security) -> None:
+        """`timeout`: seconds for opening one connection. `security` is called for each, in a thread; it reads files."""
         self._client_id = client_id
         self._timeout = timeout
+        self._security = security
+        self._refusals: dict[Broker, _Refusal] = {}
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._openings: dict[tuple[Broker, str], _Opening] = {}
         self._tasks: TaskGroup | None = None
@@ -61,16 +79,19 @@ class Brokers:
     async def connection(self, broker: Broker, purpose: str = "control") -> BrokerConnection:
         """The open connection for this purpose, opened if need be; callers at the same time share one attempt.
 
-        A connection to where the broker was before is closed. A caller that is cancelled does not end the attempt.
-        Raises ConnectionLost, ProtocolError, BrokerError (see `BrokerConnection.open`).
+        A connection to where the broker was before is closed, and so is a worn out one. A caller that is cancelled does
+        not end the attempt. Raises ConnectionLost, ProtocolError, BrokerError (see `BrokerConnection.open`).
         """
         if self._tasks is None:
             raise ConnectionLost(f"{broker}: connections are closed")
         present = self._connections.get((broker.id, purpose))
         if present is not None:
-            if present.broker == broker and not present.closed:
+            if present.broker == broker and not present.closed and not present.worn_out:
                 return present
             self.drop(present)
+        refusal = self._refusals.get(broker)
+        if refusal is not None and now() < refusal.until:
+            raise SecurityError(refusal.reason)
         opening = self._openings.get((broker, purpose))
         if opening is None:
             opening = self._openings[broker, purpose] = _Opening()
@@ -82,17 +103,32 @@ class Brokers:
 
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
         try:
-            connection = await BrokerConnection.open(broker, client_id=self._client_id, timeout=self._timeout)
+            security = await to_thread.run_sync(self._security)
+            connection = await BrokerConnection.open(
+                broker, client_id=self._client_id, timeout=self._timeout, security=security
+            )
             opening.outcome = connection
+            self._refusals.pop(broker, None)
             replaced = self._connections.get((broker.id, purpose))
             if replaced is not None:
                 replaced.close()
             self._connections[broker.id, purpose] = connection
+        except ConfigError as error:  # of files that were right when the member started: they may be again
+            opening.outcome = self._refused(broker, SecurityError(f"{broker}: {'; '.join(error.faults)}"))
+        except SecurityError as error:
+            opening.outcome = self._refused(broker, error)
         except KzConsumerError as error:
             opening.outcome = error
         finally:
             del self._openings[broker, purpose]
             opening.done.set()
+
+    def _refused(self, broker: Broker, error: SecurityError) -> SecurityError:
+        before = self._refusals.get(broker)
+        if before is None or before.reason != str(error):
+            log.error("no secure connection", broker=broker.id, reason=str(error))
+        self._refusals[broker] = _Refusal(now() + PEACE_AFTER_REFUSAL, str(error))
+        return error
 
     def drop(self, connection: BrokerConnection) -> None:
         """Close a connection and forget it; the next caller gets a new one."""

@@ -50,6 +50,10 @@ class Committer:
     def open(self, tracker: OffsetTracker, fence: Fence, stored: int | None, version: int) -> None:
         self._positions[tracker] = _Position(fence, stored, version)
 
+    def replace(self, old: OffsetTracker, new: OffsetTracker) -> None:
+        """The same claim goes on under another tracker."""
+        self._positions[new] = self._positions.pop(old)
+
     def forget(self, tracker: OffsetTracker) -> None:
         self._positions.pop(tracker, None)
 
@@ -81,9 +85,9 @@ class Committer:
         }
 
     async def store_start(self, tracker: OffsetTracker, offset: int) -> bool:
-        """Store a position found by the reset policy, before anything is delivered; False when the claim is lost.
+        """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
 
-        The only write that may move a stored offset back: the log no longer has what was stored.
+        False when the claim is lost. The only write that may move a stored offset back.
         """
         async with self._one_at_a_time:
             if not tracker.open:

@@ -28,6 +28,7 @@ class OffsetTracker:
         "epoch",
         "incarnation",
         "open",
+        "paused",
         "processed",
         "topic_partition",
     )
@@ -39,6 +40,7 @@ class OffsetTracker:
         self.consumed = start
         self.processed = start
         self.open = True
+        self.paused = False  # written by the claims: nothing of it is fetched or handed out for the time being
         self._done: dict[int, int] = {}
         self._on_close: Callable[[], None] | None = None
         self._on_lost: Callable[[], None] | None = None

@@ -29,6 +29,7 @@ from kzconsumer.protocol.versions import FETCH, is_flexible
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 
 class FetchPosition(NamedTuple):
@@ -43,11 +44,12 @@ class FetchedPartition(msgspec.Struct, frozen=True):
     error: int
     high_watermark: int
     last_stable_offset: int
-    """-1 before version 4."""
+    """Where the first open transaction begins, or the high watermark. -1 before version 4."""
     log_start_offset: int
     """-1 before version 5."""
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of transactions in `records` that were aborted; empty when read uncommitted."""
+    """(producer id, first offset) of the aborted transactions that any of `records` belong to, also when they begin
+    before or end behind these; empty when read uncommitted."""
     records: memoryview
     """As in the log: whole batches, the last one perhaps cut short. Read-only; keeps the whole response in memory."""
 
@@ -65,6 +67,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
     `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count, together.
     The order of `partitions` is kept in the request: brokers fill the response in that order. Without fetch session
     (KIP-227): id 0, epoch -1. Brokers before version 4 (0.11) have no transactions, `isolation` means nothing to them.
+    READ_COMMITTED: nothing from the last stable offset on is sent, but what was aborted before it is.
     """
 
     max_wait_ms: int

@@ -17,6 +17,9 @@ from kzconsumer.protocol.primitives import INT32, NO_TAGS, skip_tags
 MAX_RESPONSE: Final = 1 << 30
 """Bytes. Also tells a peer that is no Kafka broker: `HTTP`, read as a size, is more."""
 
+_TLS_ALERT: Final = 0x15030000
+"""The upper half of a size that is not one but how a TLS server says that it expected TLS."""
+
 _STAGING: Final = 4096
 _REQUEST_HEADER: Final = struct.Struct(">ihhih")
 
@@ -30,11 +33,18 @@ def request_frame(
     return b"".join((_REQUEST_HEADER.pack(size, api_key, version, correlation, len(client_id)), client_id, tags, body))
 
 
+def bare_frame(token: bytes) -> bytes:
+    """A SASL token as it is sent without a header: size, token."""
+    return INT32.pack(len(token)) + token
+
+
 def response_body(frame: memoryview, correlation: int, *, flexible: bool) -> memoryview:
     """The body of a response without its header (version 0, or 1 when flexible).
 
     Raises ProtocolError when the response is not the one to the request `correlation`: brokers answer in order.
     """
+    if len(frame) < 4:
+        raise ProtocolError(f"a response of {len(frame)} bytes")
     (answered,) = INT32.unpack_from(frame)
     if answered != correlation:
         raise ProtocolError(f"the answer to request {answered} came where that to {correlation} was due")
@@ -53,10 +63,10 @@ class FrameReader:
     of the socket and one small copy; of a large one at most the first 4 KiB are copied, the rest is read in place.
     """
 
-    __slots__ = ("_frame", "_held", "_limit", "_staging", "_used")
+    __slots__ = ("_frame", "_held", "_staging", "_used", "limit")
 
     def __init__(self, limit: int = MAX_RESPONSE) -> None:
-        self._limit = limit
+        self.limit = limit
         self._staging = memoryview(bytearray(_STAGING))
         self._held = 0
         self._frame: memoryview | None = None
@@ -92,8 +102,10 @@ class FrameReader:
         start = 0
         while held - start >= 4:
             (size,) = INT32.unpack_from(staging, start)
-            if not 4 <= size <= self._limit:
-                raise ProtocolError(f"a response of {size} bytes (from 4 to {self._limit} are possible): no Kafka?")
+            if not 0 <= size <= self.limit:
+                if size & ~0xFFFF == _TLS_ALERT:
+                    raise ProtocolError("this listener speaks TLS: [brokers] security_protocol, listener")
+                raise ProtocolError(f"a response of {size} bytes (up to {self.limit} are possible): no Kafka?")
             start += 4
             # numpy.empty and not bytearray: zeroing what is about to be overwritten costs as much as the read.
             frame = np.empty(size, dtype=np.uint8).data

@@ -7,8 +7,9 @@ Inside `reading`, whatever a malformed response does to a reader becomes a Proto
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from kzconsumer.errors import ProtocolError
 
@@ -124,6 +125,10 @@ class Reader:
             return None
         return str(self._take(size), "utf-8")
 
+    def data(self) -> bytes:
+        """BYTES: four bytes of length, then a copy of what follows."""
+        return bytes(self._take(self.int32()))
+
     def count(self) -> int:
         """The number of elements of the ARRAY that follows; a null array counts as empty."""
         count = self.int32()
@@ -147,7 +152,45 @@ class Reader:
         self._at = end
         return part
 
+    def tags(self) -> None:
+        """Pass over the tagged fields that end a structure; there are none before KIP-482."""
+
     def end(self) -> None:
         """Raises ProtocolError when bytes are left: the response was then not what we took it for."""
         if self._at != len(self._body):
             raise ProtocolError(f"{len(self._body) - self._at} bytes left over")
+
+
+class CompactReader(Reader):
+    """The same in a flexible response (KIP-482)."""
+
+    __slots__ = ()
+
+    def nullable_string(self) -> str | None:
+        size = self._unsigned_varint() - 1
+        return None if size == -1 else str(self._take(size), "utf-8")
+
+    def count(self) -> int:
+        return max(self._unsigned_varint() - 1, 0)
+
+    def tags(self) -> None:
+        self._at = skip_tags(self._body, self._at)
+
+    def _unsigned_varint(self) -> int:
+        value, self._at = read_unsigned_varint(self._body, self._at)
+        return value
+
+
+class Encoding(NamedTuple):
+    """How a version writes what the two encodings write differently."""
+
+    string: Callable[[str], bytes]
+    array: Callable[[int], bytes]
+    """How an array of so many elements begins."""
+    tags: bytes
+    """An empty tagged-field section, which ends every structure."""
+    reader: type[Reader]
+
+
+PLAIN: Final = Encoding(string, INT32.pack, b"", Reader)
+COMPACT: Final = Encoding(compact_string, lambda number: unsigned_varint(number + 1), NO_TAGS, CompactReader)

@@ -16,7 +16,12 @@ from kzconsumer.errors import UnsupportedVersion
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
 
 
 class Api(NamedTuple):
@@ -29,13 +34,20 @@ class Api(NamedTuple):
     """The first version in the compact encoding of KIP-482, also when we do not speak it."""
 
 
-# Fetch from 13 on names topics by id. ApiVersions 0 is understood by every broker that understands the request at all.
+# Fetch from 13 on names topics by id, OffsetFetch from 8 on asks for several groups. ApiVersions 0 is understood by
+# every broker that understands the request at all.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
     METADATA: Api("Metadata", 0, 8, 9),
+    OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
+    OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),
+    FIND_COORDINATOR: Api("FindCoordinator", 0, 4, 3),
     API_VERSIONS: Api("ApiVersions", 0, 0, 3),
+    SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
+    SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
 }
+_BEFORE_ALL_ELSE: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -63,10 +75,10 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return version
 
     def __str__(self) -> str:
-        """The versions that will be used, as `Fetch 12, ListOffsets 5, Metadata 8`."""
+        """The versions that will be used once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
         words = []
         for api_key in SPOKEN:
-            if api_key in self.ranges and api_key != API_VERSIONS:
+            if api_key in self.ranges and api_key not in _BEFORE_ALL_ELSE:
                 try:
                     words.append(f"{SPOKEN[api_key].name} {self.choose(api_key)}")
                 except UnsupportedVersion:
@@ -77,5 +89,14 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 UNKNOWN: Final = Versions({API_VERSIONS: (0, 0)})
 """Before the broker has said anything."""
 
-BEFORE_API_VERSIONS: Final = Versions({FETCH: (0, 0), LIST_OFFSETS: (0, 0), METADATA: (0, 0)})
-"""0.8.x and 0.9.x: what both know (0.9 also knows Fetch 1, which only adds the throttle time)."""
+BEFORE_API_VERSIONS: Final = Versions(
+    {
+        FETCH: (0, 0),
+        LIST_OFFSETS: (0, 0),
+        METADATA: (0, 0),
+        OFFSET_COMMIT: (0, 1),
+        OFFSET_FETCH: (0, 1),
+        FIND_COORDINATOR: (0, 0),
+    }
+)
+"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2)."""

@@ -10,7 +10,7 @@ from numba import njit
 
 from kzconsumer.records import layout as L
 from kzconsumer.records.kernel_set import Cells, Table
-from kzconsumer.records.pointers import copy, load_u8, store_i8, store_i32, store_i64
+from kzconsumer.records.pointers import copy, load_i16, load_u8, store_i8, store_i32, store_i64
 
 
 @njit(nogil=True, error_model="numpy")
@@ -53,6 +53,25 @@ def _headers(at: int, end: int, count: int) -> tuple[int, int, int]:
             at += length
             value_bytes += length
     return at, key_bytes, value_bytes
+
+
+@njit(nogil=True, error_model="numpy")
+def control_type(at: int, end: int) -> int:
+    """The type of the control record at `at`, or NO_CONTROL_TYPE."""
+    size, at = _varint(at, end, 28)
+    if at == 0 or size < 0 or size > end - at:
+        return L.NO_CONTROL_TYPE
+    stop = at + size
+    _, at = _varint(at + 1, stop, 63)
+    if at == 0:
+        return L.NO_CONTROL_TYPE
+    _, at = _varint(at, stop, 28)
+    if at == 0:
+        return L.NO_CONTROL_TYPE
+    length, at = _varint(at, stop, 28)
+    if at == 0 or length < 4 or length > stop - at:
+        return L.NO_CONTROL_TYPE
+    return int(load_i16(at + 2))
 
 
 def read_batches(table: Table, first: int, until: int, outputs: Cells, state: Cells) -> tuple[int, int, int]:

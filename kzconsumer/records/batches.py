@@ -6,6 +6,8 @@ nor raises: what it cannot use ends the table, with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -53,6 +55,16 @@ class BatchTable:
             self.end(self.rows, L.REASONS[status], position)
         if check:
             self._check_pending()
+
+    def hide_aborted(self, aborted: Sequence[tuple[int, int]]) -> None:
+        """Make the batches of aborted transactions ones that have nothing to give, as control batches."""
+        cells = np.empty((len(aborted), L.TRANSACTION_CELLS), np.int64)
+        cells[:, : L.T_FIRST + 1] = sorted(aborted)
+        producers = cells[:, L.T_PRODUCER]
+        cells[:, L.T_NEXT] = np.searchsorted(producers, producers)
+        status, row = self._kernels.hide_aborted(self.table, self.rows, cells)
+        if status != L.OK:
+            self.end(row, L.REASONS[status])
 
     def _check_pending(self) -> None:
         framing = self.table[: self.rows, : L.CRC + 1]

@@ -1,10 +1,12 @@
 """Record bytes of a fetch response to one Arrow record batch: the door into this package for who wants columns.
 
 Owns no state. Called by the fetcher, from threads; the heavy parts run without the GIL. It does not raise on any input,
-does not filter aborted transactions (read_uncommitted), and keeps no reference to the bytes it was given.
+and keeps no reference to the bytes it was given.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -16,10 +18,10 @@ from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, read
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 
-__all__ = ["SCHEMA", "Corruption", "Decoded", "decode", "kernels_in_use", "scan_next_offset", "warm"]
+__all__ = ["SCHEMA", "Corruption", "Decoded", "decode", "kernels_in_use", "scan_next_offset", "warm", "warmed"]
 
-# Below this many bytes the Python kernels are quick enough while numba's are not loaded.
-_SMALL = 4096
+# Up to this many bytes the Python kernels are used while numba's are not loaded: some 10 ms, where loading takes 500.
+QUICK_ENOUGH = 1 << 18
 
 
 class Corruption(msgspec.Struct, frozen=True):
@@ -50,16 +52,26 @@ class Decoded(msgspec.Struct, frozen=True):
     """Instead of `batch`: the whole batches as they were fetched, for who asked for bytes (`whole_batches`)."""
 
 
-def decode(records: memoryview, *, topic: str, partition: int, start: int, largest_body: int | None = None) -> Decoded:
+def decode(
+    records: memoryview,
+    *,
+    topic: str,
+    partition: int,
+    start: int,
+    aborted: Sequence[tuple[int, int]] = (),
+    largest_body: int | None = None,
+) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
     `start`: the offset that was asked for; a response may begin before it. A batch cut off at the end is normal and
     left out. Control batches give no rows. Bodies together are bounded: where they would exceed 256 MiB decoding stops
     before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
+    `aborted`: (producer id, first offset) of the aborted transactions that the response names (read_committed): their
+    batches give no rows. A response names all that its records belong to, wherever it begins: nothing is kept.
     `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
-    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs` and read_uncommitted.
+    Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return decode_with(kernels_for(len(records)), records, topic, partition, start, largest_body)
+    return decode_with(kernels_for(len(records)), records, topic, partition, start, aborted, largest_body)
 
 
 def decode_with(
@@ -68,11 +80,14 @@ def decode_with(
     topic: str,
     partition: int,
     start: int,
+    aborted: Sequence[tuple[int, int]] = (),
     largest_body: int | None = None,
 ) -> Decoded:
     """`decode` by the kernels given."""
     batches = BatchTable(records, kernels, largest_body)
     batches.scan(check=True)
+    if aborted:
+        batches.hide_aborted(aborted)
     incomplete = batches.partial and batches.rows == 0
     batch = _read(batches, topic, partition, start, kernels)
     next_offset = batches.next_offset(start)
@@ -95,9 +110,14 @@ def warm() -> None:
     load_kernels()
 
 
+def warmed() -> bool:
+    """Whether numba's kernels are loaded (or known not to load)."""
+    return ready_kernels() is not None
+
+
 def kernels_for(size: int) -> KernelSet:
     """The best there are, but few bytes do not wait for numba's."""
-    return ready_kernels() or (PYTHON_KERNELS if size < _SMALL else load_kernels())
+    return ready_kernels() or (PYTHON_KERNELS if size <= QUICK_ENOUGH else load_kernels())
 
 
 def _read(batches: BatchTable, topic: str, partition: int, start: int, kernels: KernelSet) -> pa.RecordBatch | None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 Table = npt.NDArray[np.int64]
 Cells = npt.NDArray[np.int64]
+Transactions = npt.NDArray[np.int64]
 Read = Callable[[Table, int, int, Cells, Cells], tuple[int, int, int]]
 
 
@@ -20,6 +21,7 @@ class KernelSet(NamedTuple):
     """Arguments and results: the functions of the same names that `python_kernels` gathers."""
 
     scan: Callable[[int, int, bool, Table, npt.NDArray[np.uint32]], tuple[int, int, int]]
+    hide_aborted: Callable[[Table, int, Transactions], tuple[int, int]]
     plan: Callable[[Table, int, int, int], tuple[int, int, int, int]]
     count_messages: Callable[[int, int, int], tuple[int, int, int, int]]
     read_batches: Read

@@ -18,11 +18,13 @@ from kzconsumer.records.batch_kernels import read_batches, read_headers
 from kzconsumer.records.framing_kernels import plan, scan
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.message_kernels import count_messages, read_messages
+from kzconsumer.records.transaction_kernels import hide_aborted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _SCAN = "UniTuple(int64, 3)(int64, int64, boolean, int64[:, ::1], Array(uint32, 3, 'C', readonly=True))"
+_HIDE_ABORTED = "UniTuple(int64, 2)(int64[:, ::1], int64, int64[:, ::1])"
 _PLAN = "UniTuple(int64, 4)(int64[:, ::1], int64, int64, int64)"
 _COUNT = "UniTuple(int64, 4)(int64, int64, int64)"
 _READ = "UniTuple(int64, 3)(int64[:, ::1], int64, int64, int64[::1], int64[::1])"
@@ -41,6 +43,7 @@ def compile_all(*, cache: bool) -> KernelSet:
 
     return KernelSet(
         scan=compiled(_SCAN, scan),
+        hide_aborted=compiled(_HIDE_ABORTED, hide_aborted),
         plan=compiled(_PLAN, plan),
         count_messages=compiled(_COUNT, count_messages),
         read_batches=compiled(_READ, read_batches),

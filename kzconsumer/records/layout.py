@@ -26,8 +26,13 @@ MESSAGE_SIZE_V1 = 22
 BATCH_SIZE = 49
 BATCH_HEADER = 61
 CHECKED_FROM = 21  # what the checksum of a magic 2 batch covers: all after itself, hence not the base offset
+PRODUCER_AT = 43  # producer id int64 of a magic 2 batch
 # length, attributes, timestamp delta, offset delta, key length, value length, header count: one byte each.
 SMALLEST_RECORD = 7
+
+# Type of a control record (KIP-98): the second int16 of its key.
+ABORT = 0
+NO_CONTROL_TYPE = -(1 << 16)  # it cannot be read
 
 # Columns of the batch table, int64 each. One row is one magic 2 batch, one wrapper message, or one run of
 # uncompressed messages of equal magic and attributes.
@@ -47,6 +52,12 @@ SKIP = 12  # 1: none of its records is wanted
 LOW = 13  # lowest offset still wanted when its records were read
 ROWS = 14  # records given out
 TABLE_COLUMNS = 15
+
+# Cells of one aborted transaction, int64 each.
+T_PRODUCER = 0
+T_FIRST = 1  # its first offset
+T_NEXT = 2  # working memory: index of the producer's first transaction that no marker has ended yet
+TRANSACTION_CELLS = 3
 
 # Cells of the state that the record kernels carry from one run to the next, int64 each.
 S_ROWS = 0
@@ -90,6 +101,7 @@ BAD_HEADER = 10
 BAD_OFFSET = 11
 BAD_TAIL = 12
 BAD_NESTING = 13
+BAD_MARKER = 14
 
 REASONS = {
     BAD_SIZE: "its size field is smaller than its header",
@@ -103,6 +115,7 @@ REASONS = {
     BAD_OFFSET: "an offset is negative or outside the batch",
     BAD_TAIL: "bytes are left after its last record",
     BAD_NESTING: "a compressed message holds a compressed message",
+    BAD_MARKER: "its transaction marker cannot be read",
 }
 
 # Above this size the checksum of a magic 2 batch is left to the crc32c extension (about 20 GB/s, but a Python call).

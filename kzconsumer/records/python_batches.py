@@ -69,6 +69,25 @@ def _records_of_batch(entry: list[int]) -> Iterator[Record]:
         raise Bad(L.BAD_TAIL, at)
 
 
+def control_type(entry: list[int]) -> int:
+    """The type of the first record of an uncompressed control batch, or NO_CONTROL_TYPE.
+
+    As `org.apache.kafka.common.record.ControlRecordType` (3.9) reads it, of whatever key version.
+    """
+    data = ctypes.string_at(entry[L.ADDRESS], entry[L.LENGTH])
+    try:
+        size, at = _varint(data, 0, len(data), 5, 0)
+        if not 0 <= size <= len(data) - at:
+            return L.NO_CONTROL_TYPE
+        stop = at + size
+        _, at = _varint(data, at + 1, stop, 10, 0)
+        _, at = _varint(data, at, stop, 5, 0)
+        key, _ = _field(data, at, stop, 0, L.BAD_FIELD)
+    except Bad:
+        return L.NO_CONTROL_TYPE
+    return L.NO_CONTROL_TYPE if key is None or len(key) < 4 else int.from_bytes(key[2:4], "big", signed=True)
+
+
 def _field(data: bytes, at: int, stop: int, record: int, fault: int) -> tuple[bytes | None, int]:
     length, at = _varint(data, at, stop, 5, record)
     if not -1 <= length <= stop - at:

@@ -9,7 +9,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from kzconsumer.sandbox.configuration import LOG4J, QUICK_START, as_text, broker_properties, java_flags
+from kzconsumer.sandbox.configuration import (
+    LOG4J,
+    QUICK_START,
+    Listener,
+    as_text,
+    broker_properties,
+    java_flags,
+)
 from kzconsumer.sandbox.failure import SandboxError
 from kzconsumer.sandbox.jars import classpath
 from kzconsumer.sandbox.ports import HOST, free_port
@@ -20,7 +27,10 @@ from kzconsumer.zookeeper.connect_string import ConnectString
 
 
 class BrokerServer(ServerProcess):
-    """`zookeeper` is its connect string with the chroot, which the broker makes if it is missing."""
+    """`zookeeper` is its connect string with the chroot, which the broker makes if it is missing.
+
+    `listeners` are those besides the plain one: name -> security protocol.
+    """
 
     def __init__(
         self,
@@ -33,12 +43,14 @@ class BrokerServer(ServerProcess):
         *,
         heap: str,
         config: Mapping[str, object],
+        listeners: Mapping[str, str],
         tuning: tuple[str, ...] = QUICK_START,
     ) -> None:
         super().__init__(f"broker {broker} ({version.number})", folder)
         self.id = broker
         self.host = HOST
         self.port = free_port()
+        self.listeners = {name: Listener(protocol, free_port()) for name, protocol in listeners.items()}
         self._version = version
         self._zookeeper = ConnectString.parse(zookeeper)
         self._java = java
@@ -50,7 +62,7 @@ class BrokerServer(ServerProcess):
     def command(self) -> list[str]:
         file = self.folder / "server.properties"
         properties = broker_properties(
-            self._version, self.folder, self.id, self.port, str(self._zookeeper), self._config
+            self._version, self.folder, self.id, self.port, str(self._zookeeper), self._config, self.listeners
         )
         file.write_text(as_text(properties))
         (self.folder / "log4j.properties").write_text(LOG4J)

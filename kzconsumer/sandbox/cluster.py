@@ -21,7 +21,8 @@ from kzconsumer.sandbox.versions import KafkaVersion
 class Cluster:
     """Brokers with ids 1, 2, ... `zookeeper` is `host:port`; `chroot` is empty or begins with a slash.
 
-    `heap` is each broker's, as Java writes it. `config` is added to every server.properties. `tuning` are Java flags.
+    `heap` is each broker's, as Java writes it. `config` is added to every server.properties. `listeners` are
+    those of every broker besides the plain one, name -> security protocol. `tuning` are Java flags.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Cluster:
         brokers: int = 1,
         heap: str = "256m",
         config: Mapping[str, object] | None = None,
+        listeners: Mapping[str, str] | None = None,
         tuning: tuple[str, ...] = QUICK_START,
     ) -> None:
         self.version = version.number
@@ -51,6 +53,7 @@ class Cluster:
                 jars,
                 heap=heap,
                 config=config or {},
+                listeners=listeners or {},
                 tuning=tuning,
             )
             for broker in range(1, brokers + 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sandbox.versions import KafkaVersion
@@ -57,12 +58,33 @@ def zookeeper_properties(folder: Path, port: int) -> dict[str, object]:
     }
 
 
+class Listener(NamedTuple):
+    """A listener besides the plain one; what its protocol needs, the broker's further settings say."""
+
+    protocol: str
+    port: int
+
+
 def broker_properties(
-    version: KafkaVersion, folder: Path, broker: int, port: int, zookeeper: str, extra: Mapping[str, object]
+    version: KafkaVersion,
+    folder: Path,
+    broker: int,
+    port: int,
+    zookeeper: str,
+    extra: Mapping[str, object],
+    listeners: Mapping[str, Listener],
 ) -> dict[str, object]:
-    """server.properties; `extra` has the last word. Topics are not created by asking for them, nothing is retired."""
+    """server.properties; `extra` has the last word. Topics are not created by asking for them, nothing is retired.
+
+    `port` is the plain listener's, which the brokers use among themselves; `listeners`, by name, are those besides it
+    (0.10.2 and later).
+    """
     if version.listeners:
-        where = {"listeners": f"PLAINTEXT://{HOST}:{port}"}
+        all_listeners = {"PLAINTEXT": Listener("PLAINTEXT", port), **listeners}
+        where = {"listeners": ",".join(f"{name}://{HOST}:{each.port}" for name, each in all_listeners.items())}
+        if listeners:
+            protocols = ",".join(f"{name}:{each.protocol}" for name, each in all_listeners.items())
+            where["listener.security.protocol.map"] = protocols
     else:
         where = {"host.name": HOST, "advertised.host.name": HOST, "port": str(port)}
     transactions = {

@@ -1,11 +1,13 @@
 """The bounded queue between the fetchers and one stream.
 
-Owns the waiting chunks of one stream and their byte budget. Fetchers put without waiting and ask `has_room` before they
-fetch for it: a full queue parks the partitions of its own stream and no others. Queues carry chunks, never messages.
+Owns the waiting chunks of one stream and their byte budget, beside one that all streams share. Fetchers put without
+waiting and ask `has_room` before they fetch for it: a full queue parks the partitions of its own stream and no others.
+Queues carry chunks, never messages.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 
@@ -19,16 +21,54 @@ class EndOfStream(Exception):
     """The queue was closed and everything in it taken: iteration ends for good."""
 
 
-class ChunkQueue:
-    """Chunks of one stream in the order they were fetched, `max_bytes` of fetched data at a time."""
+class ByteBudget:
+    """Bytes of records not yet taken, in all queues of a member: `limit` of them, more or less (see `ChunkQueue`)."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._used = 0
+        self._on_room: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<ByteBudget {self._used} of {self._limit} bytes>"
+
+    @property
+    def has_room(self) -> bool:
+        return self._used < self._limit
+
+    def take(self, size: int) -> None:
+        self._used += size
+
+    def give_back(self, size: int) -> None:
+        was_full = not self.has_room
+        self._used -= size
+        if was_full and self.has_room:
+            for on_room in self._on_room:
+                on_room()
+
+    def subscribe(self, on_room: Callable[[], None]) -> None:
+        """Call `on_room` whenever there is room again; there is no way back: queues live as long as the budget."""
+        self._on_room.append(on_room)
+
+
+class ChunkQueue:
+    """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
+
+    Less where the budget of all queues is used up, but an empty queue always has room: streams that stand still hold
+    up no other, and the budget is exceeded by one response for each stream at most.
+    """
+
+    def __init__(self, max_bytes: int, total: ByteBudget | None = None) -> None:
+        """`total`: what all queues of a member share; a queue by itself needs none."""
         self._max_bytes = max_bytes
+        self._total = total or ByteBudget(sys.maxsize)
         self._chunks: deque[FetchedChunk] = deque()
+        self._held: dict[OffsetTracker, deque[FetchedChunk]] = {}  # of paused partitions
         self._bytes = 0
         self._closed = False
         self._arrival = anyio.Event()
         self._on_room: set[Callable[[], None]] = set()
+        self._total.subscribe(self._tell_of_room)
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
@@ -36,11 +76,12 @@ class ChunkQueue:
 
     @property
     def has_room(self) -> bool:
-        return self._bytes < self._max_bytes
+        return self._bytes == 0 or (self._bytes < self._max_bytes and self._total.has_room)
 
     def reserve(self, size: int) -> None:
         """Count bytes that have been fetched and are still being decoded."""
         self._bytes += size
+        self._total.take(size)
 
     def give_back(self, size: int) -> None:
         """The reserved bytes have come to nothing."""
@@ -50,6 +91,9 @@ class ChunkQueue:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
         if self._closed or not chunk.tracker.open:
             self._free(chunk.size)
+            return
+        if chunk.tracker.paused:
+            self._held.setdefault(chunk.tracker, deque()).append(chunk)
             return
         self._chunks.append(chunk)
         self._arrival.set()
@@ -73,18 +117,34 @@ class ChunkQueue:
                 return chunk
         return None
 
+    def hold(self, tracker: OffsetTracker, rest: FetchedChunk | None) -> None:
+        """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, bytes not counted."""
+        queued = self._take(tracker)
+        self._held[tracker] = deque(queued if rest is None else (rest, *queued))
+
+    def let_go(self, tracker: OffsetTracker) -> None:
+        """The claim is paused no longer: what was kept back goes out, and more may be fetched."""
+        self._chunks.extend(self._held.pop(tracker, ()))
+        self._arrival.set()
+        self._tell_of_room()
+
     def drop(self, tracker: OffsetTracker) -> None:
         """Forget what is queued for a claim."""
-        kept = [chunk for chunk in self._chunks if chunk.tracker is not tracker]
-        freed = sum(chunk.size for chunk in self._chunks if chunk.tracker is tracker)
-        self._chunks = deque(kept)
-        self._free(freed)
+        dropped = (*self._take(tracker), *self._held.pop(tracker, ()))
+        self._free(sum(chunk.size for chunk in dropped))
+
+    def _take(self, tracker: OffsetTracker) -> list[FetchedChunk]:
+        taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
+        self._chunks = deque(chunk for chunk in self._chunks if chunk.tracker is not tracker)
+        return taken
 
     def close(self) -> None:
         """No more chunks: what is queued is dropped and the iteration ends."""
         self._closed = True
+        queued = sum(chunk.size for chunks in (self._chunks, *self._held.values()) for chunk in chunks)
         self._chunks.clear()
-        self._bytes = 0
+        self._held.clear()
+        self._free(queued)
         self._arrival.set()
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
@@ -97,6 +157,10 @@ class ChunkQueue:
     def _free(self, size: int) -> None:
         was_full = not self.has_room
         self._bytes -= size
+        self._total.give_back(size)
         if was_full and self.has_room:
-            for on_room in tuple(self._on_room):
-                on_room()
+            self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        for on_room in tuple(self._on_room):
+            on_room()

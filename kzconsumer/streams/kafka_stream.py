@@ -120,6 +120,21 @@ class KafkaStream:
             self._rows.clear()
             self._cut = True
 
+    def pause(self, tracker: OffsetTracker) -> None:
+        """Hand out nothing more of a claim until `resume`; what is not handed out is kept back."""
+        chunk, rest = self._chunk, None
+        if chunk is not None and chunk.tracker is tracker and not self._cut and chunk.batch is not None:
+            row = self._row - sum(1 for _ in self._rest)
+            if row < chunk.batch.num_rows:
+                first = self._marked if self._message is None else self._message.offset + 1
+                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(row), 0)
+                self._rows.clear()
+                self._cut = True
+        self.queue.hold(tracker, rest)
+
+    def resume(self, tracker: OffsetTracker) -> None:
+        self.queue.let_go(tracker)
+
     def close(self) -> None:
         """The iteration ends; what was fetched and not handed out is dropped."""
         if self._chunk is not None:

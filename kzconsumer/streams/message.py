@@ -1,54 +1,159 @@
 """One record as application code sees it, and rows of them out of a column batch.
 
-Pure. Called by streams/kafka_stream only.
+Pure. Called by streams/kafka_stream only. What nearly every application reads (offset, key, value) is made with the
+message; the rest is looked up when it is asked for, in what the messages made together share.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, cast
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-NO_HEADERS: tuple[tuple[str, bytes | None], ...] = ()
+Headers = tuple[tuple[str, bytes | None], ...]
+
+NO_HEADERS: Headers = ()
+_NO_TIMESTAMP = -1
 
 
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """A Kafka record (`kafka.message.MessageAndMetadata`, with headers).
-
-    `timestamp` is in milliseconds since 1970 (None when the record has none), `timestamp_type` 0 for the producer's
-    clock, 1 for the broker's, -1 for none. `headers` are (key, value) pairs in the order they were produced.
-    """
+class _Shared(msgspec.Struct, frozen=True, eq=False):
+    """What messages made together share: copies, so that a message that is kept pins this and not its whole chunk."""
 
     topic: str
     partition: int
+    first: int
+    offsets: Sequence[int] | None
+    """None when they are `first` and what follows it without a gap."""
+    timestamps: Sequence[int]
+    timestamp_types: Sequence[int]
+    headers: Sequence[Headers] | None
+    """None when no message has any."""
+
+    def row(self, offset: int) -> int:
+        return offset - self.first if self.offsets is None else bisect_left(self.offsets, offset)
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A Kafka record (`kafka.message.MessageAndMetadata`, with headers). `Message.of` makes one by hand."""
+
     offset: int
     key: bytes | None
     value: bytes | None
-    timestamp: int | None
-    headers: tuple[tuple[str, bytes | None], ...]
-    timestamp_type: int
+    _shared: _Shared
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int | None = None,
+        headers: Headers = NO_HEADERS,
+        timestamp_type: int = -1,
+    ) -> Message:
+        stamp = _NO_TIMESTAMP if timestamp is None else timestamp
+        return cls(offset, key, value, _Shared(topic, partition, offset, None, (stamp,), (timestamp_type,), (headers,)))
+
+    @property
+    def topic(self) -> str:
+        return self._shared.topic
+
+    @property
+    def partition(self) -> int:
+        return self._shared.partition
+
+    @property
+    def timestamp(self) -> int | None:
+        """Milliseconds since 1970; None when the record has none."""
+        shared = self._shared
+        timestamp = shared.timestamps[shared.row(self.offset)]
+        return None if timestamp == _NO_TIMESTAMP else timestamp
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 for the producer's clock, 1 for the broker's, -1 for none."""
+        shared = self._shared
+        return shared.timestamp_types[shared.row(self.offset)]
+
+    @property
+    def headers(self) -> Headers:
+        """(key, value) pairs in the order they were produced."""
+        shared = self._shared
+        return NO_HEADERS if shared.headers is None else shared.headers[shared.row(self.offset)]
+
+    def _all(self) -> tuple[str, int, int, bytes | None, bytes | None, int | None, Headers, int]:
+        return (
+            self.topic,
+            self.partition,
+            self.offset,
+            self.key,
+            self.value,
+            self.timestamp,
+            self.headers,
+            self.timestamp_type,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == other._all() if isinstance(other, Message) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._all())
+
+    def __repr__(self) -> str:
+        return (
+            f"Message(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, key={self.key!r}, "
+            f"value={self.value!r}, timestamp={self.timestamp}, headers={self.headers!r}, "
+            f"timestamp_type={self.timestamp_type})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message.of, self._all()  # alone, without what it shares
 
 
 def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]:
     """The rows of a batch of one partition, as messages."""
-    headers = cast("pa.ListArray[Any]", batch.column(6))
-    rows = (
-        (tuple((pair["key"], pair["value"]) for pair in row or ()) for row in headers.to_pylist())
-        if len(headers.flatten())
-        else repeat(NO_HEADERS)
+    rows = batch.num_rows
+    if rows == 0:
+        return []
+    column = batch.column(2).to_numpy()
+    first, last = int(column[0]), int(column[-1])
+    gapless = last - first == rows - 1
+    offsets = range(first, last + 1) if gapless else column.tolist()
+    keys = batch.column(3)
+    none: Iterable[None] = repeat(None)
+    timestamps = batch.column(5).view(pa.int64())
+    shared = _Shared(
+        topic,
+        partition,
+        first,
+        None if gapless else offsets,
+        _copy(timestamps.fill_null(_NO_TIMESTAMP) if timestamps.null_count else timestamps),
+        _copy(batch.column(7)),
+        _headers(cast("pa.ListArray[Any]", batch.column(6))),
     )
     return list(
         map(
             Message,
-            repeat(topic, batch.num_rows),
-            repeat(partition),
-            batch.column(2).to_pylist(),
-            batch.column(3).to_pylist(),
+            offsets,
+            none if keys.null_count == rows else keys.to_pylist(),
             batch.column(4).to_pylist(),
-            batch.column(5).view(pa.int64()).to_pylist(),
-            rows,
-            batch.column(7).to_pylist(),
+            repeat(shared),
         )
     )
+
+
+def _copy(numbers: pa.Array[Any]) -> Sequence[int]:
+    return cast("Sequence[int]", np.array(numbers.to_numpy()).data)
+
+
+def _headers(column: pa.ListArray[Any]) -> list[Headers] | None:
+    if len(column.flatten()) == 0:
+        return None
+    return [tuple((pair["key"], pair["value"]) for pair in row or ()) for row in column.to_pylist()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from kzconsumer import __version__
-from kzconsumer.errors import NodeExists, NoNode
+from kzconsumer.errors import NodeExists
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
@@ -53,13 +53,14 @@ class ConsumerRegistry:
         await self._session.multi([Create(path, data, ephemeral=True), Delete(path, 0)])
 
     async def members(self) -> dict[str, Node]:
-        """Every member's node, by consumer id; a change of the list notifies as `members`."""
+        """Every member's node, by consumer id; a change of the list or of a node notifies as `members`."""
         names = await self._watches.children(self._paths.ids, "members")
         nodes = await together([self._find(name) for name in names])
         return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
 
     async def _find(self, consumer: str) -> Node | None:
-        try:
-            return await self._session.get(self._paths.member(consumer))
-        except NoNode:
-            return None  # left between the two reads: the watch tells
+        path = self._paths.member(consumer)
+        node = await self._watches.data(path, "members")
+        if node is None:  # left between the two reads: the watch of the list tells
+            self._watches.forget(path)
+        return node

@@ -29,11 +29,18 @@ class Beat(enum.Enum):
     DOUBT = "doubt"
     """What was answered so far is no evidence any more: send a probe now."""
     SILENT = "silent"
-    """No probe was answered for a third of the timeout: drop the connection."""
+    """No probe was answered for a third of the timeout, and nothing is arriving: drop the connection."""
+    SLOW = "slow"
+    """Bytes arrive, but no probe's answer for longer than there is patience: try another connection."""
 
 
 class Heartbeat:
     """Fractions of T, the negotiated timeout: a probe every T/6, good for T/2 from its sending; silence after T/3.
+
+    Bytes that arrive show that the connection lives, for answers come in the order of asking and a probe's may be
+    behind a long one; they are no evidence. A server that is cut off answers nothing behind the first probe that no
+    quorum agreed to, so it is found silent all the same. Dropping a slow connection loses what it has brought: patience
+    is 4 T at first and doubles each time, for the rest of the session, or a long answer would be begun for ever.
 
     A probe is a transaction that changes nothing, for only what a quorum agreed to counts. A follower that is cut off
     goes on answering pings and reads; a leader that is cut off answers even `sync`, and handshakes of sessions it
@@ -41,6 +48,8 @@ class Heartbeat:
     """
 
     BEATS_PER_PROBE = 4
+    PATIENCE = 4, 16
+    """With a slow connection, first and longest, in timeouts."""
 
     def __init__(self) -> None:
         self._timeout = 0.0
@@ -49,6 +58,7 @@ class Heartbeat:
         )
         self._not_before = 0.0  # what was sent before this is no evidence
         self._heard = 0.0  # when the last answer came
+        self._patience, self._most_patience = self.PATIENCE
         self._next_probe = 0.0
         self._due: float | None = None  # when the next beat should come; None without a connection
 
@@ -83,8 +93,8 @@ class Heartbeat:
         self._heard = now.boottime
         self._renew(sent)
 
-    def beat(self, now: Instant) -> Beat:
-        """To be called every `interval` while connected."""
+    def beat(self, now: Instant, arrived: float) -> Beat:
+        """To be called every `interval` while connected; `arrived`: boottime of the last bytes, whatever they were."""
         doubtful = self._late(now) or self._clocks_moved(now)
         self._due = now.boottime + self.interval
         if doubtful:
@@ -92,8 +102,12 @@ class Heartbeat:
             self._not_before = now.boottime
             self._heard = now.boottime  # answers may lie unread while we stood still: patience starts anew
             return Beat.DOUBT
-        if now.boottime - self._heard > self._timeout / 3:
+        unanswered = now.boottime - self._heard
+        if unanswered > self._timeout / 3 and now.boottime - arrived > self._timeout / 6:
             return Beat.SILENT
+        if unanswered > self._timeout * self._patience:
+            self._patience = min(self._patience * 2, self._most_patience)
+            return Beat.SLOW
         if now.boottime + self.interval / 2 >= self._next_probe:
             return Beat.PROBE
         return Beat.WAIT

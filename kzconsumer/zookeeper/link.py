@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 import anyio
 
+from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.connect_string import host_port
@@ -49,6 +50,8 @@ class Link(asyncio.Protocol):
         self.where = host_port(*host)
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the connection is over, with the reason."""
+        self.arrived = clock.now()
+        """When the last bytes came, of whole frames or not."""
         self._hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._on_event = on_event
         self._on_zxid = on_zxid
@@ -119,6 +122,7 @@ class Link(asyncio.Protocol):
         self._fail(str(exc) if exc else "closed by the server")
 
     def data_received(self, data: bytes) -> None:
+        self.arrived = clock.now()
         buffer = self._buffer
         buffer += data
         start = 0

@@ -6,9 +6,11 @@ taught them: kzconsumer/README.md, "Claims".
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+import anyio
 import msgspec
 import structlog
 
@@ -31,7 +33,9 @@ class OwnerRegistry:
         self._session = session
         self._paths = paths
         self._assignor = assignor
-        self._ensured: set[str] = set()
+        # By topic: how often its containers were made, and who is making them now.
+        self._made: Counter[str] = Counter()
+        self._making: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
@@ -40,8 +44,8 @@ class OwnerRegistry:
         path = self._paths.owner(partition)
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
-        await self._ensure_containers(partition.topic)
         while True:
+            made = self._made[partition.topic]
             found = await repeated(partial(self._session.find, record_path))
             try:
                 record = self._next_record(found, incarnation)
@@ -65,16 +69,17 @@ class OwnerRegistry:
                 fence = await self.change_thread(fence, thread)
             except MultiFailed as refused:
                 if refused.index == 0 and isinstance(refused.error, NodeExists):
+                    owner = await repeated(partial(self._session.find, path))
+                    if owner is None:
+                        continue  # gone again between the two requests
+                    if owner.stat.ephemeral_owner != self._session.id:
+                        return _blocked(path, owner)
                     fence = await repeated(partial(self._fence_of_ours, path, record_path))
                     if fence is None:
-                        blocked = await repeated(partial(self._blocked, path))
-                        if blocked is None:
-                            continue  # gone again between the two requests
-                        return blocked
+                        continue
                     fence = await self.change_thread(fence, thread)
                 elif isinstance(refused.error, NoNode):
-                    self._ensured.discard(partition.topic)  # somebody removed the containers
-                    await self._ensure_containers(partition.topic)
+                    await self._make_containers(partition.topic, made)
                     continue
                 elif isinstance(refused.error, (BadVersion, NodeExists)):
                     continue  # the record moved since it was read
@@ -121,11 +126,12 @@ class OwnerRegistry:
         await self._session.sync(path)
         return await self._session.find(path)
 
-    async def _ensure_containers(self, topic: str) -> None:
-        if topic not in self._ensured:
-            for path in self._paths.containers(topic):
-                await self._session.ensure(path)
-            self._ensured.add(topic)
+    async def _make_containers(self, topic: str, made: int) -> None:
+        """The topic's first claim, or one after somebody removed them; `made` is the count before they were missed."""
+        async with self._making[topic]:
+            if self._made[topic] == made:
+                await together([self._session.ensure(path) for path in self._paths.containers(topic)])
+                self._made[topic] += 1
 
     def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
         """The record as this claim leaves it. Raises ValueError where it holds what this version cannot honour."""
@@ -158,8 +164,13 @@ class OwnerRegistry:
 
     async def standing(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Blocked]:
         """Those that have an owner node, as a claim of ours would find them blocked."""
-        nodes = await together([self._blocked(self._paths.owner(partition)) for partition in partitions])
-        return {partition: node for partition, node in zip(partitions, nodes, strict=True) if node is not None}
+        paths = [self._paths.owner(partition) for partition in partitions]
+        nodes = await together([self._session.find(path) for path in paths])
+        return {
+            partition: _blocked(path, node)
+            for partition, path, node in zip(partitions, paths, nodes, strict=True)
+            if node is not None
+        }
 
     async def stat(self, fence: Fence) -> Stat | None:
         """The owner node's, None when there is none."""
@@ -179,12 +190,6 @@ class OwnerRegistry:
             return None
         return Fence(path, owner.stat.version, record_path, record.stat.version)
 
-    async def _blocked(self, path: str) -> Blocked | None:
-        owner = await self._session.find(path)
-        if owner is None:
-            return None
-        return Blocked(path, owner.data.decode("utf-8", "replace"), owner.stat.ephemeral_owner)
-
     async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
         path = self._paths.offset(partition)
         node = await self._session.find(path)
@@ -203,3 +208,7 @@ class OwnerRegistry:
         was = znodes.decode_claim_record(before.data).incarnation
         if was != now.incarnation:
             log.warning("topic was recreated", topic=partition.topic, partition=partition.partition, was=was)
+
+
+def _blocked(path: str, owner: Node) -> Blocked:
+    return Blocked(path, owner.data.decode("utf-8", "replace"), owner.stat.ephemeral_owner)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from kzconsumer.model import TopicPartition
 
+CONSUMERS = "/consumers"
+BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
@@ -20,25 +22,41 @@ def topic(name: str) -> str:
     return f"{BROKER_TOPICS}/{name}"
 
 
+def topic_of(leaf: str) -> str:
+    """The topic of a group's owner, offset or claim node."""
+    return leaf.split("/")[-2]
+
+
+def partition_of(leaf: str) -> TopicPartition:
+    """The partition of a group's owner, offset or claim node. Raises ValueError for another name."""
+    name = leaf.rpartition("/")[2]
+    if not (name.isascii() and name.isdecimal()):
+        raise ValueError(f"{name!r} is not a partition's number")
+    return TopicPartition(topic_of(leaf), int(name))
+
+
 class GroupPaths:
     """The nodes of one consumer group."""
 
     def __init__(self, group: str) -> None:
-        self.root = f"/consumers/{group}"
+        self.root = f"{CONSUMERS}/{group}"
         self.ids = f"{self.root}/ids"
+        self.owners = f"{self.root}/owners"
+        self.offsets = f"{self.root}/offsets"
+        self.claims = f"{self.root}/claims"
 
     def member(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"
 
     def owner(self, partition: TopicPartition) -> str:
-        return f"{self.root}/owners/{partition.topic}/{partition.partition}"
+        return f"{self.owners}/{partition.topic}/{partition.partition}"
 
     def offset(self, partition: TopicPartition) -> str:
-        return f"{self.root}/offsets/{partition.topic}/{partition.partition}"
+        return f"{self.offsets}/{partition.topic}/{partition.partition}"
 
     def claim_record(self, partition: TopicPartition) -> str:
-        return f"{self.root}/claims/{partition.topic}/{partition.partition}"
+        return f"{self.claims}/{partition.topic}/{partition.partition}"
 
     def containers(self, topic: str) -> tuple[str, str, str]:
         """The parents of a topic's owner, offset and claim nodes."""
-        return f"{self.root}/owners/{topic}", f"{self.root}/offsets/{topic}", f"{self.root}/claims/{topic}"
+        return f"{self.owners}/{topic}", f"{self.offsets}/{topic}", f"{self.claims}/{topic}"

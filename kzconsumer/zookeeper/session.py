@@ -7,6 +7,7 @@ never begins a second session: after the end, every call and every waiter raises
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -196,23 +197,25 @@ class ZooKeeperSession:
 
     async def ensure(self, path: str) -> None:
         """Make the node and its parents, the chroot included, empty and persistent, where they are missing."""
-        if await self.exists(path) is not None:
+        await self._ensure(path, self._full(path))
+
+    async def _ensure(self, path: str, full: str) -> None:
+        # What is there is never created: a parent above it may be closed to us.
+        try:
+            await self._life.ask(wire.exists(path, full))
+        except NoNode:
+            pass
+        else:
             return
-        names = self._full(path).strip("/").split("/")
-        refusal: ZooKeeperError | None = None
-        for depth in range(1, len(names) + 1):
-            full = "/" + "/".join(names[:depth])
-            try:
-                await self._life.ask(wire.create(path, full, b"", ephemeral=False))
-            except NodeExists:
-                refusal = None
-            except ZooKeeperError as error:
-                # A parent above us may be there and closed to us; what it holds decides.
-                refusal = refusal or error
-            else:
-                refusal = None
-        if refusal:
-            raise refusal
+        try:
+            await self._create_empty(path, full)
+        except NoNode:
+            await self._ensure(path, full.rpartition("/")[0] or "/")
+            await self._create_empty(path, full)
+
+    async def _create_empty(self, path: str, full: str) -> None:
+        with contextlib.suppress(NodeExists):
+            await self._life.ask(wire.create(path, full, b"", ephemeral=False))
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         """Replace the content if the node's version is `version` (-1: any)."""

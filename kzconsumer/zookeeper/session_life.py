@@ -210,9 +210,12 @@ class SessionLife:
 
     async def _serve(self, link: Link) -> None:
         while not link.lost.done():
-            match self._heartbeat.beat(_now()):
+            match self._heartbeat.beat(_now(), link.arrived):
                 case Beat.SILENT:
                     link.abort(f"no probe answered for {self.timeout / 3:.1f} s")
+                    return
+                case Beat.SLOW:
+                    link.abort("too slow: bytes arrive, but no probe's answer")
                     return
                 case Beat.DOUBT:
                     log.warning(

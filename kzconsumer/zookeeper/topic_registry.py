@@ -1,6 +1,7 @@
 """Topics and brokers as brokers register them. Reads only.
 
-Owns no state. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker addresses).
+Owns only what it has complained of. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker
+addresses).
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import msgspec
 import structlog
 
+from kzconsumer.config import BrokersSettings
 from kzconsumer.errors import NoNode
 from kzconsumer.model import Broker
 from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.listeners import choose
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
@@ -18,13 +21,17 @@ from kzconsumer.zookeeper.znodes import Topic
 
 log = structlog.get_logger("kzconsumer.zookeeper")
 
+_PLAINTEXT = BrokersSettings()
+
 
 class TopicRegistry:
     """Reads of `/brokers` on one session."""
 
-    def __init__(self, session: ZooKeeperSession, watches: Watches) -> None:
+    def __init__(self, session: ZooKeeperSession, watches: Watches, settings: BrokersSettings = _PLAINTEXT) -> None:
         self._session = session
         self._watches = watches
+        self._settings = settings
+        self._complaints: dict[int, str] = {}
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
         """The named topics that exist; any write to one, its creation and its deletion notify as `topic <name>`."""
@@ -47,7 +54,7 @@ class TopicRegistry:
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:
-        """The brokers that are up and have a listener we can use."""
+        """The brokers that are up, each at the listener the settings say. One without it is told of, and left out."""
         try:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
         except NoNode:
@@ -58,15 +65,20 @@ class TopicRegistry:
             if node is None:
                 continue
             try:
-                broker = znodes.decode_broker(number, node.data)
+                found.append(self._broker(number, node.data))
             except ValueError as error:
-                log.error("broker registration unreadable", path=paths.broker(number), reason=str(error))
-                continue
-            if broker is None:
-                log.warning("broker has no PLAINTEXT listener", broker=number)
-            else:
-                found.append(broker)
+                self._complain(number, str(error))
         return found
+
+    def _broker(self, number: int, data: bytes) -> Broker:
+        listeners = znodes.decode_listeners(data)
+        listener = choose(listeners, self._settings.listener, self._settings.security_protocol)
+        return Broker(number, listener.host, listener.port)
+
+    def _complain(self, number: int, reason: str) -> None:
+        if self._complaints.get(number) != reason:
+            self._complaints[number] = reason
+            log.error("broker cannot be used", broker=number, path=paths.broker(number), reason=reason)
 
     async def cluster_id(self) -> str:
         """The cluster's own id; empty before 0.10.1, which wrote none."""

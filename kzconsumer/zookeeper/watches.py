@@ -1,12 +1,14 @@
-"""Armed watches: one per node and kind, each event told to one listener with its reason.
+"""Armed watches, with what they were armed on: one per node and kind, each event told to one listener with its reason.
 
-Owns the armed watches of one ZooKeeper session. The registries read through it. Reading a node whose watch is still
-armed arms no second one: ZooKeeper sends the event before any reply that shows the change.
+Owns the armed watches of one ZooKeeper session. The registries read through it. A node whose watch is still armed is
+not read again, so that a rebalance costs what changed and not the whole group: ZooKeeper sends the event before any
+reply that shows the change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kzconsumer.errors import NoNode
 from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
@@ -19,39 +21,63 @@ class Watches:
         self._session = session
         self._notify = notify
         self._armed: dict[tuple[str, str], Watch] = {}
+        self._known: dict[tuple[str, str], Any] = {}  # by the same key: what was read, true until the watch fires
 
     def __repr__(self) -> str:
         return f"<Watches {len(self._armed)} armed>"
 
     async def data(self, path: str, reason: str) -> Node | None:
         """The node, or None while there is none; a change of content, creation and deletion notify."""
-        if ("data", path) in self._armed:
-            return await self._session.find(path)
-        node, watch = await self._session.watch_data(path)
-        self._arm("data", path, watch, reason)
+        key = "data", path
+        if key not in self._armed:
+            node, watch = await self._session.watch_data(path)
+            self._arm(key, watch, reason, node)
+        elif key in self._known:
+            node = self._known[key]
+        else:
+            node = await self._session.find(path)
+            self._know(key, node)
         return node
 
     async def children(self, path: str, reason: str) -> list[str]:
         """The children, sorted; none while the node itself is missing (its creation notifies)."""
+        key = "children", path
         while True:
             try:
-                if ("children", path) in self._armed:
-                    return await self._session.children(path)
-                names, watch = await self._session.watch_children(path)
+                if key not in self._armed:
+                    names, watch = await self._session.watch_children(path)
+                    self._arm(key, watch, reason, names)
+                elif key in self._known:
+                    names = self._known[key]
+                else:
+                    names = await self._session.children(path)
+                    self._know(key, names)
             except NoNode:
                 if await self.exists(path, reason) is None:
                     return []
-                continue
-            self._arm("children", path, watch, reason)
-            return names
+            else:
+                return list(names)
 
     async def exists(self, path: str, reason: str) -> Stat | None:
         """The node's stat, or None; creation, deletion and a change of content notify."""
-        if ("exists", path) in self._armed:
-            return await self._session.exists(path)
-        stat, watch = await self._session.watch_exists(path)
-        self._arm("exists", path, watch, reason)
+        key = "exists", path
+        if key not in self._armed:
+            stat, watch = await self._session.watch_exists(path)
+            self._arm(key, watch, reason, stat)
+        elif key in self._known:
+            stat = self._known[key]
+        else:
+            stat = await self._session.exists(path)
+            self._know(key, stat)
         return stat
+
+    def still_there(self, path: str) -> bool:
+        """Whether `exists` found the node and nothing has happened to it since: known without asking."""
+        return self._known.get(("exists", path)) is not None
+
+    def reread(self) -> None:
+        """Read every node again when it is next asked for, as if no watch could be trusted."""
+        self._known.clear()
 
     async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
         """The node's stat; anything that happens to the node from now on calls `touched`, once, and notifies nobody."""
@@ -71,16 +97,22 @@ class Watches:
         self._disarm("guard", path)
 
     def _disarm(self, kind: str, path: str) -> None:
+        self._known.pop((kind, path), None)
         if watch := self._armed.pop((kind, path), None):
             watch.cancel()
 
-    def _arm(self, kind: str, path: str, watch: Watch, reason: str) -> None:
-        key = kind, path
+    def _know(self, key: tuple[str, str], value: object) -> None:
+        if key in self._armed:  # else it has changed since it was asked for
+            self._known[key] = value
+
+    def _arm(self, key: tuple[str, str], watch: Watch, reason: str, value: object) -> None:
         self._armed[key] = watch
+        self._known[key] = value
 
         def fired() -> None:
             if self._armed.get(key) is watch:
                 del self._armed[key]
+                self._known.pop(key, None)
                 self._notify(reason)
 
         watch.add_callback(fired)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from kzconsumer.model import Broker
 from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
+from kzconsumer.zookeeper.listeners import Listener
 
 STATIC = "static"
 
@@ -64,24 +64,29 @@ def decode_registration(data: bytes) -> Registration:
     return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)
 
 
-def decode_broker(broker_id: int, data: bytes, protocol: str = "PLAINTEXT") -> Broker | None:
-    """A broker's address for one security protocol, from registrations v1 to v5; None where it has no such listener."""
+def decode_listeners(data: bytes) -> tuple[Listener, ...]:
+    """Where a broker listens, from registrations v1 to v5, in their order."""
     fields = _json_object(data)
     host, port = fields.get("host"), fields.get("port")
     endpoints = fields.get("endpoints")
     if endpoints is None:  # version 1: 0.8
         if not isinstance(host, str) or not isinstance(port, int):
             raise ValueError("no host or no port")
-        return Broker(broker_id, host, port)
+        return (Listener("PLAINTEXT", "PLAINTEXT", host, port),)
     protocols = fields.get("listener_security_protocol_map") or {}
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         raise ValueError("endpoints of an unknown form")
-    for endpoint in endpoints:
-        match = ENDPOINT.fullmatch(str(endpoint))
-        if match and protocols.get(match["listener"], match["listener"]) == protocol:
+    matches = [match for endpoint in endpoints if (match := ENDPOINT.fullmatch(str(endpoint)))]
+    return tuple(
+        Listener(
+            match["listener"],
+            str(protocols.get(match["listener"], match["listener"])),
             # An empty host means all interfaces: the registration's own host field says which name to use.
-            return Broker(broker_id, match["host"] or str(host or ""), int(match["port"]))
-    return None
+            match["host"] or str(host or ""),
+            int(match["port"]),
+        )
+        for match in matches
+    )
 
 
 class Topic(msgspec.Struct, frozen=True):

@@ -1,8 +1,9 @@
-"""How fast and how dear consuming is, beside other clients: `make bench`. A command, never a test with a time limit.
+"""How fast and how dear consuming is, and how late, beside other clients: `make bench`. Never a test with a time limit.
 
 Owns a sandbox with one broker while it runs. Every run is a process of its own; clients take turns, so that all of them
 meet the same moods of the machine; one round before the first that counts warms the broker and the page cache.
-Measured is from a client's first record to its last: wall clock, and the processor time of its process alone.
+Measured is from a client's first record to its last: wall clock, and the processor time of its process and its
+children. With options only a part is run, so that a table can be gathered piece by piece.
 """
 
 from __future__ import annotations
@@ -15,20 +16,28 @@ from functools import partial
 from pathlib import Path
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import msgspec
 from confluent_kafka import Producer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kzconsumer import log
 from kzconsumer.sandbox.sandbox import Sandbox
 from kzconsumer.sandbox.topics import create_topic
-from tests.bench.client import CLIENTS, Source
-from tests.bench.report import Section, lines, report, show
+from tests.bench import bench_delays
+from tests.bench.client import CLIENTS
+from tests.bench.delay_client import CLIENTS as DELAY_CLIENTS
+from tests.bench.java_clients import fetch_jars
+from tests.bench.report import DelaySection, Section, lines, report, show
+from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement
 
 BROKER = "3.9.1"
 PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
+PARTS = ("rate", "latency", "first")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # Different ones: prime, so that every partition gets all of them, and too many for a codec's window.
 VALUES = 10_007
@@ -38,11 +47,17 @@ TUNING = ("-XX:+UseSerialGC",)
 
 def main() -> int:
     arguments = argparse.ArgumentParser(prog="make bench", description="Consuming, beside other clients.")
-    arguments.add_argument("--size", type=int, nargs="+", default=[100], metavar="BYTES", help="of values (100)")
-    arguments.add_argument("--codec", nargs="+", default=["none"], choices=CODECS, help="of batches (none)")
+    arguments.add_argument("--part", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure (all)")
+    arguments.add_argument("--size", type=int, nargs="+", default=[100, 1024], metavar="BYTES", help="(100 1024)")
+    arguments.add_argument(
+        "--codec", nargs="+", default=["none", "lz4", "zstd"], choices=CODECS, help="of batches (none lz4 zstd)"
+    )
     arguments.add_argument("--records", type=int, default=2_000_000, help="2,000,000; of 1 KiB at most a quarter of it")
-    arguments.add_argument("--repetitions", type=int, default=3, help="runs of each client that count (3)")
-    arguments.add_argument("--clients", nargs="+", default=list(CLIENTS), choices=list(CLIENTS), metavar="NAME")
+    arguments.add_argument("--repetitions", type=int, default=5, help="runs of each client that count (5)")
+    names = ", ".join(f'"{name}"' for name in CLIENTS)
+    arguments.add_argument(
+        "--clients", nargs="+", default=list(CLIENTS), choices=list(CLIENTS), metavar="NAME", help=names
+    )
     arguments.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     args = arguments.parse_args()
     log.configure("warning", "console")
@@ -53,24 +68,90 @@ def main() -> int:
 
 
 async def _run(args: argparse.Namespace) -> None:
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder:
+    runs = args.repetitions + 1
+    steps = runs * len(args.size) * len(args.codec) * len(args.clients) * ("rate" in args.part)
+    steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
+    sections: list[Section] = []
+    delays: list[DelaySection] = []
+    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Told(steps) as told:
+        await anyio.to_thread.run_sync(fetch_jars)
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
-            sections = [await _measure(sandbox, args, size, codec) for size in args.size for codec in args.codec]
-    show(report(BROKER, PARTITIONS, sections), as_json=args.json)
+            if "rate" in args.part:
+                kinds = [(size, codec) for size in args.size for codec in args.codec]
+                sections = [await _measure(sandbox, args, size, codec, told) for size, codec in kinds]
+            if "latency" in args.part:
+                delays.append(await _measure_latency(sandbox, args.repetitions, told))
+            if "first" in args.part:
+                delays.append(await _measure_first(sandbox, args.repetitions, told))
+    show(report(BROKER, PARTITIONS, sections, delays), as_json=args.json)
 
 
-async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str) -> Section:
+class _Told:
+    """What is done so far: a bar on a terminal, a line for each run elsewhere."""
+
+    def __init__(self, steps: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
+        self._task = self._bar.add_task("starting", total=steps) if self._bar else None
+
+    def __enter__(self) -> _Told:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def tell(self, what: str, *, done: int = 0) -> None:
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, description=what, advance=done)
+        else:
+            print(what, file=sys.stderr, flush=True)
+
+
+async def _measure_latency(sandbox: Sandbox, repetitions: int, told: _Told) -> DelaySection:
+    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "", 0)
+    runs: dict[str, list[list[float]]] = {client: [] for client in DELAY_CLIENTS}
+
+    def make_topic(topic: str) -> None:
+        anyio.from_thread.run(create_topic, source.zookeeper, topic, 1)
+
+    for repetition in range(repetitions + 1):
+        for client in runs:
+            delays = await anyio.to_thread.run_sync(bench_delays.measure_latency, source, make_topic, client)
+            told.tell(f"{repetition}/{repetitions} {client}: {len(delays)} delays", done=1)
+            if repetition > 0:
+                runs[client].append(delays)
+    return bench_delays.latency_section(runs)
+
+
+async def _measure_first(sandbox: Sandbox, repetitions: int, told: _Told) -> DelaySection:
+    source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "first", 200_000)
+    await create_topic(source.zookeeper, source.topic, PARTITIONS)
+    await anyio.to_thread.run_sync(partial(fill, source, 100, "none"))
+    runs: dict[str, list[float]] = {client: [] for client in DELAY_CLIENTS}
+    for repetition in range(repetitions + 1):
+        for client in runs:
+            first = await anyio.to_thread.run_sync(bench_delays.measure_first, source, client)
+            told.tell(f"{repetition}/{repetitions} {client}: first message after {first:.3f} s", done=1)
+            if repetition > 0:
+                runs[client].append(first)
+    return bench_delays.first_section(runs)
+
+
+async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, told: _Told) -> Section:
     # Half a GiB at most: it has to stay in the page cache.
     records = min(args.records, 2**29 // size) // PARTITIONS * PARTITIONS
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"bench-{size}-{codec}", records)
-    _tell(f"producing {records:,} x {size} B, {codec}")
+    told.tell(f"producing {records:,} x {size} B, {codec}")
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, size, codec))
     runs: dict[str, list[Measurement]] = {client: [] for client in args.clients}
     for repetition in range(args.repetitions + 1):
         for client in args.clients:
             measured = await _run_client(client, source)
-            _tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s")
+            told.tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
             if repetition > 0:
                 runs[client].append(measured)
     return Section(size=size, codec=codec, records=records, lines=lines(runs, REFERENCE))
@@ -102,10 +183,7 @@ def fill(source: Source, size: int, codec: str) -> None:
 
 
 async def _run_client(client: str, source: Source) -> Measurement:
+    source = msgspec.structs.replace(source, records=int(source.records * CLIENTS[client].share))
     command = [sys.executable, "-m", "tests.bench.client", client, *map(str, msgspec.structs.astuple(source))]
     done = await anyio.run_process(command, stderr=None)
     return msgspec.json.decode(done.stdout, type=Measurement)
-
-
-def _tell(progress: str) -> None:
-    print(progress, file=sys.stderr, flush=True)

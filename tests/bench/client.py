@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -17,18 +18,11 @@ from confluent_kafka import Consumer
 import kzconsumer
 from kzconsumer import log
 from kzconsumer.records import decode
+from tests.bench.java_clients import read_java, read_scala
+from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement, Stopwatch
 
 _LIMIT = 120.0
-
-
-class Source(msgspec.Struct, frozen=True):
-    """What to read."""
-
-    zookeeper: str
-    bootstrap: str
-    topic: str
-    records: int
 
 
 def read_batches(source: Source) -> Measurement:
@@ -62,11 +56,12 @@ async def _read_messages(source: Source) -> Measurement:
     watch = Stopwatch()
     async with kzconsumer.connect(_settings(source)) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})
-        seen = 0
         with anyio.fail_after(_LIMIT):
-            async for _ in streams[source.topic][0]:
-                if seen == 0:
-                    watch.start(1)
+            iterator = aiter(streams[source.topic][0])
+            await anext(iterator)
+            watch.start(1)
+            seen = 1
+            async for _ in iterator:
                 seen += 1
                 if seen == source.records:
                     break
@@ -100,10 +95,50 @@ def read_confluent(source: Source) -> Measurement:
     return _all(measured, seen, source)
 
 
-CLIENTS: dict[str, Callable[[Source], Measurement]] = {
-    "kzconsumer batches()": read_batches,
-    "kzconsumer async for": read_messages,
-    "confluent-kafka consume(1000)": read_confluent,
+def read_aiokafka(source: Source) -> Measurement:
+    """aiokafka's `async for`. It compares checksums."""
+    return anyio.run(_read_aiokafka, source)
+
+
+async def _read_aiokafka(source: Source) -> Measurement:
+    from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+
+    watch = Stopwatch()
+    consumer = AIOKafkaConsumer(
+        source.topic,
+        bootstrap_servers=source.bootstrap,
+        group_id=uuid.uuid4().hex,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        with anyio.fail_after(_LIMIT):
+            await anext(consumer)
+            watch.start(1)
+            seen = 1
+            async for _ in consumer:
+                seen += 1
+                if seen == source.records:
+                    break
+        return _all(watch.stop(seen), seen, source)
+    finally:
+        await consumer.stop()
+
+
+class Client(NamedTuple):
+    """How to read a source, and how much of it is enough for a figure: the slow ones need not read all."""
+
+    read: Callable[[Source], Measurement]
+    share: float = 1.0
+
+
+CLIENTS: dict[str, Client] = {
+    "kzconsumer batches()": Client(read_batches),
+    "kzconsumer async for": Client(read_messages),
+    "confluent-kafka consume(1000)": Client(read_confluent),
+    "aiokafka async for": Client(read_aiokafka, 0.1),
+    "Java 3.9.1": Client(read_java),
+    "Scala 1.1.1": Client(read_scala, 0.5),
 }
 
 
@@ -121,7 +156,7 @@ def _all(measured: Measurement, seen: int, source: Source) -> Measurement:
 
 def main(name: str, zookeeper: str, bootstrap: str, topic: str, records: str) -> None:
     log.configure("warning", "console")
-    measured = CLIENTS[name](Source(zookeeper, bootstrap, topic, int(records)))
+    measured = CLIENTS[name].read(Source(zookeeper, bootstrap, topic, int(records)))
     sys.stdout.buffer.write(msgspec.json.encode(measured) + b"\n")
 
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from tests.bench.stopwatch import Measurement
 
 COLUMNS = ("client", "k msg/s", "min", "max", "CPU s/M", "min", "max", "peak MiB", "rate", "CPU")
+DELAY_COLUMNS = ("client", "", "ms", "min", "max")
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -55,6 +56,19 @@ class Section(msgspec.Struct, frozen=True):
     lines: tuple[Line, ...]
 
 
+class DelayLine(msgspec.Struct, frozen=True):
+    client: str
+    what: str
+    seconds: Spread
+
+
+class DelaySection(msgspec.Struct, frozen=True):
+    """One kind of delay."""
+
+    what: str
+    lines: tuple[DelayLine, ...]
+
+
 class Report(msgspec.Struct, frozen=True):
     """All sections of one run, and what it ran on."""
 
@@ -64,6 +78,7 @@ class Report(msgspec.Struct, frozen=True):
     python: str
     librdkafka: str
     sections: tuple[Section, ...]
+    delays: tuple[DelaySection, ...]
 
 
 def lines(runs: Mapping[str, Sequence[Measurement]], reference: str) -> tuple[Line, ...]:
@@ -83,7 +98,7 @@ def lines(runs: Mapping[str, Sequence[Measurement]], reference: str) -> tuple[Li
     )
 
 
-def report(broker: str, partitions: int, sections: Sequence[Section]) -> Report:
+def report(broker: str, partitions: int, sections: Sequence[Section], delays: Sequence[DelaySection]) -> Report:
     return Report(
         broker=broker,
         partitions=partitions,
@@ -91,6 +106,7 @@ def report(broker: str, partitions: int, sections: Sequence[Section]) -> Report:
         python=platform.python_version(),
         librdkafka=version("confluent-kafka"),
         sections=tuple(sections),
+        delays=tuple(delays),
     )
 
 
@@ -119,16 +135,26 @@ def show(found: Report, *, as_json: bool) -> None:
         print(msgspec.json.encode(found).decode())
         return
     for section in found.sections:
-        rows = [cells(line) for line in section.lines]
-        if sys.stdout.isatty():
-            table = Table(title=title(found, section))
-            for number, name in enumerate(COLUMNS):
-                table.add_column(name, justify="right" if number else "left")
-            for row in rows:
-                table.add_row(*row)
-            Console().print(table)
-        else:
-            print(plain(title(found, section), [COLUMNS, *rows]))
+        _print_table(title(found, section), [COLUMNS, *(cells(line) for line in section.lines)])
+    for delays in found.delays:
+        _print_table(delays.what, [DELAY_COLUMNS, *(delay_cells(line) for line in delays.lines)])
+
+
+def delay_cells(line: DelayLine) -> tuple[str, ...]:
+    seconds = line.seconds
+    return (line.client, line.what, *(f"{1000 * each:,.2f}" for each in (seconds.median, seconds.min, seconds.max)))
+
+
+def _print_table(heading: str, rows: Sequence[Sequence[str]]) -> None:
+    if not sys.stdout.isatty():
+        print(plain(heading, rows))
+        return
+    table = Table(title=heading)
+    for number, name in enumerate(rows[0]):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
 
 
 def plain(heading: str, rows: Sequence[Sequence[str]]) -> str:

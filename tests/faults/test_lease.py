@@ -6,44 +6,28 @@ T is 3 s and a tick 0.5 s: the leader expires a session within T .. T + tick and
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 import pytest
 
 from kzconsumer import clock
+from kzconsumer.errors import ConnectionLost
 from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.jars import resolve_jars
 from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.versions import NEWEST
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
-from tests.support.ensemble import Ensemble, connect_string, ensemble
-from tests.support.servers import Servers
+from tests.support.ensemble import Ensemble, connect_string
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, member, shared_evenly, watched
 from tests.support.zookeeper_sessions import session, until
 
 T = 3.0
-
-
-@pytest.fixture(scope="module")
-def running(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
-    with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars, servers.java)) as three:
-        yield three
-
-
-@pytest.fixture
-def three(running: Ensemble) -> Iterator[Ensemble]:
-    """The ensemble, whole before and after."""
-    running.wait_ready()
-    yield running
-    for server in running.servers:
-        running.mend(server)
-    running.wait_ready()
 
 
 class Promise:
@@ -155,6 +139,31 @@ async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_go(three: E
     assert pings.margin < 0
 
 
+async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_soon(three: Ensemble, unique: str) -> None:
+    """Answers to reads are no sign of life that counts: none comes behind the first probe that nobody agreed to."""
+    far, _ = three.followers
+    async with session(far.connect, T) as zk, anyio.create_task_group() as tasks:
+        left: list[float] = []
+        zk.add_listener(lambda state: left.append(clock.now()) if state is SessionState.SUSPENDED else None)
+        answers = Counter[bool]()
+
+        async def read() -> None:
+            while not left:
+                with contextlib.suppress(ConnectionLost):
+                    await zk.exists("/")
+                    answers[clock.now() > cut] += 1
+                await anyio.sleep(0.005)
+
+        cut = float("inf")
+        tasks.start_soon(read)
+        await until(lambda: answers[False] > 10)
+        three.cut(far)
+        cut = clock.now()
+        await until(lambda: left, T)
+        assert left[0] - cut < T / 3 + T / 6 + 0.5
+        assert answers[True]  # it did go on answering at first
+
+
 async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ensemble, unique: str) -> None:
     """The others elect a new leader at once, because they were started anew; the old one serves on for SYNC_LIMIT."""
     old, others = three.leader, three.followers
@@ -172,26 +181,6 @@ async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ens
         await anyio.sleep(T)
         tasks.cancel_scope.cancel()
     assert promise.margin > 0
-
-
-@pytest.fixture(scope="module")
-def cluster_of_three(
-    running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    cluster = Cluster(
-        running.connect,
-        NEWEST,
-        tmp_path_factory.mktemp("cluster-of-three"),
-        servers.java,
-        resolve_jars(NEWEST.jars, servers.java),
-        chroot="/lease",
-        heap="192m",
-        config={"zookeeper.session.timeout.ms": 30_000},
-    )
-    cluster.start()
-    cluster.wait_ready()
-    yield cluster
-    cluster.kill()
 
 
 @pytest.mark.parametrize("fault", ["leader killed", "its follower killed", "its follower cut off"])
@@ -223,9 +212,8 @@ async def test_members_go_on_with_another_server_and_no_rebalance(
         if fault != "leader killed":
             assert first.server not in (None, asked)
         went_on = clock.now()
-        await until(lambda: all(each.delivered[-1].at > went_on for each in (first, second)), T)
-        assert first.lease.held
-        assert second.lease.held
+        # Not at one moment: the loop of a busy machine may be late just then, a doubt that the next probe ends.
+        await until(lambda: all(each.delivered[-1].at > went_on and each.lease.held for each in (first, second)), T)
         assert owners.all == before
         flow.end()
         await drained(flow, first, second)

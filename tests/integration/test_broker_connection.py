@@ -16,9 +16,21 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.protocol import error_codes
 from kzconsumer.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
-from kzconsumer.protocol.versions import FETCH, LIST_OFFSETS, METADATA, SPOKEN, Versions
+from kzconsumer.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset
+from kzconsumer.protocol.versions import (
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SPOKEN,
+    Versions,
+)
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.servers import Servers
@@ -26,11 +38,11 @@ from tests.support.servers import Servers
 ClusterOf = Callable[[str], Cluster]
 
 AGREED = {
-    "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0",
-    "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2",
-    "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5",
-    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 8",
-    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 8",
+    "0.8.2.2": "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0",
+    "0.10.2.2": "Fetch 3, ListOffsets 1, Metadata 2, OffsetCommit 2, OffsetFetch 2, FindCoordinator 0",
+    "1.1.1": "Fetch 7, ListOffsets 2, Metadata 5, OffsetCommit 3, OffsetFetch 3, FindCoordinator 1",
+    "2.8.2": "Fetch 12, ListOffsets 5, Metadata 8, OffsetCommit 8, OffsetFetch 7, FindCoordinator 3",
+    "3.9.1": "Fetch 12, ListOffsets 5, Metadata 8, OffsetCommit 8, OffsetFetch 7, FindCoordinator 4",
 }
 LIMIT = 20.0
 
@@ -114,6 +126,18 @@ async def test_every_version_of_every_request(cluster_of: ClusterOf, version: st
         for level in levels(agreed, FETCH):
             connection.versions = Versions({FETCH: (level, level)})
             await check_fetch(connection, level, unique)
+        for level in levels(agreed, FIND_COORDINATOR):
+            connection.versions = Versions({FIND_COORDINATOR: (level, level)})
+            await check_find_coordinator(connection, level, unique)
+        offset = 0
+        for commit_level in levels(agreed, OFFSET_COMMIT):
+            for fetch_level in levels(agreed, OFFSET_FETCH):
+                offset += 1
+                connection.versions = Versions(
+                    {OFFSET_COMMIT: (commit_level, commit_level), OFFSET_FETCH: (fetch_level, fetch_level)}
+                )
+                if (commit_level == 0) == (fetch_level == 0):
+                    await check_offsets(connection, unique, offset)
 
 
 async def check_metadata(connection: BrokerConnection, level: int, topic: str) -> None:
@@ -156,6 +180,38 @@ async def check_fetch(connection: BrokerConnection, level: int, topic: str) -> N
         assert fetched[p1].error == error_codes.OFFSET_OUT_OF_RANGE, level
         assert fetched[missing].error == error_codes.UNKNOWN_TOPIC_OR_PARTITION, level
         assert len(fetched[missing].records) == 0, level
+
+
+async def check_find_coordinator(connection: BrokerConnection, level: int, group: str) -> None:
+    """The first group to ask has the brokers make their offsets topic."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        found = await connection.call(FindCoordinatorRequest(group), timeout=LIMIT)
+        if found.error == error_codes.NONE:
+            break
+        assert found.error == error_codes.COORDINATOR_NOT_AVAILABLE, (level, found)
+        assert time.monotonic() < deadline, (level, found)
+        await asyncio.sleep(0.05)
+    assert found.broker == connection.broker, level
+
+
+async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -> None:
+    """What is committed is fetched: in version 0 through ZooKeeper, else through the offsets topic."""
+    p0, p1 = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    about = str(connection.versions)
+    deadline = time.monotonic() + LIMIT
+    while True:  # until the coordinator has read its part of the offsets topic
+        errors = await connection.call(OffsetCommitRequest(topic, {p0: offset, p1: 1 << 40}), timeout=LIMIT)
+        if {error_codes.error_code(code).retriable for code in errors.values()} != {True}:
+            break
+        assert time.monotonic() < deadline, about
+        await asyncio.sleep(0.05)
+    assert errors == {p0: error_codes.NONE, p1: error_codes.NONE}, about
+    stored = await connection.call(OffsetFetchRequest(topic, (p0, p1)), timeout=LIMIT)
+    assert stored.error == error_codes.NONE, about
+    assert stored.offsets == {p0: StoredOffset(0, offset), p1: StoredOffset(0, 1 << 40)}, about
+    other = await connection.call(OffsetFetchRequest(topic + "-other", (p0,)), timeout=LIMIT)
+    assert other.offsets[p0].offset == -1, about
 
 
 async def test_large_answers_and_many_calls_in_flight(cluster: Cluster, unique: str) -> None:

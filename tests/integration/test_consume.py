@@ -58,7 +58,7 @@ def records(version: str) -> list[Sent]:
 
 def expected(topic: str, sent: list[Sent], offsets: list[int]) -> list[Message]:
     return [
-        Message(
+        Message.of(
             topic,
             each.partition,
             offset,
@@ -112,7 +112,7 @@ async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, ver
             assert by_partition(found) == wanted[topic], topic
 
 
-@pytest.mark.parametrize("version", ["0.10.2.2", "3.9.1"])
+@pytest.mark.parametrize("version", ["0.10.2.2", "1.1.1", "2.8.2", "3.9.1"])
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 async def test_timestamps_of_the_brokers_clock(cluster_of: ClusterOf, unique: str, version: str, codec: str) -> None:
     """In a compressed batch only the outside says so: the records inside keep the producer's."""

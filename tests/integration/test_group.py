@@ -16,6 +16,8 @@ import pytest
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer.zookeeper.operations import Stat
+from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import decode_registration, encode_registration
 from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
@@ -289,3 +291,27 @@ async def test_two_groups_each_get_everything(cluster: Cluster, unique: str) -> 
         reader(settings(cluster.connect, f"{unique}-2"), {unique: 1}) as two,
     ):
         await until(lambda: len(one.messages) == len(two.messages) == 400)
+
+
+async def test_an_owner_that_goes_before_anybody_listens_blocks_nobody(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the claim that it refuses and the watch on it: the watch finds no node, so the claim is made again."""
+    await create_topic(cluster.connect, unique, 2)
+    path = f"/consumers/{unique}/owners/{unique}/1"
+    async with session(cluster.connect) as other:
+        await other.ensure(path.rpartition("/")[0])
+        await other.create(path, b"somebody-0", ephemeral=True)
+        listen = Watches.exists
+        gone: list[str] = []
+
+        async def late(watches: Watches, at: str, reason: str) -> Stat | None:
+            if at == path and not gone:
+                gone.append(at)
+                await other.delete(path, -1)
+            return await listen(watches, at, reason)
+
+        monkeypatch.setattr(Watches, "exists", late)
+        async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
+            await until(lambda: len(member.owned) == 2, 5)
+            assert gone

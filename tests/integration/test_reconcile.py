@@ -16,10 +16,12 @@ from structlog.testing import capture_logs
 
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
+from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import Create, Delete
 from tests.support.members import owners, reader, settings
 from tests.support.producing import Sent, produce
@@ -158,6 +160,23 @@ async def test_an_owner_node_that_stands_for_no_member_is_told_once(cluster: Clu
             (entry,) = (entry for entry in logs if "stands for no member" in entry["event"])
         assert (entry["about"], entry["reason"]) == (path, "nobody's session: only an operator may delete the node")
         assert len(member.messages) == 0
+
+
+async def test_a_cluster_without_brokers_is_waited_for_in_peace(
+    zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = 0
+    wait = RebalanceTrigger.wait
+
+    async def counted(trigger: RebalanceTrigger, timeout: float | None) -> list[str]:
+        nonlocal waits
+        waits += 1
+        return await wait(trigger, timeout)
+
+    monkeypatch.setattr(RebalanceTrigger, "wait", counted)
+    async with reader(settings(f"{zookeeper.connect}/{unique}", unique), {unique: 1}):
+        await anyio.sleep(0.5)
+    assert 1 <= waits < 10
 
 
 @pytest.mark.parametrize("ownership", ["keep", "eager"])

@@ -207,6 +207,22 @@ async def test_replies_in_single_bytes(zookeeper: ZooKeeperServer, root: str) ->
             assert await zk.children(root) == ["a"]
 
 
+async def test_an_answer_that_takes_long_to_arrive_is_no_silence(zookeeper: ZooKeeperServer, root: str) -> None:
+    """Longer than silence is borne, and the probes' answers behind it: no lease meanwhile, and no new connection."""
+    async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
+        await zk.create(root, bytes(2_000))
+        await until(zk.trusted)
+        accepted = proxy.accepted
+        proxy.trickle = True  # some 900 bytes/s
+        start = time.monotonic()
+        assert (await zk.get(root)).data == bytes(2_000)
+        assert seconds_since(start) > T / 2
+        assert not zk.trusted()
+        await until(zk.trusted, T)
+        assert zk.state is SessionState.CONNECTED
+        assert proxy.accepted == accepted
+
+
 async def test_a_session_that_ended_on_the_server_is_over_for_everybody(zookeeper: ZooKeeperServer, root: str) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk, session(zookeeper.connect) as witness:
         states: list[SessionState] = []

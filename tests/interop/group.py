@@ -49,13 +49,13 @@ class OurMember(Reader):
 
 @asynccontextmanager
 async def our_member(
-    cluster: Cluster, group: str, topics: Mapping[str, int] | TopicFilter, name: str
+    cluster: Cluster, group: str, topics: Mapping[str, int] | TopicFilter, name: str, *, assignor: str = "range"
 ) -> AsyncIterator[OurMember]:
     """A member of ours with the id `<group>_<name>`, reading until the block ends; of a list it has one stream."""
     configured = kzconsumer.Settings.from_dict(
         {
             "zookeeper": {"connect": cluster.connect, "session_timeout": "6s"},
-            "group": {"id": group, "consumer_id": name},
+            "group": {"id": group, "consumer_id": name, "assignor": assignor},
             "offsets": {"commit_interval": "500ms"},
         }
     )

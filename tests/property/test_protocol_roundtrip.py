@@ -21,7 +21,21 @@ from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequ
 from kzconsumer.protocol.frames import request_frame, response_body
 from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
-from kzconsumer.protocol.versions import API_VERSIONS, FETCH, LIST_OFFSETS, METADATA, SPOKEN, is_flexible
+from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kzconsumer.protocol.versions import (
+    API_VERSIONS,
+    FETCH,
+    FIND_COORDINATOR,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSET_COMMIT,
+    OFFSET_FETCH,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    SPOKEN,
+    is_flexible,
+)
 
 ZERO = datetime.timedelta(0)
 
@@ -34,6 +48,18 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 errors = st.sampled_from(sorted(int(code) for code in ErrorCode))
 partitions = st.builds(TopicPartition, names, int32s)
 byte_strings = st.one_of(st.binary(max_size=40), st.binary(min_size=120, max_size=140))
+
+
+APIS = [
+    ("fetch", FETCH),
+    ("metadata", METADATA),
+    ("list_offsets", LIST_OFFSETS),
+    ("find_coordinator", FIND_COORDINATOR),
+    ("offset_commit", OFFSET_COMMIT),
+    ("offset_fetch", OFFSET_FETCH),
+    ("sasl_handshake", SASL_HANDSHAKE),
+    ("sasl_authenticate", SASL_AUTHENTICATE),
+]
 
 
 def versions_of(api_key: int) -> list[int]:
@@ -297,7 +323,37 @@ def test_api_versions(error: int, ranges: dict[int, tuple[int, int]]) -> None:
     assert (read.error, read.versions.ranges) == (error, ranges)
 
 
-@pytest.mark.parametrize(("api", "api_key"), [("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)])
+@pytest.mark.parametrize("version", versions_of(SASL_HANDSHAKE))
+@given(mechanism=names, error=errors, mechanisms=st.lists(names, max_size=4).map(tuple))
+def test_sasl_handshake(version: int, mechanism: str, error: int, mechanisms: tuple[str, ...]) -> None:
+    kio = schema("sasl_handshake", version, "request")
+    assert SaslHandshakeRequest(mechanism).encode(version) == written(kio.SaslHandshakeRequest(mechanism=mechanism))
+    kio = schema("sasl_handshake", version, "response")
+    response = kio.SaslHandshakeResponse(error_code=ErrorCode(error), mechanisms=mechanisms)
+    read = SaslHandshakeRequest("PLAIN").decode(version, memoryview(written(response)))
+    assert read == SaslHandshakeResponse(error, mechanisms)
+
+
+@pytest.mark.parametrize("version", versions_of(SASL_AUTHENTICATE))
+@given(token=byte_strings, error=errors, message=st.none() | names, answer=byte_strings, lifetime=millis)
+def test_sasl_authenticate(
+    version: int, token: bytes, error: int, message: str | None, answer: bytes, lifetime: int
+) -> None:
+    kio = schema("sasl_authenticate", version, "request")
+    assert SaslAuthenticateRequest(token).encode(version) == written(kio.SaslAuthenticateRequest(auth_bytes=token))
+    kio = schema("sasl_authenticate", version, "response")
+    response = make(
+        kio.SaslAuthenticateResponse,
+        error_code=ErrorCode(error),
+        error_message=message,
+        auth_bytes=answer,
+        session_lifetime=ms(lifetime),
+    )
+    read = SaslAuthenticateRequest(b"").decode(version, memoryview(written(response)))
+    assert read == SaslAuthenticateResponse(error, message or "", answer, lifetime if version >= 1 else 0)
+
+
+@pytest.mark.parametrize(("api", "api_key"), APIS)
 @given(client=names, body=st.binary(max_size=20), correlation=st.integers(0, 2**31 - 1))
 def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: int) -> None:
     for version in versions_of(api_key):
@@ -322,7 +378,7 @@ def test_headers(api: str, api_key: int, client: str, body: bytes, correlation: 
 
 
 def test_flexible_versions_are_those_of_the_schemas() -> None:
-    for api, api_key in (("fetch", FETCH), ("metadata", METADATA), ("list_offsets", LIST_OFFSETS)):
+    for api, api_key in APIS:
         for version in versions_of(api_key):
             kind = getattr(schema(api, version, "request"), f"{SPOKEN[api_key].name}Request")
             assert kind.__flexible__ == is_flexible(api_key, version)

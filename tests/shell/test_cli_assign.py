@@ -34,6 +34,10 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
     ("text", "told"),
     [
         (GOOD, "[subscription] topics: missing (or whitelist, or blacklist)"),
+        (
+            GOOD + '[subscription]\ntopics = { orders = 1 }\nwhitelist = "o.*"\n',
+            "[subscription] whitelist: cannot be given together with topics",
+        ),
         (GOOD + 'assignor = "stick"\n', '[group] assignor: no kzconsumer.assignors plugin named "stick" is installed'),
     ],
 )
@@ -47,9 +51,9 @@ def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
 def test_a_zookeeper_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kzconsumer.group.group_reader.LIMIT", 0.3)
+    monkeypatch.setattr("kzconsumer.zookeeper.errand.LIMIT", 0.3)
     file = tmp_path / "group.toml"
     file.write_text(GOOD)
     assert main(["assign", "plan", "--config", str(file), "--members", "0"]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("kzconsumer: 127.0.0.1:1: the group could not be read within")
+    assert told.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within")

@@ -13,7 +13,10 @@ from typing import NamedTuple
 
 import anyio
 
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 from tests.support.zookeeper_sessions import session
 
 POLL = 0.015
@@ -115,3 +118,13 @@ def by_range(topic: str, partitions: int, threads: Iterable[str]) -> Owners:
         first = each * index + min(index, more)
         owners |= {(topic, first + n): thread for n in range(each + (index < more))}
     return owners
+
+
+def by_assignor(
+    assignor: Assignor, topics: Mapping[str, int], subscriptions: Mapping[str, Mapping[str, int]]
+) -> Owners:
+    """What the assignor gives whom; `subscriptions` are consumer -> topic -> streams, as read by everybody."""
+    members = {consumer: Registration(STATIC, dict(wanted), ours=True) for consumer, wanted in subscriptions.items()}
+    existing = {topic: Topic(tuple(range(number)), 1) for topic, number in topics.items()}
+    assigned = assignor(GroupSnapshot(members, tuple(sorted(topics)), existing).context())
+    return {(partition.topic, partition.partition): str(thread) for partition, thread in assigned.items()}

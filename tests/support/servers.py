@@ -57,6 +57,8 @@ class Servers:
         zookeeper: ZooKeeperServer | None = None,
         heap: str = "192m",
         config: Mapping[str, object] | None = None,
+        listeners: Mapping[str, str] | None = None,
+        tuning: tuple[str, ...] = QUICK_START,
     ) -> Cluster:
         """A cluster of one's own under the chroot `/<name>`, ready to use."""
         kind = kafka_version(version)
@@ -70,6 +72,8 @@ class Servers:
             brokers=brokers,
             heap=heap,
             config=config,
+            listeners=listeners,
+            tuning=tuning,
         )
         self._clusters.append(cluster)
         cluster.start()

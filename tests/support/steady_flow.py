@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from kzconsumer import clock
 from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
 Record = tuple[int, int]
@@ -123,7 +124,7 @@ class Owners:
         return {partition for partition, tenure in self.present.items() if tenure.consumer == consumer}
 
     async def watch(self, witness: ZooKeeperSession, group: str, topic: str, partitions: int) -> None:
-        """Until cancelled."""
+        """Until cancelled. The witness may lose its connection as anybody may: its server may be the killed one."""
         async with anyio.create_task_group() as tasks:
             for partition in range(partitions):
                 path = f"/consumers/{group}/owners/{topic}/{partition}"
@@ -138,14 +139,14 @@ class Owners:
 
     async def _watch_offset(self, witness: ZooKeeperSession, path: str, partition: int) -> None:
         while True:
-            node, watch = await witness.watch_data(path)
+            node, watch = await repeated(lambda: witness.watch_data(path))
             if node:
                 self.stored.setdefault(partition, []).append(int(node.data))
             await watch.wait()
 
     async def _watch(self, witness: ZooKeeperSession, path: str, partition: int) -> None:
         while True:
-            node, watch = await witness.watch_data(path)
+            node, watch = await repeated(lambda: witness.watch_data(path))
             now = clock.now()
             before = self.present.get(partition)
             consumer = node.data.decode().rpartition("-")[0] if node else ""

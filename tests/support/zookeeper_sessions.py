@@ -1,4 +1,4 @@
-"""What tests do to ZooKeeper sessions: open one under a deadline, wait for a condition, end one as the server would.
+"""What tests do with ZooKeeper sessions: open one under a deadline, wait, end one as the server would, count requests.
 
 Owns nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -54,6 +55,16 @@ async def expire(victim: ZooKeeperSession, connect: str) -> None:
                 known = wire.established(await reader.readexactly(size)).session_id != 0
                 await reader.read()
             writer.transport.abort()
+
+
+async def received_by_session(host: str, port: int) -> dict[int, int]:
+    """Session -> packets the server received from it on its present connection, as its command `cons` tells."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"cons")
+    text = (await reader.read(-1)).decode()
+    writer.close()
+    found = re.findall(r"recved=(\d+),.*?sid=0x([0-9a-f]+)", text)
+    return {struct.unpack("!q", int(sid, 16).to_bytes(8))[0]: int(number) for number, sid in found}
 
 
 def _frame(content: bytes) -> bytes:

@@ -7,7 +7,8 @@ import pytest
 
 from kzconsumer.assignors.interface import AssignmentContext
 from kzconsumer.assignors.range import assign
-from kzconsumer.cli.assign_table import WIDTH, table
+from kzconsumer.cli.assign_table import table
+from kzconsumer.cli.text_table import WIDTH
 from kzconsumer.errors import PluginError
 from kzconsumer.group.assignment_preview import AssignmentPreview, preview
 from kzconsumer.group.snapshot import GroupSnapshot

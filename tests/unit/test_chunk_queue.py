@@ -7,7 +7,7 @@ import asyncio
 import anyio
 import pytest
 
-from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from tests.support.chunks import chunk, hole, put, tracker
 
@@ -171,3 +171,44 @@ async def test_closed_with_chunks_in_it() -> None:
     queue.close()
     with pytest.raises(EndOfStream):
         await queue.get()
+
+
+def test_all_queues_share_a_budget() -> None:
+    total = ByteBudget(100)
+    here, there, idle = (ChunkQueue(80, total) for _ in range(3))
+    put(here, sized(50))
+    assert [here.has_room, there.has_room] == [True, True]
+    put(there, sized(50))
+    assert [here.has_room, there.has_room] == [False, False]
+    assert idle.has_room  # nothing of its own is queued: others that stand still must not starve it
+    there.get_nowait()
+    assert [here.has_room, there.has_room] == [True, True]
+
+
+def test_room_in_the_shared_budget_is_told_to_every_queue() -> None:
+    total, told = ByteBudget(100), list[str]()
+    here, there = (ChunkQueue(80, total) for _ in range(2))
+    here.subscribe(lambda: told.append("here"))
+    there.subscribe(lambda: told.append("there"))
+    put(here, sized(30), sized(30))
+    put(there, sized(50))
+    here.get_nowait()  # 80 of 100
+    assert set(told) == {"here", "there"}
+
+
+@pytest.mark.parametrize("end", ["close", "drop", "late put", "give back"])
+def test_nothing_stays_counted_in_the_shared_budget(end: str) -> None:
+    total, claim = ByteBudget(100), tracker()
+    queue = ChunkQueue(1000, total)
+    put(queue, FetchedChunk(claim, 0, 1, None, 60))
+    queue.reserve(70)
+    if end == "drop":
+        queue.drop(claim)
+    else:
+        queue.close()
+    if end == "give back":
+        queue.give_back(70)
+    else:
+        claim.close()
+        queue.put(FetchedChunk(claim, 1, 2, None, 70))
+    assert repr(total) == "<ByteBudget 0 of 100 bytes>"

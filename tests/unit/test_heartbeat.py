@@ -10,6 +10,8 @@ from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
 
 T = 6.0
 APART = 1.7e9
+NOTHING = 0.0
+"""No bytes have arrived."""
 
 
 def at(seconds: float, jumped: float = 0.0) -> Instant:
@@ -26,7 +28,7 @@ def run(heartbeat: Heartbeat, start: float, until: float, *, answer: bool) -> fl
     """Beat on time from start to until; returns when the connection was found silent, else `until`."""
     now = start
     while now < until:
-        verdict = heartbeat.beat(at(now))
+        verdict = heartbeat.beat(at(now), NOTHING)
         assert verdict is not Beat.DOUBT
         if verdict is Beat.SILENT:
             return now
@@ -53,7 +55,7 @@ def test_answered_syncs_move_it_and_come_every_sixth() -> None:
     sent = []
     now = 100.0
     while now < 110.0:
-        if heartbeat.beat(at(now)) is Beat.PROBE:
+        if heartbeat.beat(at(now), NOTHING) is Beat.PROBE:
             heartbeat.probe_sent(at(now))
             heartbeat.probe_answered(at(now), at(now + 0.01))
             sent.append(now)
@@ -68,6 +70,44 @@ def test_unanswered_syncs_do_not_move_it_and_end_the_connection() -> None:
     assert heartbeat.safe_until(at(102.25)) == pytest.approx(103.0)
 
 
+def slow(heartbeat: Heartbeat, start: float) -> float:
+    """Bytes arrive all the time, and no answer; returns when that was too slow, in seconds."""
+    now = start
+    while (verdict := heartbeat.beat(at(now), now - 0.1)) is not Beat.SLOW:
+        assert verdict in (Beat.WAIT, Beat.PROBE)
+        if verdict is Beat.PROBE:
+            heartbeat.probe_sent(at(now))
+        now += heartbeat.interval
+    return now - start
+
+
+def test_bytes_without_an_answer_keep_the_connection_and_not_the_lease() -> None:
+    heartbeat = attached()
+    assert slow(heartbeat, 100.0) == pytest.approx(4 * T, abs=0.5)
+    assert heartbeat.safe_until(at(124.0)) == pytest.approx(103.0)
+
+
+def test_bytes_that_stop_are_silence_a_sixth_later() -> None:
+    heartbeat = attached()
+    now = 100.0
+    while heartbeat.beat(at(now), min(now, 103.0)) is not Beat.SILENT:
+        now += heartbeat.interval
+    assert now == pytest.approx(104.25)
+
+
+def test_patience_with_a_slow_connection_doubles_though_probes_are_answered_in_between() -> None:
+    heartbeat = attached()
+    lasted = []
+    now = 100.0
+    for _ in range(4):
+        heartbeat.attach(None, at(now), T)
+        heartbeat.probe_answered(at(now), at(now))
+        lasted.append(slow(heartbeat, now))
+        heartbeat.detach()
+        now += lasted[-1]
+    assert lasted == pytest.approx([4 * T, 8 * T, 16 * T, 16 * T], abs=0.5)
+
+
 def test_an_old_answer_does_not_move_it_back() -> None:
     heartbeat = attached()
     heartbeat.probe_answered(at(105.0), at(105.1))
@@ -78,11 +118,11 @@ def test_an_old_answer_does_not_move_it_back() -> None:
 
 def test_a_late_loop_is_doubtful_until_a_probe_sent_after_it() -> None:
     heartbeat = attached()
-    assert heartbeat.beat(at(100.0)) is Beat.PROBE
+    assert heartbeat.beat(at(100.0), NOTHING) is Beat.PROBE
     heartbeat.probe_sent(at(100.0))
     woke = 100.0 + heartbeat.interval + 1.1
     assert heartbeat.safe_until(at(woke)) == 0.0  # before any beat has looked
-    assert heartbeat.beat(at(woke)) is Beat.DOUBT
+    assert heartbeat.beat(at(woke), NOTHING) is Beat.DOUBT
     heartbeat.probe_answered(at(100.0), at(woke))
     assert heartbeat.safe_until(at(woke)) == 0.0
     heartbeat.probe_sent(at(woke))
@@ -92,27 +132,27 @@ def test_a_late_loop_is_doubtful_until_a_probe_sent_after_it() -> None:
 
 def test_a_little_late_is_no_doubt() -> None:
     heartbeat = attached()
-    heartbeat.beat(at(100.0))
+    heartbeat.beat(at(100.0), NOTHING)
     late = 100.0 + heartbeat.interval + 0.9
     assert heartbeat.safe_until(at(late)) == pytest.approx(103.0)
-    assert heartbeat.beat(at(late)) is not Beat.DOUBT
+    assert heartbeat.beat(at(late), NOTHING) is not Beat.DOUBT
 
 
 def test_a_loop_that_stood_still_gets_time_to_read_the_answers() -> None:
     heartbeat = attached()
-    heartbeat.beat(at(100.0))
-    assert heartbeat.beat(at(150.0)) is Beat.DOUBT
+    heartbeat.beat(at(100.0), NOTHING)
+    assert heartbeat.beat(at(150.0), NOTHING) is Beat.DOUBT
     heartbeat.probe_sent(at(150.0))
-    assert heartbeat.beat(at(150.0 + heartbeat.interval)) is Beat.WAIT
+    assert heartbeat.beat(at(150.0 + heartbeat.interval), NOTHING) is Beat.WAIT
 
 
 @pytest.mark.parametrize("jump", [1.1, -1.1, 3600.0])
 def test_clocks_that_disagree_are_doubtful_until_a_probe_sent_after_it(jump: float) -> None:
     heartbeat = attached()
-    heartbeat.beat(at(100.0))
+    heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.safe_until(at(100.2)) == pytest.approx(103.0)
     assert heartbeat.safe_until(at(100.2, jump)) == 0.0
-    assert heartbeat.beat(at(100.25, jump)) is Beat.DOUBT
+    assert heartbeat.beat(at(100.25, jump), NOTHING) is Beat.DOUBT
     heartbeat.probe_answered(at(100.0), at(100.3, jump))
     assert heartbeat.safe_until(at(100.3, jump)) == 0.0
     heartbeat.probe_answered(at(100.25, jump), at(100.3, jump))
@@ -121,7 +161,7 @@ def test_clocks_that_disagree_are_doubtful_until_a_probe_sent_after_it(jump: flo
 
 def test_a_small_step_of_the_wall_clock_is_no_doubt() -> None:
     heartbeat = attached()
-    heartbeat.beat(at(100.0))
+    heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.safe_until(at(100.2, 0.9)) == pytest.approx(103.0)
 
 

@@ -458,3 +458,54 @@ def test_lots_follow_the_pace_of_the_application() -> None:
     assert next_lot(1000, 0.001) == 1000
     assert next_lot(100, 0.2) == 10
     assert next_lot(1, 5.0) == 1
+
+
+async def test_a_pause_keeps_back_what_was_not_handed_out_and_a_resume_brings_it_in_order() -> None:
+    claim, other = tracker(0), tracker(1)
+    stream = stream_of(chunk(claim, 0, 6), chunk(other, 0, 3), chunk(claim, 6, 9))
+    iterator = aiter(stream)
+    assert [message.offset for message in await take(iterator, 2)] == [0, 1]
+    claim.paused = True
+    stream.pause(claim)
+    put(stream.queue, chunk(claim, 9, 10))  # asked for before the pause
+    assert [(m.partition, m.offset) for m in await take(iterator, 3)] == [(1, 0), (1, 1), (1, 2)]
+    assert (claim.processed, claim.consumed) == (2, 2)  # what was in hand is done
+    claim.paused = False
+    stream.resume(claim)
+    assert [(m.partition, m.offset) for m in await take(iterator, 8)] == [(0, offset) for offset in range(2, 10)]
+    stream.ack()
+    assert (claim.processed, other.processed) == (10, 3)
+
+
+async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
+    claim, other = tracker(0), tracker(1)
+    stream = stream_of(chunk(claim, 0, 4), chunk(claim, 4, 8), chunk(other, 0, 2))
+    batches = stream.batches()
+    assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1, 2, 3]]
+    claim.paused = True
+    stream.pause(claim)
+    assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1]]
+    assert claim.processed == 4
+    claim.paused = False
+    stream.resume(claim)
+    assert [rows(batch) for batch in await take(batches, 1)] == [[4, 5, 6, 7]]
+
+
+async def test_a_pause_over_holes_and_a_drop_while_paused() -> None:
+    claim, other = tracker(0), tracker(1)
+    stream = stream_of(chunk(claim, 0, 10, offsets=[1, 4, 8]), hole(claim, 10, 12))
+    iterator = aiter(stream)
+    assert [message.offset for message in await take(iterator, 1)] == [1]
+    claim.paused = True
+    stream.pause(claim)
+    claim.paused = False
+    stream.resume(claim)
+    assert [message.offset for message in await take(iterator, 2)] == [4, 8]
+    claim.paused = True
+    stream.pause(claim)
+    claim.close()
+    stream.drop(claim)
+    put(stream.queue, chunk(other, 0, 1))
+    assert [message.partition for message in await take(iterator, 1)] == [1]
+    assert stream.queue.has_room
+    assert stream.queue._bytes == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pyarrow as pa
 
 from kzconsumer.records.decode import decode
@@ -22,7 +24,7 @@ def test_every_field() -> None:
         Record(b"", None, (), 0),
     ]
     assert messages(decoded(record_batch(records, base_offset=40)), "orders", 3) == [
-        Message(
+        Message.of(
             topic="orders",
             partition=3,
             offset=40,
@@ -32,8 +34,8 @@ def test_every_field() -> None:
             headers=(("trace", b"\x00\x01"), ("trace", b""), ("none", None)),
             timestamp_type=0,
         ),
-        Message("orders", 3, 41, None, b"", None, (), 0),
-        Message("orders", 3, 42, b"", None, 0, (), 0),
+        Message.of("orders", 3, 41, None, b"", None, (), 0),
+        Message.of("orders", 3, 42, b"", None, 0, (), 0),
     ]
 
 
@@ -45,7 +47,7 @@ def test_the_brokers_clock() -> None:
 
 def test_before_there_were_timestamps() -> None:
     (message,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)), "orders", 3)
-    assert message == Message("orders", 3, 7, b"k", b"v", None, (), -1)
+    assert message == Message.of("orders", 3, 7, b"k", b"v", None, (), -1)
 
 
 def test_rows_of_a_slice() -> None:
@@ -61,3 +63,35 @@ def test_rows_of_a_slice() -> None:
     without = messages(batch.slice(0, 1), "orders", 3)
     assert [each.headers for each in without] == [()]
     assert messages(batch.slice(0, 0), "orders", 3) == []
+
+
+def test_a_compacted_log() -> None:
+    """Offsets with gaps: what is looked up for a message is its own, and not its neighbour's."""
+    records = [Record(b"k%d" % n, b"%d" % n, ((b"n", b"%d" % n),), 1000 + n) for n in range(5)]
+    data = record_batch(records, base_offset=100, offset_deltas=[0, 3, 4, 9, 20])
+    found = messages(decoded(data, 100), "orders", 3)
+    assert [(each.offset, each.key, each.timestamp, each.headers) for each in found] == [
+        (100 + delta, b"k%d" % n, 1000 + n, (("n", b"%d" % n),)) for n, delta in enumerate([0, 3, 4, 9, 20])
+    ]
+
+
+def test_a_message_that_is_kept_keeps_no_chunk_in_memory() -> None:
+    before = pa.total_allocated_bytes()
+    batch = decoded(record_batch([Record(b"k", bytes(1000), (), n) for n in range(1000)], base_offset=0))
+    kept = messages(batch.slice(500, 10), "orders", 3)[4]
+    del batch
+    assert (kept.offset, kept.timestamp, kept.value) == (504, 504, bytes(1000))
+    assert pa.total_allocated_bytes() == before
+
+
+def test_as_a_value() -> None:
+    one, other = messages(decoded(record_batch([Record(b"k", b"v"), Record(b"k", b"w")], base_offset=0)), "orders", 3)
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one
+    assert hash(again) == hash(one)
+    assert one != other
+    assert one != (one.topic, one.partition, one.offset)
+    assert repr(other) == (
+        "Message(topic='orders', partition=3, offset=1, key=b'k', value=b'w', timestamp=1700000000000, headers=(), "
+        "timestamp_type=0)"
+    )

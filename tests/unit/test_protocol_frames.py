@@ -22,7 +22,7 @@ def feed(reader: FrameReader, stream: bytes, at_most: list[int]) -> list[bytes]:
     return frames
 
 
-sizes = st.one_of(st.integers(4, 40), st.integers(4080, 4110), st.integers(8000, 20000))
+sizes = st.one_of(st.integers(0, 40), st.integers(4080, 4110), st.integers(8000, 20000))
 reads = st.lists(st.one_of(st.integers(1, 9), st.integers(4000, 9000), st.just(1 << 20)), min_size=1, max_size=6)
 
 
@@ -46,7 +46,7 @@ def test_frames_have_memory_of_their_own() -> None:
     assert first.readonly
 
 
-@pytest.mark.parametrize("size", [-1, 0, 3, 101])
+@pytest.mark.parametrize("size", [-1, -(2**31), 101])
 def test_a_size_no_response_has_is_refused(size: int) -> None:
     reader = FrameReader(limit=100)
     reader.buffer()[:4] = size.to_bytes(4, "big", signed=True)
@@ -61,6 +61,13 @@ def test_http_is_not_kafka() -> None:
         reader.received(8)
 
 
+def test_a_tls_alert_is_told_as_what_it_is() -> None:
+    reader = FrameReader(limit=1000)
+    reader.buffer()[:7] = bytes.fromhex("15030300020250")
+    with pytest.raises(ProtocolError, match="speaks TLS"):
+        reader.received(7)
+
+
 def test_a_waiting_reader_says_how_far_it_is() -> None:
     reader = FrameReader()
     reader.buffer()[:6] = b"\0\0\0\5ab"
@@ -73,6 +80,12 @@ def test_request_frames() -> None:
     assert plain == bytes.fromhex("00000010 0003 0001 00000007 0002") + b"me" + b"body"
     flexible = request_frame(1, 12, 8, b"me", b"body", flexible=True)
     assert flexible == bytes.fromhex("00000011 0001 000c 00000008 0002") + b"me" + b"\0" + b"body"
+
+
+def test_a_response_without_room_for_its_header() -> None:
+    for size in range(4):
+        with pytest.raises(ProtocolError, match=f"a response of {size} bytes"):
+            response_body(memoryview(bytes(size)), 0, flexible=False)
 
 
 def test_response_headers() -> None:

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from kzconsumer.errors import ProtocolError
 from kzconsumer.protocol.api_versions import ApiVersionsRequest
 from kzconsumer.protocol.fetch import FetchRequest, FetchResponse
+from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
 from kzconsumer.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.protocol.metadata import MetadataRequest
+from kzconsumer.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.protocol.offset_fetch import OffsetFetchRequest
+from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest
+from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest
 from kzconsumer.protocol.versions import SPOKEN
 
 FETCH_V0 = "00000001 0001 74 00000001 00000001 0006 0000000000000009 00000002 6869"
@@ -34,7 +39,17 @@ METADATA_V8 = (
 )
 LIST_OFFSETS_V0 = "00000001 0001 74 00000001 00000001 0000 00000001 0000000000000009"
 LIST_OFFSETS_V5 = "00000000 00000001 0001 74 00000001 00000001 0000 ffffffffffffffff 0000000000000009 00000003"
+FIND_COORDINATOR_V1 = "00000007 0000 ffff 00000001 0001 68 00002384"
+FIND_COORDINATOR_V3 = "00000007 000f 02 78 00000001 02 68 00002384 00"
+FIND_COORDINATOR_V4 = "00000007 02 02 67 00000001 02 68 00002384 0000 00 01 05 01 00 00"
+OFFSET_COMMIT_V3 = "00000007 00000001 0001 74 00000001 00000001 0000"
+OFFSET_COMMIT_V8 = "00000007 02 02 74 02 00000001 0000 00 00 01 05 01 00"
+OFFSET_FETCH_V0 = "00000001 0001 74 00000001 00000001 0000000000000009 0000 0000"
+OFFSET_FETCH_V5 = "00000007 00000001 0001 74 00000001 00000001 0000000000000009 00000003 ffff 0000 0000"
+OFFSET_FETCH_V7 = "00000007 02 02 74 02 00000001 0000000000000009 00000003 00 0000 00 00 0000 00"
 API_VERSIONS_V0 = "0000 00000001 0001 0004 0011"
+SASL_HANDSHAKE_V1 = "0021 00000002 0005 504c41494e 0001 58"
+SASL_AUTHENTICATE_V1 = "003a 0002 6e6f 00000002 6869 0000000000000dac"
 
 FETCH = FetchRequest(0, 0, 0, {})
 GOOD: list[tuple[Any, int, str]] = [
@@ -46,6 +61,16 @@ GOOD: list[tuple[Any, int, str]] = [
     (ListOffsetsRequest({}), 0, LIST_OFFSETS_V0),
     (ListOffsetsRequest({}), 5, LIST_OFFSETS_V5),
     (ApiVersionsRequest(), 0, API_VERSIONS_V0),
+    (SaslHandshakeRequest("PLAIN"), 1, SASL_HANDSHAKE_V1),
+    (SaslAuthenticateRequest(b""), 1, SASL_AUTHENTICATE_V1),
+    (FindCoordinatorRequest("g"), 1, FIND_COORDINATOR_V1),
+    (FindCoordinatorRequest("g"), 3, FIND_COORDINATOR_V3),
+    (FindCoordinatorRequest("g"), 4, FIND_COORDINATOR_V4),
+    (OffsetCommitRequest("g", {}), 3, OFFSET_COMMIT_V3),
+    (OffsetCommitRequest("g", {}), 8, OFFSET_COMMIT_V8),
+    (OffsetFetchRequest("g", ()), 0, OFFSET_FETCH_V0),
+    (OffsetFetchRequest("g", ()), 5, OFFSET_FETCH_V5),
+    (OffsetFetchRequest("g", ()), 7, OFFSET_FETCH_V7),
 ]
 each_good = pytest.mark.parametrize(
     ("request_", "version", "data"), GOOD, ids=[f"{SPOKEN[kind.api_key].name}-{version}" for kind, version, _ in GOOD]

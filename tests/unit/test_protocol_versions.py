@@ -22,7 +22,9 @@ def test_a_request_the_broker_does_not_know() -> None:
 
 
 def test_the_level_of_brokers_without_api_versions() -> None:
-    assert str(BEFORE_API_VERSIONS) == "Fetch 0, ListOffsets 0, Metadata 0"
+    assert str(BEFORE_API_VERSIONS) == (
+        "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0"
+    )
     with pytest.raises(UnsupportedVersion):
         BEFORE_API_VERSIONS.choose(API_VERSIONS)
 

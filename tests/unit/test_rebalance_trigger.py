@@ -72,3 +72,40 @@ async def test_a_cancelled_wait_loses_no_reason() -> None:
     waiting.cancel()
     await asyncio.wait([waiting])
     assert await reasons(trigger) == ["members"]
+
+
+async def test_members_that_come_one_after_the_other_are_waited_for_as_long_as_the_last_rebalance_took() -> None:
+    trigger = RebalanceTrigger()
+    trigger.fire("start")
+    await reasons(trigger)
+    await asyncio.sleep(0.2)  # the rebalance
+    trigger.fire("members")
+    waiting = asyncio.create_task(reasons(trigger))
+    await asyncio.sleep(0.1)  # longer than the shortest quiet period
+    trigger.fire("topic a")
+    assert await waiting == ["members", "topic a"]
+
+
+async def test_other_reasons_are_not_waited_with() -> None:
+    trigger = RebalanceTrigger()
+    trigger.fire("start")
+    await reasons(trigger)
+    await asyncio.sleep(0.2)
+    trigger.fire("owner of a-0")
+    waiting = asyncio.create_task(reasons(trigger))
+    await asyncio.sleep(0.1)
+    trigger.fire("topic a")
+    assert await waiting == ["owner of a-0"]
+
+
+async def test_the_first_change_of_members_for_a_while_is_not_waited_with() -> None:
+    trigger = RebalanceTrigger()
+    trigger.fire("start")
+    await reasons(trigger)
+    await asyncio.sleep(0.2)
+    waiting = asyncio.create_task(reasons(trigger))
+    await asyncio.sleep(0.2)
+    trigger.fire("members")
+    await asyncio.sleep(0.1)
+    trigger.fire("topic a")
+    assert await waiting == ["members"]

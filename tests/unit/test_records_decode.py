@@ -246,6 +246,20 @@ def test_small_inputs_need_no_loaded_kernels(monkeypatch: pytest.MonkeyPatch) ->
     assert rows(decoded) == expected(RECORDS, range(5))
 
 
+def test_large_inputs_wait_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = list[bool]()
+
+    def load() -> KernelSet:
+        loaded.append(True)
+        return PYTHON_KERNELS
+
+    monkeypatch.setattr("kzconsumer.records.decode.ready_kernels", lambda: None)
+    monkeypatch.setattr("kzconsumer.records.decode.load_kernels", load)
+    data = record_batch([Record(None, bytes(100_000))] * 3, base_offset=0)
+    assert rows(decode(memoryview(data), topic="events", partition=7, start=0))[-1]["offset"] == 2
+    assert loaded == [True]
+
+
 def test_the_scan_never_waits_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.records.decode.ready_kernels", lambda: None)
     monkeypatch.setattr("kzconsumer.records.decode.load_kernels", lambda: pytest.fail("loaded for a scan"))

@@ -83,7 +83,7 @@ def test_zookeeper_ticks_twice_a_second() -> None:
 
 def test_brokers_are_configured_by_their_version() -> None:
     old, middle, new = (
-        broker_properties(VERSIONS[number], Path("/f"), 7, 9092, "z:1/c", {"num.io.threads": 1})
+        broker_properties(VERSIONS[number], Path("/f"), 7, 9092, "z:1/c", {"num.io.threads": 1}, {})
         for number in ("0.8.2.2", "0.10.2.2", "3.9.1")
     )
     assert (old["host.name"], old["port"]) == ("127.0.0.1", "9092")

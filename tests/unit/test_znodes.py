@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.model import Broker
 from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
+from kzconsumer.zookeeper.listeners import Listener
 from kzconsumer.zookeeper.znodes import (
     STATIC,
     ClaimRecord,
     Registration,
-    decode_broker,
     decode_claim_record,
+    decode_listeners,
     decode_offset,
     decode_registration,
     decode_topic,
@@ -57,9 +57,13 @@ def endpoints(*uris: str, **fields: Any) -> bytes:
     return json.dumps({"endpoints": uris, "host": "named", "port": 1, "version": 4} | fields).encode()
 
 
+def plaintext(host: str, port: int) -> Listener:
+    return Listener("PLAINTEXT", "PLAINTEXT", host, port)
+
+
 @pytest.mark.parametrize("version", BROKERS)
 def test_brokers_of_every_version(version: str) -> None:
-    assert decode_broker(1, BROKERS[version].encode()) == Broker(1, "127.0.0.1", PORTS[version])
+    assert decode_listeners(BROKERS[version].encode()) == (plaintext("127.0.0.1", PORTS[version]),)
 
 
 @pytest.mark.parametrize(
@@ -71,21 +75,20 @@ def test_brokers_of_every_version(version: str) -> None:
     ],
 )
 def test_endpoints(uri: str, host: str, port: int) -> None:
-    assert decode_broker(1, endpoints(uri)) == Broker(1, host, port)
+    assert decode_listeners(endpoints(uri)) == (plaintext(host, port),)
 
 
-def test_the_listener_of_the_protocol_wanted() -> None:
-    listeners = {"IN_SIDE": "PLAINTEXT", "OUT": "SSL"}
-    data = endpoints("OUT://out:1", "IN_SIDE://in:2", listener_security_protocol_map=listeners)
-    assert decode_broker(1, data) == Broker(1, "in", 2)
-    assert decode_broker(1, data, "SSL") == Broker(1, "out", 1)
-    assert decode_broker(1, data, "SASL_SSL") is None
+def test_listeners_with_and_without_names() -> None:
+    names = {"IN_SIDE": "PLAINTEXT", "OUT": "SSL"}
+    data = endpoints("OUT://out:1", "IN_SIDE://in:2", listener_security_protocol_map=names)
+    assert decode_listeners(data) == (Listener("OUT", "SSL", "out", 1), Listener("IN_SIDE", "PLAINTEXT", "in", 2))
+    before_0_10_2 = endpoints("SASL_SSL://secure:3", "PLAINTEXT://plain:4")
+    assert decode_listeners(before_0_10_2) == (Listener("SASL_SSL", "SASL_SSL", "secure", 3), plaintext("plain", 4))
 
 
-def test_a_broker_without_a_plain_listener() -> None:
-    assert decode_broker(1, endpoints("SSL://secure:9093")) is None
-    assert decode_broker(1, endpoints()) is None
-    assert decode_broker(1, endpoints("nonsense")) is None
+def test_a_broker_without_listeners() -> None:
+    assert decode_listeners(endpoints()) == ()
+    assert decode_listeners(endpoints("nonsense")) == ()
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_a_broker_without_a_plain_listener() -> None:
 )
 def test_what_is_no_broker(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
-        decode_broker(1, data)
+        decode_listeners(data)
 
 
 @pytest.mark.parametrize("version", TOPICS)

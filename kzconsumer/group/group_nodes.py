@@ -1,0 +1,193 @@
+"""The nodes of a group, from bytes to what they say; every node that says nothing, or is nobody's, becomes a finding.
+
+Pure. `group_reader` reads the nodes, `group_description` describes what they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from kzconsumer.group.blocking import BlockedBy, blocked_by
+from kzconsumer.group.subscription import streams_by_topic
+from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer.zookeeper.ownership import Blocked
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.znodes import Registration
+
+OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
+"""Who holds an owner node: the session of the member it names; nobody registered; another session than that member's;
+no session at all."""
+
+FindingKind = Literal[
+    "persistent_owner",
+    "persistent_registration",
+    "other_session_owner",
+    "planned_range",
+    "unknown_claim_record",
+    "unknown_node",
+    "unreadable_offset",
+    "unreadable_registration",
+    "unreadable_topic",
+    "unregistered_owner",
+    "unusable_pattern",
+]
+
+_HELD_BY: Mapping[BlockedBy, OwnerKind] = {
+    BlockedBy.LIVE_MEMBER: "member",
+    BlockedBy.UNREGISTERED: "unregistered",
+    BlockedBy.PERSISTENT: "persistent",
+}
+_WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
+    "unregistered": ("unregistered_owner", BlockedBy.UNREGISTERED.value),
+    "other_session": ("other_session_owner", "another session than the member's: it has to expire"),
+    "persistent": ("persistent_owner", BlockedBy.PERSISTENT.value),
+}
+
+
+class GroupNodes(msgspec.Struct, frozen=True):
+    """What was read. Registrations by consumer id, topics by name; owners, offsets and claims by path."""
+
+    group: str
+    registrations: Mapping[str, Node]
+    owners: Mapping[str, Node]
+    offsets: Mapping[str, Node]
+    claims: Mapping[str, Node]
+    all_topics: tuple[str, ...]
+    topics: Mapping[str, Node]
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """A node that is not as it should be."""
+
+    kind: FindingKind
+    path: str
+    reason: str
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """The owner node's text, which is a thread `<consumer>-<n>`, and who holds the node."""
+
+    thread: str
+    kind: OwnerKind
+
+
+class GroupFacts(msgspec.Struct, frozen=True):
+    """What the nodes say. `streams` is consumer id -> topic -> number of streams, of a list only topics there are."""
+
+    members: Mapping[str, Registration]
+    streams: Mapping[str, Mapping[str, int]]
+    existing: frozenset[TopicPartition]
+    owners: Mapping[TopicPartition, Owner]
+    offsets: Mapping[TopicPartition, int | None]
+    claimed: frozenset[TopicPartition]
+    findings: tuple[Finding, ...]
+
+
+def facts(nodes: GroupNodes) -> GroupFacts:
+    """Decode every node."""
+    findings: list[Finding] = []
+    members = dict(_members(nodes, findings))
+    return GroupFacts(
+        members=members,
+        streams=dict(_streams(nodes, members, findings)),
+        existing=frozenset(_existing(nodes, findings)),
+        owners=dict(_owners(nodes, findings)),
+        offsets=dict(_offsets(nodes, findings)),
+        claimed=frozenset(_claimed(nodes, findings)),
+        findings=tuple(sorted(findings)),
+    )
+
+
+def topics_in(nodes: GroupNodes) -> set[str]:
+    """Every topic that a member subscribes to or that the group has nodes of."""
+    streams = dict(_streams(nodes, dict(_members(nodes, [])), []))
+    leaves = (*nodes.owners, *nodes.offsets, *nodes.claims)
+    return {topic for of_member in streams.values() for topic in of_member}.union(map(paths.topic_of, leaves))
+
+
+def owner_of(node: Node) -> str:
+    """An owner node's text, whatever it holds."""
+    return node.data.decode("utf-8", "replace")
+
+
+def _members(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[str, Registration]]:
+    for consumer, node in nodes.registrations.items():
+        path = GroupPaths(nodes.group).member(consumer)
+        if node.stat.ephemeral_owner == 0:
+            findings.append(Finding("persistent_registration", path, BlockedBy.PERSISTENT.value))
+        try:
+            yield consumer, znodes.decode_registration(node.data)
+        except ValueError as error:
+            findings.append(Finding("unreadable_registration", path, str(error)))
+
+
+def _streams(
+    nodes: GroupNodes, members: Mapping[str, Registration], findings: list[Finding]
+) -> Iterator[tuple[str, Mapping[str, int]]]:
+    for consumer, member in members.items():
+        try:
+            yield consumer, streams_by_topic(member, nodes.all_topics)
+        except ValueError as error:
+            findings.append(Finding("unusable_pattern", GroupPaths(nodes.group).member(consumer), str(error)))
+
+
+def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+    for topic, node in nodes.topics.items():
+        try:
+            yield from [TopicPartition(topic, number) for number in znodes.decode_topic(node.data)]
+        except ValueError as error:
+            findings.append(Finding("unreadable_topic", paths.topic(topic), str(error)))
+
+
+def _owners(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, Owner]]:
+    for partition, path, node in _by_partition(nodes.owners, findings):
+        owner = Owner(owner_of(node), _held_by(nodes, path, node))
+        if owner.kind in _WRONG_OWNERS:
+            kind, reason = _WRONG_OWNERS[owner.kind]
+            findings.append(Finding(kind, path, f"{reason} (it names {owner.thread!r})"))
+        yield partition, owner
+
+
+def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
+    holder = node.stat.ephemeral_owner
+    kind = _HELD_BY[blocked_by(Blocked(path, owner_of(node), holder), nodes.registrations)]
+    if kind == "member":
+        registered = nodes.registrations[owner_of(node).rpartition("-")[0]]
+        return "member" if registered.stat.ephemeral_owner == holder else "other_session"
+    return kind
+
+
+def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, int | None]]:
+    """A partition whose node says nothing has None, as one whose node says that there is none."""
+    for partition, path, node in _by_partition(nodes.offsets, findings):
+        try:
+            yield partition, znodes.decode_offset(node.data)
+        except ValueError as error:
+            findings.append(Finding("unreadable_offset", path, str(error)))
+            yield partition, None
+
+
+def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
+    for partition, path, node in _by_partition(nodes.claims, findings):
+        try:
+            record = znodes.decode_claim_record(node.data)
+        except ValueError as error:
+            findings.append(Finding("unknown_claim_record", path, str(error)))
+        else:
+            if record.plan is not None:
+                plan = msgspec.json.encode(record.plan).decode()
+                findings.append(Finding("planned_range", path, f"only the version that planned it can replay {plan}"))
+        yield partition
+
+
+def _by_partition(leaves: Mapping[str, Node], findings: list[Finding]) -> Iterator[tuple[TopicPartition, str, Node]]:
+    for path, node in leaves.items():
+        try:
+            yield paths.partition_of(path), path, node
+        except ValueError as error:
+            findings.append(Finding("unknown_node", path, str(error)))

@@ -1,0 +1,81 @@
+"""SCRAM (RFC 5802, RFC 7677): the client's half of the exchange, proving a password without sending it.
+
+Owns no state but the exchange's own; does no IO. `mechanisms` makes one for each authentication. The password is used
+as it is: Kafka, whatever the RFC says, applies no SASLprep when it stores one (0.10.2 to 3.9, `ScramFormatter`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Generator
+from typing import Final
+
+from kzconsumer.errors import ProtocolError, SecurityError
+
+LEAST_ITERATIONS: Final = 4096
+"""RFC 7677, and what Kafka's own client insists on: with fewer, who listens in could guess the password."""
+MOST_ITERATIONS: Final = 1_000_000
+"""Half a second of computing. Kafka's tools store 16384 at most."""
+
+Exchange = Generator[bytes, bytes, None]
+"""Yields the tokens to send, is sent the answers, and returns when the server has proved that it knows us too.
+
+Raises SecurityError when either side is refused, ProtocolError when an answer makes no sense.
+"""
+
+
+def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchange:
+    """`hash_name` is hashlib's; `nonce` is printable ASCII without commas, and never the same twice."""
+    name = username.replace("=", "=3D").replace(",", "=2C")
+    client_first = f"n={name},r={nonce}"
+    server_first = yield f"n,,{client_first}".encode()
+
+    fields = _fields(server_first)
+    if "m" in fields:
+        raise ProtocolError("SCRAM: the broker demands an extension that we do not know")
+    combined, salt, iterations = fields.get("r", ""), _decoded(fields, "s"), fields.get("i", "")
+    if not combined.startswith(nonce) or combined == nonce:
+        raise SecurityError("SCRAM: the broker's nonce is not an addition to ours")
+    if not iterations.isdecimal() or not LEAST_ITERATIONS <= int(iterations) <= MOST_ITERATIONS:
+        raise SecurityError(
+            f"SCRAM: {iterations[:20] or 'no'} iterations, from {LEAST_ITERATIONS} to {MOST_ITERATIONS} are acceptable"
+        )
+    salted = hashlib.pbkdf2_hmac(hash_name, password, salt, int(iterations))
+    client_key = hmac.digest(salted, b"Client Key", hash_name)
+    stored_key = hashlib.new(hash_name, client_key).digest()
+    without_proof = f"c=biws,r={combined}"
+    signed = b",".join((client_first.encode(), server_first, without_proof.encode()))
+    signature = hmac.digest(stored_key, signed, hash_name)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    server_final = yield f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    fields = _fields(server_final)
+    if "e" in fields:
+        raise SecurityError(f"SCRAM: {fields['e']}")
+    server_key = hmac.digest(salted, b"Server Key", hash_name)
+    if not hmac.compare_digest(hmac.digest(server_key, signed, hash_name), _decoded(fields, "v")):
+        raise SecurityError("SCRAM: the broker does not know our password: it is not the one it claims to be")
+
+
+def _fields(message: bytes) -> dict[str, str]:
+    """The attributes of a message, `r=...,s=...`."""
+    try:
+        pairs = [part.partition("=") for part in message.decode().split(",")]
+    except UnicodeDecodeError:
+        pairs = [("", "", "")]
+    if not all(len(name) == 1 and equals for name, equals, _ in pairs):
+        raise ProtocolError("SCRAM: the answer is no SCRAM message")
+    return {name: value for name, _, value in pairs}
+
+
+def _decoded(fields: dict[str, str], name: str) -> bytes:
+    try:
+        value = base64.b64decode(fields.get(name, ""), validate=True)
+    except (binascii.Error, ValueError):
+        value = b""
+    if not value:
+        raise ProtocolError(f"SCRAM: the answer has no {name}= in base64")
+    return value

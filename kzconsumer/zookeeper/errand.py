@@ -1,0 +1,30 @@
+"""One session for one errand: what the command line asks of ZooKeeper, ended after a time in which any server answers.
+
+Owns the session, for as long as the block lasts. Whoever reads a group from outside calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+from kzconsumer.config import ZooKeeperSettings
+from kzconsumer.errors import ZooKeeperUnreachable
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+
+LIMIT = 15.0
+
+
+@asynccontextmanager
+async def errand(zookeeper: ZooKeeperSettings) -> AsyncIterator[ZooKeeperSession]:
+    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for 15 s."""
+    try:
+        with anyio.fail_after(LIMIT):
+            async with ZooKeeperSession(ConnectString.parse(zookeeper.connect), zookeeper.session_timeout) as session:
+                await session.sync()
+                yield session
+    except TimeoutError:
+        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {LIMIT:.0f} s"
+        raise ZooKeeperUnreachable(reason) from None

@@ -1,0 +1,17 @@
+"""What the clients of the bench read.
+
+Owns nothing. Made by `bench_consume`, handed to every client's process on its command line.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A topic with `records` records to be read from its beginning."""
+
+    zookeeper: str
+    bootstrap: str
+    topic: str
+    records: int

@@ -1,0 +1,193 @@
+"""SIGTERM at any moment: the process ends in time, the offsets are those of what the sink has, the group is free.
+
+A few moments by default; `KZCONSUMER_STOPS=50` (`make chaos-stop`) takes so many, and tells how long they took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import anyio
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.members import reader, settings
+from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
+from tests.support.servers import Servers
+from tests.support.stops import (
+    DEADLINE,
+    PARTITIONS,
+    Stopped,
+    T,
+    left_behind,
+    registered,
+    stoppable,
+    stored,
+    told_to_stop,
+)
+from tests.support.zookeeper_sessions import session, until
+
+STOPS = int(os.environ.get("KZCONSUMER_STOPS", "5"))
+STOPS_WITHOUT = int(os.environ.get("KZCONSUMER_STOPS", "3"))
+RECORDS = 40_000
+MARGIN = 1.0
+"""Seconds that a busy machine needs to begin and to notice."""
+
+FILLED: set[tuple[str, str]] = set()
+MOMENTS = ("starting", "registered", "rebalancing", "flowing", "writing")
+
+
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[dict[str, list[float]]]:
+    """Seconds from the signal to the end, by form; told at the end."""
+    seconds: dict[str, list[float]] = {"with ZooKeeper": [], "without": []}
+    yield seconds
+    for form, all_of_it in seconds.items():
+        if all_of_it:
+            figures = f"{min(all_of_it):.2f} / {median(all_of_it):.2f} / {max(all_of_it):.2f} s"
+            print(f"\n{len(all_of_it)} stops {form}: min / median / max {figures}")
+
+
+async def filled(cluster: Cluster, topic: str) -> None:
+    """Once for all the tests of the cluster."""
+    if (cluster.connect, topic) in FILLED:
+        return
+    FILLED.add((cluster.connect, topic))
+    await create_topic(cluster.connect, topic, PARTITIONS)
+    records = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+@pytest.mark.parametrize("seed", range(STOPS))
+async def test_a_stop_at_any_moment_is_exact_and_in_time(
+    cluster: Cluster, unique: str, tmp_path: Path, lasting: dict[str, list[float]], seed: int
+) -> None:
+    chance = random.Random(seed)
+    moment = MOMENTS[seed % len(MOMENTS)]
+    topic = "stops"
+    await filled(cluster, topic)
+    with stoppable(tmp_path, cluster.connect, unique, topic) as member:
+        if moment == "starting":
+            await anyio.sleep(chance.uniform(0.1, 2.0))
+        else:
+            await registered(cluster.connect, unique, "stopped")
+        if moment == "registered":
+            await anyio.sleep(chance.uniform(0.0, 0.2))
+        if moment == "rebalancing":
+            await until(lambda: member.out.stat().st_size, 30)
+            async with reader(settings(cluster.connect, unique), {topic: 1}) as guest:
+                await anyio.sleep(chance.uniform(0.0, 0.3))
+                stopped = await told_to_stop(member, DEADLINE + MARGIN)
+                await until(lambda: len(guest.owned) == PARTITIONS, T / 2)  # sooner than any session could expire
+                await until(lambda: len(guest.messages) + sum(taken(stopped).values()) >= RECORDS, 60)
+            both = taken(stopped) + Counter((m.partition, m.offset) for m in guest.messages)
+            assert set(both.values()) == {1}
+            assert await stored(cluster.connect, unique, topic) == [RECORDS // PARTITIONS] * PARTITIONS
+        else:
+            if moment in ("flowing", "writing"):
+                await until(lambda: member.out.stat().st_size, 30)
+            if moment == "flowing":
+                await anyio.sleep(chance.uniform(0.0, 1.5))
+            if moment == "writing":
+                size = member.out.stat().st_size
+                await until(lambda: member.out.stat().st_size > size, 10)  # it has 0.1 s to go then
+            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            assert await left_behind(cluster.connect, unique, topic) == []
+            assert await stored(cluster.connect, unique, topic) == stopped.written
+    began = b'"event"' in member.err.read_bytes()
+    assert stopped.status == 0 or (moment == "starting" and not began and stopped.status == -signal.SIGTERM)
+    assert "Traceback" not in member.err.read_text()
+    lasting["with ZooKeeper"].append(stopped.seconds)
+
+
+def taken(stopped: Stopped) -> Counter[tuple[int, int]]:
+    return Counter((each["partition"], each["offset"]) for each in stopped.member.records())
+
+
+@pytest.fixture(scope="module")
+def mortal(servers: Servers) -> ZooKeeperServer:
+    return servers.own_zookeeper("mortal")
+
+
+@pytest.fixture(scope="module")
+def mortal_cluster(servers: Servers, mortal: ZooKeeperServer) -> Iterator[Cluster]:
+    """Its broker's session outlives every absence of ZooKeeper in these tests."""
+    cluster = servers.cluster("mortal", zookeeper=mortal, config={"zookeeper.session.timeout.ms": 60_000})
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.parametrize("seed", range(STOPS_WITHOUT))
+async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do(
+    mortal: ZooKeeperServer,
+    mortal_cluster: Cluster,
+    unique: str,
+    tmp_path: Path,
+    lasting: dict[str, list[float]],
+    seed: int,
+) -> None:
+    """It goes before the signal or a moment after, standing still or killed; what was written comes again at worst."""
+    chance = random.Random(seed)
+    connect, topic = mortal_cluster.connect, "stops"
+    await filled(mortal_cluster, topic)
+    with stoppable(tmp_path, connect, unique, topic) as member:
+        await until(lambda: member.out.stat().st_size, 30)
+        await anyio.sleep(chance.uniform(0.0, 1.0))
+        if seed % 2:
+            mortal.kill()
+        else:
+            mortal.send_signal(signal.SIGSTOP)
+        try:
+            await anyio.sleep(chance.choice([0.0, chance.uniform(0.0, T / 3), chance.uniform(0.0, 2 * T)]))
+            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+        finally:
+            if seed % 2:
+                mortal.start()
+            else:
+                mortal.send_signal(signal.SIGCONT)
+            await anyio.to_thread.run_sync(mortal.wait_ready)
+    committed = await stored(connect, unique, topic)
+    assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
+    # Not the deadline: what is left of the lease, a reconnect, a second for the last commit, and as much to close.
+    assert stopped.seconds < DEADLINE / 2
+    complaints = member.events("the last commit was not made: records since the one before come again")
+    assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
+    # What the stopped process could not know: the server that wakes may still execute its commit.
+    assert committed == stopped.written or stopped.status == 1
+    assert "Traceback" not in member.err.read_text()
+    lasting["without"].append(stopped.seconds)
+
+
+async def test_a_stop_that_finds_its_session_over_says_what_it_could_not_commit(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """ZooKeeper is out of reach for longer than the session, and comes back with the signal."""
+    upstream = servers.zookeeper
+    topic, chroot = "stops", cluster.connect.partition("/")[2]
+    await filled(cluster, topic)
+    async with FaultProxy(upstream.host, upstream.port) as proxy:
+        with stoppable(tmp_path, f"{proxy.connect}/{chroot}", unique, topic) as member:
+            await until(lambda: member.out.stat().st_size, 30)
+            proxy.silent = True
+            async with session(cluster.connect) as other:
+                ids = f"/consumers/{unique}/ids"
+                with anyio.fail_after(4 * T):
+                    while await other.children(ids):
+                        await anyio.sleep(0.02)
+            proxy.silent = False
+            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+    committed = await stored(cluster.connect, unique, topic)
+    assert sum(committed) < sum(stopped.written)
+    assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
+    assert stopped.status == 1
+    assert len(member.events("the last commit was not made: records since the one before come again")) == 1

@@ -1,0 +1,63 @@
+"""`python -m tests.fuzz` (`make fuzz`): all of it, with a progress line. Exit status 1 after a crash or a misread."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from tests.fuzz.slices import Outcome, run_slice
+
+SLICE = 50_000
+SHOW_EVERY = 1.0 if sys.stdout.isatty() else 30.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Mutated bytes against the decoders.")
+    parser.add_argument("--record-sets", type=int, default=2_000_000, help="default: %(default)s")
+    parser.add_argument("--responses", type=int, default=500_000, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the first slice; default: the time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes; default: %(default)s")
+    options = parser.parse_args()
+    print(f"seed {options.seed}, {options.jobs} processes", flush=True)
+    wanted = {"record-sets": options.record_sets, "responses": options.responses}
+    good = [run(kind, cases, options.seed, options.jobs) for kind, cases in wanted.items() if cases > 0]
+    return 0 if all(good) else 1
+
+
+def run(kind: str, cases: int, seed: int, jobs: int) -> bool:
+    """All slices of one kind; whether nothing was found."""
+    begin = shown = time.monotonic()
+    done = crashes = 0
+    kinds: Counter[str] = Counter()
+    for size, outcome in outcomes(kind, cases, seed, jobs):
+        done += size
+        kinds += outcome.kinds
+        crashes += outcome.crash is not None
+        for text in (*outcome.misreads, *([outcome.crash] if outcome.crash else [])):
+            print(f"\n{kind}: {text}", flush=True)
+        time_now = time.monotonic()
+        if time_now - shown >= SHOW_EVERY or done == cases:
+            shown = time_now
+            left = (time_now - begin) / done * (cases - done)
+            line = f"{kind}: {done:,} of {cases:,}, {crashes} crashes, {kinds['misreads']} misreads, {left:.0f} s left"
+            print(f"\r{line}  " if sys.stdout.isatty() else line, end="" if sys.stdout.isatty() else "\n", flush=True)
+    about = ", ".join(f"{number:,} {name}" for name, number in sorted(kinds.items()) if name != "misreads")
+    print(f"\n{kind}: {time.monotonic() - begin:.0f} s; {about}", flush=True)
+    return crashes == 0 and kinds["misreads"] == 0
+
+
+def outcomes(kind: str, cases: int, seed: int, jobs: int) -> Iterator[tuple[int, Outcome]]:
+    sizes = [min(SLICE, cases - first) for first in range(0, cases, SLICE)]
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(run_slice, kind, size, seed + n): size for n, size in enumerate(sizes)}
+        for each in as_completed(running):
+            yield running[each], each.result()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

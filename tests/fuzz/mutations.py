@@ -1,0 +1,46 @@
+"""Bytes changed at random, in the ways that parsers get wrong: lengths, signs, varints, cuts."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+from kzconsumer.testing.record_sets import varint
+
+PIECES = [
+    b"\0",
+    b"\1",
+    b"\x7f",
+    b"\x80",
+    b"\xff",
+    b"\xfe",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff" * 10,
+    b"\x80\x80\x80\x80\0",
+]
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+        at = rng.randrange(len(changed) + 1)
+        match rng.randrange(9):
+            case 0 | 1:
+                changed[at : at + 1] = bytes([rng.randrange(256)])
+            case 2:
+                changed[at : at + 1] = rng.choice(PIECES)
+            case 3:
+                changed[at:at] = rng.choice(PIECES)
+            case 4:
+                del changed[at : at + rng.randint(1, 12)]
+            case 5:
+                number = rng.choice([-1, -2, 0, 1, len(changed), 2**31 - 1, -(2**31), rng.randrange(-50, 500)])
+                changed[at : at + 4] = struct.pack(">i", number)
+            case 6:
+                del changed[at:]
+            case 7:  # a length that ends at the end of everything, or nearly so
+                changed[at : at + 4] = struct.pack(">i", len(changed) - at - rng.randrange(10))
+            case 8:
+                length = varint(len(changed) - at - rng.randrange(10))
+                changed[at : at + len(length)] = length
+    return bytes(changed)

@@ -1,0 +1,196 @@
+"""Mutated record sets, read by both kernel sets and by the oracle.
+
+Checksums are ignored, so that mutations reach the record parsers. Input, decompressed bodies, transactions and outputs
+lie flush against pages that may not be touched: one byte too far ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from kzconsumer.records import batches
+from kzconsumer.records import layout as L
+from kzconsumer.records.compression import Body, Scratch
+from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
+from kzconsumer.records.kernel_set import Transactions as TransactionCells
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.testing.record_sets import (
+    CODECS,
+    LEGACY_CODECS,
+    Record,
+    compress,
+    control_batch,
+    message,
+    message_set,
+    record_batch,
+)
+from tests.fuzz.guarded_memory import GuardedMemory
+from tests.fuzz.mutations import mutate
+from tests.fuzz.record_oracle import Row, Transactions, reference
+
+
+class GuardedScratch(Scratch):
+    """Gives every body, when it is kept, guarded memory of its own."""
+
+    def keep(self, size: int) -> Body:
+        self.memory = [*getattr(self, "memory", []), GuardedMemory(max(size, 1))]
+        return np.frombuffer(self.memory[-1].put(super().keep(size).tobytes()), np.uint8)
+
+
+def guarded(kernels: KernelSet) -> KernelSet:
+    """The same kernels without checksums, writing into guarded memory of just the capacities."""
+    memory = [GuardedMemory(1 << 18) for _ in range(L.OUTPUT_CELLS)]
+    transaction_memory = GuardedMemory(1 << 12)
+
+    def hide_aborted(table: Table, rows: int, transactions: TransactionCells) -> tuple[int, int]:
+        inside = np.frombuffer(transaction_memory.put(transactions.tobytes()), np.int64)
+        return kernels.hide_aborted(table, rows, inside.reshape(transactions.shape))
+
+    def guard(read: Read) -> Read:
+        def read_guarded(table: Table, first: int, until: int, outputs: Cells, state: Cells) -> tuple[int, int, int]:
+            rows, size = state[L.S_ROW_CAPACITY : L.S_BYTE_CAPACITY + 1].tolist()
+            binary = [4 * (rows + 1), size, (rows + 7) // 8]
+            sizes = [8 * rows, 8 * rows, *binary, *binary, rows]
+            inside = np.array([own.room(size) for own, size in zip(memory, sizes, strict=True)], np.int64)
+            for address, own, size in zip(outputs.tolist(), inside.tolist(), sizes, strict=True):
+                ctypes.memmove(own, address, size)
+            result = read(table, first, until, inside, state)
+            for address, own, size in zip(outputs.tolist(), inside.tolist(), sizes, strict=True):
+                ctypes.memmove(address, own, size)
+            return result
+
+        return read_guarded
+
+    return kernels._replace(
+        scan=lambda address, size, check, table, crcs: kernels.scan(address, size, False, table, crcs),
+        hide_aborted=hide_aborted,
+        read_batches=guard(kernels.read_batches),
+        read_messages=guard(kernels.read_messages),
+    )
+
+
+def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
+    rows: list[Row] = []
+    if decoded.batch is not None:
+        decoded.batch.validate(full=True)
+        columns = {name: decoded.batch.column(name) for name in decoded.batch.schema.names}
+        columns["timestamp"] = columns["timestamp"].cast("int64")
+        names = ("offset", "timestamp", "timestamp_type", "key", "value")
+        headers = [[(h["key"], h["value"]) for h in row] for row in columns["headers"].to_pylist() if row is not None]
+        rows = list(zip(*(columns[name].to_pylist() for name in names), headers, strict=True))
+    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
+
+
+def seeds() -> list[bytes]:
+    made: list[bytes] = []
+    for seed in range(30):
+        rng = random.Random(seed)
+
+        def field(sizes: list[int], rng: random.Random = rng) -> bytes | None:
+            return None if rng.random() < 0.15 else rng.randbytes(rng.choice(sizes))
+
+        def header(rng: random.Random = rng) -> tuple[bytes, bytes | None]:
+            return rng.choice([b"", b"h", b"name"]), field([0, 3, 70], rng)
+
+        records = [
+            Record(
+                field([0, 1, 8, 70]), field([0, 5, 100, 300]), tuple(header() for _ in range(rng.choice([0, 0, 1, 3])))
+            )
+            for _ in range(rng.choice([1, 2, 5, 9]))
+        ]
+        codec = rng.choice(list(CODECS))
+        made.append(
+            record_batch(records, base_offset=100) + record_batch(records, base_offset=120)[: rng.choice([70, 999])]
+        )
+        made.append(record_batch(records, base_offset=100, codec=codec, log_append_time=rng.choice([None, 7])))
+        made.append(control_batch(90, producer_id=1, commit=True) + made[-1])
+        made += [transactions(records, rng) for _ in range(3)]
+        for magic in (0, 1):
+            made.append(message_set(records, magic=magic, base_offset=100))
+            made.append(message_set(records, magic=magic, base_offset=100, codec=rng.choice(LEGACY_CODECS)))
+            made.append(made[-1] + made[-2] + record_batch(records, base_offset=110))
+    return made
+
+
+PRODUCERS = (1, 2, 1 << 40)
+
+
+def transactions(records: Sequence[Record], rng: random.Random) -> bytes:
+    """Batches and markers of a few producers, from offset 90 on."""
+    parts = []
+    offset = 90
+    for _ in range(rng.choice([2, 4, 7])):
+        producer = rng.choice(PRODUCERS)
+        if rng.random() < 0.5:
+            some = records[: rng.randrange(len(records)) + 1]
+            codec = rng.choice(list(CODECS))
+            ordinary = rng.random() < 0.2
+            parts.append(
+                record_batch(some, base_offset=offset, codec=codec, transactional=not ordinary, producer_id=producer)
+            )
+            offset += len(some)
+        else:
+            parts.append(control_batch(offset, producer_id=producer, commit=rng.random() < 0.3))
+            offset += 1
+    return b"".join(parts)
+
+
+def mutate_inside(rng: random.Random) -> bytes:
+    """A good wrapper or batch whose decompressed body is a mutated one."""
+    fields = [None, b"", b"x", rng.randbytes(9)]
+    records = [Record(rng.choice(fields), rng.choice(fields), ((b"h", b"x"),)) for _ in range(rng.choice([1, 2, 8]))]
+    magic = rng.randrange(3)
+    if magic == 2:
+        body = mutate(record_batch(records, base_offset=0)[L.BATCH_HEADER :], rng)
+        count = len(records) + rng.choice([0, 0, 0, -1, 1])
+        body = compress("snappy-raw", body)
+        return record_batch(records, base_offset=100, codec="snappy-raw", body=body, count=count)
+    first = rng.choice([0, 100])
+    inner = mutate(message_set(records, magic=magic, base_offset=first), rng)
+    return message(
+        magic, 99 + len(records), 7, None, compress("snappy-raw", inner), CODECS["snappy"] | rng.choice([0, 8])
+    )
+
+
+def kernel_sets() -> list[KernelSet]:
+    """Both, in guarded memory; from now on decompressed bodies lie in it, too."""
+    setattr(batches, "Scratch", GuardedScratch)  # noqa: B010
+    return [guarded(load_kernels()), guarded(PYTHON_KERNELS)]
+
+
+def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[list[str], Counter[str]]:
+    """Cases in which a kernel set does not do as the reference parser, and how many cases were of which kind."""
+    rng = random.Random(seed)
+    known = seeds()
+    area = GuardedMemory(1 << 16)
+    found: list[str] = []
+    kinds: Counter[str] = Counter()
+    for case in range(cases):
+        if case < len(known):
+            data = known[case]
+        else:
+            data = mutate_inside(rng) if rng.random() < 0.25 else mutate(rng.choice(known), rng)
+        start = rng.choice([0, 0, 101, 105])
+        placed = area.put(data, at_end=rng.random() < 0.75)
+        aborted = [
+            (rng.choice(PRODUCERS), rng.choice([0, 90, 90, 91, 92, 95, 100, 105, 120]))
+            for _ in range(rng.choice([0, 1, 2, 5, 5]))
+        ]
+        followed = Transactions(aborted)
+        wanted = reference(data, start, followed)
+        kinds["corrupt" if wanted[3] else "good"] += 1
+        kinds["rows"] += bool(wanted[0])
+        kinds["hidden"] += followed.hidden > 0
+        for number, kernels in enumerate(kernel_sets):
+            got = plain(decode_with(kernels, placed, "topic", 3, start, aborted))
+            if got != wanted:
+                about = f"kernels {number}, start {start}, aborted {aborted}, {data.hex()}"
+                found.append(f"{about}: {got} instead of {wanted}")
+    return found, kinds

@@ -1,0 +1,171 @@
+"""A second reader of responses, and a writer of random ones, driven by Kafka's own message schemas (as kio has them).
+
+Shares nothing with the product's decoders. It reads what a layout says and checks no meaning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import random
+import struct
+import types
+import typing
+from functools import cache
+from typing import Any, NamedTuple
+
+Tree = dict[str, Any]
+
+WIDTHS = {
+    "int8": 1,
+    "bool": 1,
+    "int16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+}
+BYTES = ("bytes", "records")
+NUMBERS = (-1, 0, 0, 1, 3, 77, 1 << 30)
+TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
+
+
+class Bad(Exception):
+    """The bytes are no such response."""
+
+
+class Field(NamedTuple):
+    name: str
+    kind: Any
+    """A dataclass for a structure, else the name of a primitive type."""
+    array: bool
+
+
+@cache
+def response(api: str, version: int) -> Any:
+    """The schema of a response, a dataclass: `("fetch", 12)`."""
+    module = importlib.import_module(f"kio.schema.{api}.v{version}.response")
+    return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
+
+
+@cache
+def fields(kind: Any) -> tuple[Field, ...]:
+    """In the order on the wire; tagged ones are left out."""
+    found = []
+    for field in dataclasses.fields(kind):
+        if "tag" in field.metadata:
+            continue
+        one: Any = field.type
+        if isinstance(one, types.UnionType):
+            one = next(each for each in typing.get_args(one) if each is not types.NoneType)
+        array = typing.get_origin(one) is tuple
+        if array:
+            one = typing.get_args(one)[0]
+        found.append(Field(field.name, field.metadata.get("kafka_type", one), array))
+    return tuple(found)
+
+
+class Reader:
+    """Bytes taken from the front. `odd`: a null or a negative length that a strict reader may refuse."""
+
+    def __init__(self, data: bytes, *, flexible: bool) -> None:
+        self.data = data
+        self.flexible = flexible
+        self.odd = False
+
+    def take(self, size: int) -> bytes:
+        if not 0 <= size <= len(self.data):
+            raise Bad
+        taken, self.data = self.data[:size], self.data[size:]
+        return taken
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "big", signed=True)
+
+    def varint(self) -> int:
+        value = 0
+        for n in range(5):
+            byte = self.take(1)[0]
+            value += (byte & 127) << (7 * n)
+            if byte < 128:
+                break
+        else:
+            raise Bad
+        if value >= 1 << 32:
+            raise Bad
+        return value
+
+    def length(self, width: int) -> int:
+        """-1 for null."""
+        length = self.varint() - 1 if self.flexible else self.number(width)
+        self.odd = self.odd or length < 0
+        return max(length, -1)
+
+    def tags(self) -> None:
+        if self.flexible:
+            for _ in range(self.varint()):
+                self.varint()
+                self.take(self.varint())
+
+    def structure(self, kind: Any) -> Tree:
+        tree = {}
+        for name, part, array in fields(kind):
+            if array:
+                tree[name] = [self.one(part) for _ in range(self.length(4))]
+            else:
+                tree[name] = self.one(part)
+        self.tags()
+        return tree
+
+    def one(self, kind: Any) -> Any:
+        if not isinstance(kind, str):
+            return self.structure(kind)
+        if kind == "string":
+            length = self.length(2)
+            try:
+                return None if length < 0 else self.take(length).decode()
+            except UnicodeDecodeError:
+                raise Bad from None
+        if kind in BYTES:
+            return self.take(max(self.length(4), 0))
+        return self.number(WIDTHS[kind])
+
+
+def write(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
+    """A random response of that schema."""
+    parts = []
+    for _, part, array in fields(kind):
+        if array:
+            number = rng.choice([0, 1, 1, 2, 5])
+            parts.append(_length(number, 4, flexible=flexible))
+            parts += [_one(part, rng, flexible=flexible) for _ in range(number)]
+        else:
+            parts.append(_one(part, rng, flexible=flexible))
+    if flexible:
+        tags = rng.choice([[], [], [b"x"], [b"", b"tagged"]])
+        parts += [bytes([len(tags)]), *(bytes([n, len(tag)]) + tag for n, tag in enumerate(tags))]
+    return b"".join(parts)
+
+
+def _one(kind: Any, rng: random.Random, *, flexible: bool) -> bytes:
+    if not isinstance(kind, str):
+        return write(kind, rng, flexible=flexible)
+    if kind == "string" or kind in BYTES:
+        data = rng.choice(TEXTS).encode() if kind == "string" else rng.randbytes(rng.choice([0, 5, 200]))
+        return _length(len(data), 2 if kind == "string" else 4, flexible=flexible) + data
+    width = WIDTHS[kind]
+    number = rng.choice(NUMBERS) if width >= 4 else rng.choice(NUMBERS[:5])
+    return number.to_bytes(width, "big", signed=True)
+
+
+def _length(length: int, width: int, *, flexible: bool) -> bytes:
+    if not flexible:
+        return length.to_bytes(width, "big")
+    length += 1
+    return bytes([length]) if length < 128 else bytes([length & 127 | 128, length >> 7])
+
+
+def frame(body: bytes, correlation: int, *, flexible: bool) -> bytes:
+    """The response as it comes, without its size."""
+    return struct.pack(">i", correlation) + (b"\0" if flexible else b"") + body

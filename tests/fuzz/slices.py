@@ -1,0 +1,57 @@
+"""One slice of fuzzing in a process of its own, which a read outside its memory ends: `python -m tests.fuzz.slices`.
+
+Owns the child process. Both `make fuzz` and the tests run slices; a slice is repeated by its kind, cases and seed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+KINDS = ("record-sets", "responses")
+SHOWN = 3
+
+
+class Outcome(NamedTuple):
+    misreads: list[str]
+    """The first few; `kinds` has their number."""
+    kinds: Counter[str]
+    crash: str | None
+    """How the process ended, when it did not end well."""
+
+
+def run_slice(kind: str, cases: int, seed: int, *, limit: float = 600.0) -> Outcome:
+    """Run it in a child process and wait for its end."""
+    command = [sys.executable, "-m", "tests.fuzz.slices", kind, str(cases), str(seed)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return Outcome([], Counter(), f"no end after {limit:.0f} s: {' '.join(command[1:])}")
+    if done.returncode != 0:
+        end = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit status {done.returncode}"
+        return Outcome([], Counter(), f"{end}: {' '.join(command[1:])}\n{done.stderr[-2000:]}")
+    answer = json.loads(done.stdout)
+    return Outcome(answer["misreads"], Counter(answer["kinds"]), None)
+
+
+def main(kind: str, cases: str, seed: str) -> None:
+    if kind == "record-sets":
+        from tests.fuzz import record_sets
+
+        found, kinds = record_sets.differences(record_sets.kernel_sets(), int(cases), int(seed))
+    else:
+        from tests.fuzz import responses
+
+        found, kinds = responses.differences(responses.decode, int(cases), int(seed))
+    kinds["misreads"] += len(found)
+    print(json.dumps({"misreads": found[:SHOWN], "kinds": kinds}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

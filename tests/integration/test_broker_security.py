@@ -1,0 +1,259 @@
+"""Brokers of three generations through each of their listeners: what works, and what is said of what does not."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+
+import anyio
+import pytest
+import structlog
+
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.model import Broker
+from kzconsumer.network import brokers as brokers_module
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.network.security import load_security
+from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.lifecycle import start_server, stop_server
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.consuming import member, take
+from tests.support.flow import flow
+from tests.support.producing import produce
+from tests.support.secured import ALIKE, PLAIN_PASSWORD, Secured
+from tests.support.zookeeper_sessions import until
+
+VERSIONS = (ALIKE, "1.1.1", "3.9.1")
+LIMIT = 20.0
+
+WAYS = [
+    ("SSL", None),
+    ("MUTUAL", None),
+    ("SASL_PLAINTEXT", "PLAIN"),
+    ("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+    ("SASL_PLAINTEXT", "SCRAM-SHA-512"),
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_SSL", "SCRAM-SHA-512"),
+]
+
+
+def address(cluster: Cluster, listener: str, host: str = "127.0.0.1") -> Broker:
+    broker = cluster.brokers[1]
+    return Broker(1, host, broker.port if listener == "PLAINTEXT" else broker.listeners[listener].port)
+
+
+async def metadata(broker: Broker, table: Mapping[str, object]) -> MetadataResponse:
+    """What that address answers when it is asked with these settings."""
+    settings = Settings.from_dict({"zookeeper": {"connect": "z"}, "group": {"id": "g"}, "brokers": table})
+    security = load_security(settings.brokers, "test")
+    connection = await BrokerConnection.open(broker, client_id="test", timeout=LIMIT, security=security)
+    try:
+        return await connection.call(MetadataRequest(()), timeout=LIMIT)
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_metadata_names_the_listener_it_is_asked_over(secured: Secured, version: str) -> None:
+    cluster = secured.cluster_of(version)
+    for listener, mechanism in [("PLAINTEXT", None), *WAYS]:
+        asked = address(cluster, listener)
+        answer = await metadata(asked, secured.table(cluster, listener, mechanism))
+        assert answer.brokers == {1: asked}, (listener, mechanism)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_member_consumes_over_every_listener(secured: Secured, version: str, unique: str) -> None:
+    cluster = secured.cluster_of(version)
+    await create_topic(cluster.connect, unique, 1)
+    values = [b"small", random.Random(1).randbytes(700_000), b"last"]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, version, unique, [(0, None, each) for each in values])
+    taken: dict[tuple[str, str | None], list[bytes | None]] = {}
+
+    async def consume(listener: str, mechanism: str | None) -> None:
+        table = secured.table(cluster, listener, mechanism)
+        group = f"{unique}-{listener}-{mechanism}"
+        async with member(cluster, group, {unique: 1}, brokers=table) as (_, streams):
+            taken[listener, mechanism] = [each.value for each in await take(streams[unique][0], len(values))]
+
+    async with anyio.create_task_group() as tasks:
+        for way in WAYS:
+            tasks.start_soon(consume, *way)
+    assert taken == dict.fromkeys(WAYS, values)
+
+
+# What is tried: the listener, the listener and mechanism that the settings are right for, what is changed in them, and
+# what is said; the broker's address and what lies before the reason are left out.
+Case = tuple[str, str, str | None, dict[str, str | bool], dict[str, str], str]
+HUNG_UP = r"hung up in the TLS handshake: does this listener speak TLS\? .*"
+WANTS_SASL = r"(closed by the broker|.*reset by peer) after ApiVersions: does this listener want SASL\? .*"
+SPEAKS_TLS = "this listener speaks TLS: .*"
+NO_SASL = r"\S+ as \S+: this listener has no SASL: .*"
+REFUSALS: dict[str, Case] = {
+    "wrong password, PLAIN": (
+        "SASL_PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", {}, {"password_file": "wrong"},
+        r"PLAIN as plain-user: Authentication failed: Invalid username or password .*",
+    ),
+    "wrong password, SCRAM": (
+        "SASL_SSL", "SASL_SSL", "SCRAM-SHA-256", {}, {"password_file": "wrong"},
+        r"SCRAM-SHA-256 as scram=user,1: Authentication failed .*due to invalid credentials .*",
+    ),
+    "unknown user": (
+        "SASL_SSL", "SASL_SSL", "SCRAM-SHA-512", {}, {"username": "nobody"},
+        r"SCRAM-SHA-512 as nobody: Authentication failed .*due to invalid credentials .*",
+    ),
+    "unknown authority": (
+        "SSL", "SSL", None, {"ca": "other"}, {},
+        r"its certificate is signed by no authority of \[brokers.tls\] ca .*",
+    ),
+    "no client certificate": (
+        "MUTUAL", "MUTUAL", None, {"certificate": ""}, {},
+        r"TLS failed \(.*\): does this listener want \[brokers.tls\] certificate\?",
+    ),
+    "client certificate of another authority": (
+        "MUTUAL", "MUTUAL", None, {"certificate": "foreign"}, {},
+        r"TLS failed \(.*\): does this listener trust \[brokers.tls\] certificate\?",
+    ),
+    "expired": ("EXPIRED", "EXPIRED", None, {}, {}, "its certificate has expired"),
+    "TLS to plain": ("PLAINTEXT", "SSL", None, {}, {}, HUNG_UP),
+    "TLS to SASL": ("SASL_PLAINTEXT", "SSL", None, {}, {}, HUNG_UP),
+    "TLS to SASL and TLS": ("SASL_SSL", "SSL", None, {}, {}, WANTS_SASL),
+    "plain to TLS": ("SSL", "PLAINTEXT", None, {}, {}, SPEAKS_TLS),
+    "plain to SASL": ("SASL_PLAINTEXT", "PLAINTEXT", None, {}, {}, WANTS_SASL),
+    "plain to SASL and TLS": ("SASL_SSL", "PLAINTEXT", None, {}, {}, SPEAKS_TLS),
+    "SASL to plain": ("PLAINTEXT", "SASL_PLAINTEXT", "PLAIN", {}, {}, NO_SASL),
+    "SASL to TLS": ("SSL", "SASL_PLAINTEXT", "PLAIN", {}, {}, SPEAKS_TLS),
+    "SASL and TLS to TLS": ("SSL", "SASL_SSL", "SCRAM-SHA-512", {}, {}, NO_SASL),
+    "SASL to SASL and TLS": ("SASL_SSL", "SASL_PLAINTEXT", "PLAIN", {}, {}, SPEAKS_TLS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str) -> None:
+    cluster = secured.cluster_of(version)
+    files = {
+        "wrong": secured.file("wrong-password", "wrong"),
+        "other": secured.other_ca_file,
+        "foreign": secured.foreign_certificate,
+    }
+    for name, (listener, right_for, mechanism, tls, sasl, said) in REFUSALS.items():
+        table = secured.table(
+            cluster,
+            right_for,
+            mechanism,
+            tls={key: files.get(str(value), value) for key, value in tls.items() if value},
+            sasl={key: files.get(value, value) for key, value in sasl.items()},
+        )
+        if tls.get("certificate") == "":
+            table["tls"] = {"ca": secured.ca_file}
+        if version == ALIKE:
+            if name == "expired":
+                continue
+            if "Authentication failed" in said:
+                said = r"\S+ as \S+: the broker hung up; those before 1.0 do not say why: wrong name or password\?"
+        with pytest.raises((ConnectionLost, ProtocolError)) as caught:
+            await metadata(address(cluster, listener), table)
+        told = str(caught.value)
+        assert re.fullmatch(r"broker 1 \(127\.0\.0\.1:\d+\): " + said, told), (name, told)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_the_host_name_is_compared_unless_that_is_switched_off(secured: Secured, version: str) -> None:
+    cluster = secured.cluster_of(version)
+    by_name = address(cluster, "SSL", "localhost")  # the certificate is for 127.0.0.1
+    with pytest.raises(ConnectionLost, match=r"certificate is for other host names .*'localhost'.*verify_hostname"):
+        await metadata(by_name, secured.table(cluster, "SSL"))
+    await metadata(by_name, secured.table(cluster, "SSL", tls={"verify_hostname": False}))
+    with pytest.raises(ConnectionLost, match="no authority"):
+        await metadata(
+            by_name, secured.table(cluster, "SSL", tls={"verify_hostname": False, "ca": secured.other_ca_file})
+        )
+
+
+async def test_a_mechanism_the_listener_does_not_have(secured: Secured) -> None:
+    cluster = secured.cluster_of("3.9.1")
+    with pytest.raises(
+        ConnectionLost, match=r"SCRAM-SHA-512 as .*: not a mechanism of this listener; it has PLAIN: .*"
+    ):
+        await metadata(address(cluster, "SHORT"), secured.table(cluster, "SHORT", "SCRAM-SHA-512"))
+
+
+def lines(told: Sequence[Mapping[str, object]], event: str) -> list[str]:
+    return [str(line.get("reason")) for line in told if line["event"] == event]
+
+
+async def test_a_password_that_is_put_right_needs_no_restart(
+    secured: Secured, unique: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(brokers_module, "PEACE_AFTER_REFUSAL", 0.5)
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 1)
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"value")])
+    password = secured.file(unique, "wr\u00f6ng")
+    table = secured.table(cluster, "SASL_SSL", "PLAIN", sasl={"password_file": password})
+    with structlog.testing.capture_logs() as told:
+        async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
+            await until(lambda: lines(told, "no secure connection"), LIMIT)
+            await anyio.sleep(1.5)  # and it is tried again meanwhile, which nobody is told of
+            assert len(lines(told, "no secure connection")) == 1
+            assert "PLAIN as plain-user: Authentication failed" in lines(told, "no secure connection")[0]
+            secured.file(unique, PLAIN_PASSWORD + "\n")
+            assert [each.value for each in await take(streams[unique][0], 1)] == [b"value"]
+    output = str(told) + "".join(capfd.readouterr())
+    assert "wr\u00f6ng" not in output
+    assert PLAIN_PASSWORD not in output
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"listener": "ELSEWHERE"},
+            "no listener ELSEWHERE ([brokers] listener); it has PLAINTEXT, SSL, MUTUAL (SSL), EXPIRED (SSL), "
+            "SASL_PLAINTEXT, SASL_SSL, SHORT (SASL_PLAINTEXT)",
+        ),
+        ({"listener": "mutual"}, "listener MUTUAL speaks SSL, not PLAINTEXT ([brokers] security_protocol)"),
+    ],
+)
+async def test_a_listener_that_is_not_there_is_told_once(
+    secured: Secured, unique: str, change: dict[str, str], reason: str
+) -> None:
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 1)
+    with structlog.testing.capture_logs() as told:
+        async with member(cluster, unique, {unique: 1}, brokers=change):
+            await until(lambda: lines(told, "no broker tells who leads"), LIMIT)
+            await anyio.sleep(0.5)  # it is looked up again meanwhile
+    assert lines(told, "broker cannot be used") == [reason]
+
+
+async def test_a_restarted_broker_is_connected_to_again(secured: Secured, unique: str) -> None:
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 1)
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"before")])
+    table = secured.table(cluster, "SASL_SSL", "SCRAM-SHA-256")
+    async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
+        assert [each.value for each in await take(streams[unique][0], 1)] == [b"before"]
+        await stop_server(cluster.brokers[1])
+        await start_server(cluster.brokers[1])
+        await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"after")])
+        assert [each.value for each in await take(streams[unique][0], 1)] == [b"after"]
+
+
+async def test_connections_are_renewed_before_the_broker_ends_them(secured: Secured, unique: str) -> None:
+    """SHORT believes a password for two seconds, and ends a connection at the first request after that.
+
+    Which would be told of as a lost broker, three times here; once may be a machine that had no time for us.
+    """
+    cluster = secured.cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, 1)
+    table = secured.table(cluster, "SHORT", "PLAIN")
+    with structlog.testing.capture_logs() as told, flow(cluster, unique, 1) as sent:
+        async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
+            offsets = [each.offset for each in await take(streams[unique][0], 2600)]  # 400 a second
+        sent.end()
+    assert offsets == list(range(2600))
+    assert len(lines(told, "broker lost")) <= 1

@@ -1,0 +1,133 @@
+"""What a group costs ZooKeeper, in requests as the server counts them: nothing may grow with the square of its size."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+
+import kzconsumer
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.group.rebalance_listener import RebalanceListener
+from kzconsumer.model import TopicPartition
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper.znodes import encode_registration
+from tests.support.members import settings
+from tests.support.zookeeper_sessions import received_by_session, session, until
+
+MEMBERS, TOPICS, PARTITIONS = 12, 8, 12
+COMERS = 6
+
+# Requests. One registration, one look at the brokers, a list of members or two.
+FIXED = 20
+CLAIM, RELEASE = 8, 2
+"""A claim reads the record, writes, reads the offset and watches; the same once more when it was blocked before."""
+LOOK = 3
+"""The list anew and the comer's registration, and one to spare."""
+
+
+class Counting(RebalanceListener):
+    """A member's claims, and how many of them have come and gone in all."""
+
+    consumer: ConsumerConnector
+
+    def __init__(self) -> None:
+        self.came = self.went = 0
+
+    @property
+    def holds(self) -> int:
+        return self.came - self.went
+
+    @property
+    def session_id(self) -> int:
+        zookeeper = self.consumer.lease._session
+        assert zookeeper is not None
+        return zookeeper.id
+
+    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self.came += len(partitions)
+
+    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self.went += len(partitions)
+
+    on_lost = on_revoked
+
+
+@asynccontextmanager
+async def group_of(members: int, cluster: Cluster, name: str, topics: list[str]) -> AsyncIterator[list[Counting]]:
+    """Members that start together, when every partition is owned; they make no request that nothing asks for."""
+    configured = settings(
+        cluster.connect,
+        name,
+        zookeeper={"connect": cluster.connect, "session_timeout": "60s"},
+        group={"id": name, "reconcile_interval": "1h"},
+        offsets={"commit_interval": "1h"},
+    )
+    everybody = [Counting() for _ in range(members)]
+
+    async def be(member: Counting) -> None:
+        async with kzconsumer.connect(configured, listener=member) as member.consumer:
+            await member.consumer.create_message_streams(dict.fromkeys(topics, 1))
+            await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as tasks:
+        for member in everybody:
+            tasks.start_soon(be, member)
+        share = len(topics) * PARTITIONS // members
+        await until(lambda: all(member.holds == share for member in everybody), 30)
+        yield everybody
+        tasks.cancel_scope.cancel()
+
+
+async def requests(zookeeper: ZooKeeperServer, members: list[Counting]) -> list[int]:
+    """How many the server has received from each, when it receives no more."""
+    before: list[int] = []
+    while True:
+        received = await received_by_session(zookeeper.host, zookeeper.port)
+        now = [received[member.session_id] for member in members]
+        if now == before:
+            return now
+        before = now
+        await anyio.sleep(0.3)
+
+
+async def made_topics(cluster: Cluster, unique: str) -> list[str]:
+    topics = [f"{unique}-{number}" for number in range(TOPICS)]
+    for topic in topics:
+        await create_topic(cluster.connect, topic, PARTITIONS)
+    return topics
+
+
+async def test_a_group_that_starts_makes_requests_for_its_shares_its_members_and_its_topics(
+    cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    topics = await made_topics(cluster, unique)
+    async with group_of(1, cluster, unique, topics):
+        pass  # the parents of the group's nodes are made, once for all
+    async with group_of(MEMBERS, cluster, unique, topics) as members:
+        made = await requests(zookeeper, members)
+    for number, member in zip(made, members, strict=True):
+        # Whatever the timing was: who begins before the others claims more, and gives it back.
+        assert number <= FIXED + MEMBERS + TOPICS + CLAIM * member.came + RELEASE * member.went, (
+            number,
+            member.came,
+            member.went,
+        )
+
+
+async def test_a_member_that_comes_or_goes_costs_the_others_a_look_at_the_list(
+    cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    """They own what they owned before; what they know of each other and of the topics is not read again."""
+    topics = await made_topics(cluster, unique)
+    async with group_of(MEMBERS, cluster, unique, topics) as members, session(cluster.connect, 60) as other:
+        before = await requests(zookeeper, members)
+        for number in range(COMERS):
+            path = f"/consumers/{unique}/ids/{unique}_comer-{number}"
+            await other.create(path, encode_registration({}, 0, "0"), ephemeral=True)
+            await requests(zookeeper, members)
+        made = [after - earlier for after, earlier in zip(await requests(zookeeper, members), before, strict=True)]
+    assert all(COMERS <= number <= LOOK * COMERS for number in made), made

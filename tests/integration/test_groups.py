@@ -1,0 +1,241 @@
+"""`kzconsumer groups` on live groups: it says what ZooKeeper has and Kafka's own tool says, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from kzconsumer.group.group_description import describe
+from kzconsumer.group.group_reader import read_nodes
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.zookeeper.session import Create, Delete, ZooKeeperSession
+from tests.support.members import owners, reader, settings
+from tests.support.original import console_consumer
+from tests.support.ownership import by_range, watched
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+
+async def groups(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kzconsumer", "groups", *words]
+    return await anyio.to_thread.run_sync(
+        lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    )
+
+
+async def groups_json(*words: str) -> Any:
+    done = await groups(*words, "-o", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+async def kafkas_own(servers: Servers, cluster: Cluster, group: str) -> dict[int, tuple[str, str]]:
+    """Partition -> stored offset and owning consumer, as `kafka.admin.ConsumerGroupCommand` (1.1.1) prints them."""
+    args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
+    command = servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)
+    done = await anyio.to_thread.run_sync(
+        lambda: subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    )
+    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(group)]
+    return {int(number): (offset, consumer) for _, number, offset, _, _, consumer in rows}
+
+
+async def everything_below(zookeeper: ZooKeeperSession, path: str) -> dict[str, object]:
+    """Path -> node, of a node and all below it."""
+    found: dict[str, object] = {path: await zookeeper.get(path)}
+    for name in await zookeeper.children(path):
+        found |= await everything_below(zookeeper, f"{path}/{name}")
+    return found
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+async def test_an_original_and_one_of_ours(
+    servers: Servers, cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 4)
+    ours = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "aa"})
+    async with watched(cluster.connect, unique, {unique: 4}) as ownership:
+        with console_consumer(
+            servers, cluster, unique, unique, tmp_path, consumer="zz", version="0.10.2.2"
+        ) as original:
+            await ownership.settled(by_range(unique, 4, [original.thread()]), 30)
+            alone = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+            assert [(each["consumer"], each["ours"], each["pattern"]) for each in alone["members"]] == [
+                (original.consumer, False, "white_list")
+            ]
+            assert (alone["health"], [each["owner"] for each in alone["partitions"]]) == (
+                "healthy",
+                [original.thread()] * 4,
+            )
+            async with reader(ours, {unique: 3}):
+                threads = [f"{unique}_aa-{n}" for n in range(3)] + [original.thread()]
+                await ownership.settled(by_range(unique, 4, threads), 30)
+                before = await everything_below(ownership.zookeeper, f"/consumers/{unique}")
+                found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+                assert (found["group"], found["health"], found["unowned"]) == (unique, "healthy", 0)
+                assert found["members"] == [
+                    {
+                        "consumer": f"{unique}_aa",
+                        "ours": True,
+                        "pattern": "static",
+                        "subscription": {unique: 3},
+                        "streams": 3,
+                        "owns": 3,
+                    },
+                    {
+                        "consumer": original.consumer,
+                        "ours": False,
+                        "pattern": "white_list",
+                        "subscription": {unique: 1},
+                        "streams": 1,
+                        "owns": 1,
+                    },
+                ]
+                in_zookeeper = await owners(ownership.zookeeper, unique, unique, 4)
+                assert {each["partition"]: each["owner"] for each in found["partitions"]} == in_zookeeper
+                assert {each["owner_kind"] for each in found["partitions"]} == {"member"}
+                if version == "3.9.1":  # with brokers of 0.8.2.2 the tool prints no row
+                    assert await kafkas_own(servers, cluster, unique) == {
+                        each["partition"]: (
+                            "-" if each["stored"] is None else str(each["stored"]),
+                            each["owner"].rpartition("-")[0],
+                        )
+                        for each in found["partitions"]
+                    }
+                shown = await groups("describe", unique, "--zookeeper", cluster.connect)
+                assert shown.stdout.endswith("Healthy: every partition has an owner that is a member.\n")
+                assert max(map(len, shown.stdout.splitlines())) <= 80
+                assert await everything_below(ownership.zookeeper, f"/consumers/{unique}") == before
+                (listed,) = [
+                    each
+                    for each in await groups_json("list", "--zookeeper", cluster.connect)
+                    if each["group"] == unique
+                ]
+                assert listed == {
+                    "group": unique,
+                    "ours": 1,
+                    "original": 1,
+                    "unreadable": 0,
+                    "topics": [unique],
+                    "owned": 4,
+                }
+
+
+async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Only what is stored is shown as stored; the group is the one of the file."""
+    await create_topic(cluster.connect, unique, 2)
+    file = tmp_path / "group.toml"
+    file.write_text(f'[zookeeper]\nconnect = "{cluster.connect}"\n[group]\nid = "{unique}"\n')
+    async with session(cluster.connect) as zookeeper:
+        for number, text in enumerate([b"17", b"-1"]):
+            await zookeeper.ensure(f"/consumers/{unique}/offsets/{unique}/{number}")
+            await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/{number}", text, -1)
+        found = await groups_json("describe", "--config", str(file))
+        assert found["health"] == "empty"
+        assert [each["stored"] for each in found["partitions"]] == [17, None]
+        shown = (await groups("describe", "--config", str(file))).stdout
+        assert "Nobody consumes: the group has no members." in shown
+        assert ["-", "1", "-", unique] in [line.split() for line in shown.splitlines()]
+        configured = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "me"})
+        async with reader(configured, {unique: 4}) as member:
+            await until(lambda: len(member.owned) == 2)
+            found = await groups_json("describe", "--config", str(file))
+            assert found["idle_streams"] == [{"thread": f"{unique}_me-{n}", "topic": unique} for n in (2, 3)]
+            assert found["health"] == "healthy"
+
+
+async def test_nodes_that_are_not_as_they_should_be(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 4)
+    root = f"/consumers/{unique}"
+    async with session(cluster.connect) as other, reader(settings(cluster.connect, unique), {unique: 1}) as member:
+        await until(lambda: len(member.owned) == 4)
+        consumer = member.consumer.consumer
+        await other.create(f"{root}/ids/{unique}_poison", b"t1", ephemeral=True)  # from now on nobody rebalances
+        for number, text, ephemeral in (
+            (0, b"gone_host-1-0", True),
+            (1, b"gone_host-1-0", False),
+            (2, f"{consumer}-0".encode(), True),
+        ):
+            path = f"{root}/owners/{unique}/{number}"
+            with anyio.fail_after(10):
+                while True:
+                    await other.multi([Delete(path, -1), Create(path, text, ephemeral=ephemeral)])
+                    stat = await other.exists(path)
+                    if stat is not None and stat.ephemeral_owner == (other.id if ephemeral else 0):
+                        break
+        newer = b'{"version":2,"assignor":"range","incarnation":"0x2a"}'
+        await other.set(f"{root}/claims/{unique}/3", newer, -1)
+        found = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+        assert [(each["kind"], each["path"]) for each in found["findings"]] == [
+            ("other_session_owner", f"{root}/owners/{unique}/2"),
+            ("persistent_owner", f"{root}/owners/{unique}/1"),
+            ("unknown_claim_record", f"{root}/claims/{unique}/3"),
+            ("unreadable_registration", f"{root}/ids/{unique}_poison"),
+            ("unregistered_owner", f"{root}/owners/{unique}/0"),
+        ]
+        assert found["health"] == "unhealthy"
+        shown = await groups("describe", unique, "--zookeeper", cluster.connect)
+        assert shown.returncode == 0
+        assert shown.stdout.splitlines()[-1].endswith("5 findings above.")
+        for path in (f"{root}/owners/{unique}/1", f"{root}/ids/{unique}_poison"):
+            assert f"  {path}" in shown.stdout.splitlines()
+        await other.delete(f"{root}/owners/{unique}/1", -1)
+
+
+async def test_members_that_come_and_go_are_no_findings(cluster: Cluster, unique: str) -> None:
+    """A member and its owner node appear and disappear as one; readings in between are made again."""
+    await create_topic(cluster.connect, unique, 1)
+    configured = settings(cluster.connect, unique).zookeeper
+    member, owner = f"/consumers/{unique}/ids/{unique}_m", f"/consumers/{unique}/owners/{unique}/0"
+    registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
+    seen = []
+    async with session(cluster.connect) as zookeeper, anyio.create_task_group() as tasks:
+        for path in (member, owner):
+            await zookeeper.ensure(path.rpartition("/")[0])
+
+        async def come_and_go() -> None:
+            while True:
+                text = f"{unique}_m-0".encode()
+                await zookeeper.multi(
+                    [Create(member, registration, ephemeral=True), Create(owner, text, ephemeral=True)]
+                )
+                await anyio.sleep(0.03)
+                await zookeeper.multi([Delete(member, -1), Delete(owner, -1)])
+                await anyio.sleep(0.03)
+
+        tasks.start_soon(come_and_go)
+        for _ in range(100):
+            found = describe(await read_nodes(configured, unique))
+            assert found.findings == ()
+            seen.append(len(found.members))
+        tasks.cancel_scope.cancel()
+    assert set(seen) == {0, 1}
+
+
+async def test_what_is_not_there(cluster: Cluster, unique: str) -> None:
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.ensure(f"/consumers/{unique}")
+    done = await groups("describe", unique.upper(), "--zookeeper", cluster.connect)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"kzconsumer: {cluster.connect}: there is no group {unique.upper()}; did you mean {unique}?\n"
+    )
+    done = await groups("describe", "=", "--zookeeper", cluster.connect)
+    assert done.stderr.endswith("there is no group =; `kzconsumer groups list` shows those there are\n")
+    empty = await groups_json("describe", unique, "--zookeeper", cluster.connect)
+    assert (empty["members"], empty["partitions"], empty["health"]) == ([], [], "empty")
+    elsewhere = f"{cluster.connect}/{unique}"
+    for words in (["list"], ["describe", unique]):
+        done = await groups(*words, "--zookeeper", elsewhere)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"kzconsumer: {elsewhere}: no Kafka cluster is registered there")
+        assert len(done.stderr.splitlines()) == 1

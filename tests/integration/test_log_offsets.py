@@ -1,0 +1,46 @@
+"""Where logs begin and end, and what lies at a time, asked of real brokers of every age."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.errors import ConnectionLost, UnsupportedVersion
+from kzconsumer.model import TopicPartition
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.consuming import member
+from tests.support.producing import Sent, produce
+
+TIME = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "0.10.2.2", "3.9.1"])
+async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], version: str, unique: str) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2)
+    dated = version != "0.8.2.2"
+    sent = [Sent(0, None, b"%d" % n, timestamp=TIME + 1000 * n if dated else None) for n in range(10)]
+    await asyncio.to_thread(produce, cluster.bootstrap, version, unique, sent)
+    full, empty = TopicPartition(unique, 0), TopicPartition(unique, 1)
+    async with member(cluster, unique, {unique: 1}) as (consumer, _):
+        assert await consumer.beginning_offsets([full, empty]) == {full: 0, empty: 0}
+        assert await consumer.end_offsets([full, empty]) == {full: 10, empty: 0}
+        assert await consumer.end_offsets([]) == {}
+        if not dated:
+            with pytest.raises(UnsupportedVersion, match=r"before 0\.10\.1 find no record by its time"):
+                await consumer.offsets_for_times({full: TIME})
+            return
+        for time, offset in ((0, 0), (TIME + 3000, 3), (TIME + 3001, 4), (TIME + 9001, None)):
+            assert await consumer.offsets_for_times({full: time, empty: time}) == {full: offset, empty: None}
+
+
+async def test_a_topic_that_does_not_exist_is_given_up(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "1s"}) as (consumer, _):
+        with pytest.raises(ConnectionLost, match="-not-0 has no leader: UNKNOWN_TOPIC_OR_PARTITION"):
+            await consumer.end_offsets([TopicPartition(f"{unique}-not", 0), TopicPartition(unique, 0)])
+    with pytest.raises(ConnectionLost, match="not a member"):
+        await consumer.end_offsets([TopicPartition(unique, 0)])

@@ -1,0 +1,115 @@
+"""The machine fails when the product is wrong: each of these bugs, put in, is found within a few examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from kzconsumer.group.claims import Claims
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
+from kzconsumer.zookeeper.operations import Check, Create, SetData
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, Refused
+from kzconsumer.zookeeper.round_trips import outcomes
+from tests.property.test_group_machine import GroupMachine
+
+EXAMPLES = 300
+SEARCH = settings(
+    max_examples=EXAMPLES,
+    phases=[Phase.generate],
+    derandomize=True,
+    database=None,
+    deadline=None,
+    stateful_step_count=20,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def find(expected: str) -> None:
+    with pytest.raises(AssertionError, match=expected):
+        run_state_machine_as_test(GroupMachine, settings=SEARCH)
+
+
+def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = ZooKeeperOffsetStorage._operations
+
+    def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Check, Check, SetData | Create]:
+        *_, store = operations(self, write)
+        return Check("/", -1), Check("/", -1), store
+
+    monkeypatch.setattr(ZooKeeperOffsetStorage, "_operations", unfenced)
+    find("without owning it")
+
+
+def test_offsets_read_before_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = OwnerRegistry.claim
+
+    async def read_first(
+        self: OwnerRegistry, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
+    ) -> Claimed | Blocked | Refused:
+        stored, version = await self._stored(partition)
+        claimed = await claim(self, partition, thread, incarnation)
+        if not isinstance(claimed, Claimed):
+            return claimed
+        return Claimed(claimed.fence, claimed.record, stored, version)
+
+    monkeypatch.setattr(OwnerRegistry, "claim", read_first)
+    find(r"which \w+ had at")
+
+
+def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Claims.release
+
+    async def nodes_first(self: Claims, partitions: Sequence[TopicPartition]) -> None:
+        leaving = [claim for partition in partitions if (claim := self._claims.get(partition)) is not None]
+        for claim in leaving:
+            self._watches.unguard(claim.fence.owner_path)
+        await outcomes([self._owners.release(claim.fence) for claim in leaving])
+        await release(self, partitions)
+
+    monkeypatch.setattr(Claims, "release", nodes_first)
+    find(r"which belongs to|which \w+ had at")
+
+
+def test_work_in_hand_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.group.claims.REVOKE_DEADLINE", 0.0)
+    monkeypatch.setattr("kzconsumer.group.rebalancer.REVOKE_DEADLINE", 0.0)
+    find(r"which \w+ had at")
+
+
+def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    safe_until = Heartbeat.safe_until
+
+    def longer(self: Heartbeat, now: Instant) -> float:
+        until = safe_until(self, now)
+        return until and until + 1.5 * self._timeout
+
+    monkeypatch.setattr(Heartbeat, "safe_until", longer)
+    find("which belongs to|could hand out too")
+
+
+def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_once(self: KafkaStream) -> None:
+        if self._message is not None and self._chunk is not None:
+            self._mark(self._message.offset + 1)
+
+    monkeypatch.setattr(KafkaStream, "checkpoint", at_once)
+    find("was not worked on")
+
+
+def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Claims.open
+
+    async def silent(self: Claims, wanted: Any, topics: Any) -> Any:
+        failed = await opened(self, wanted, topics)
+        return {} if any(isinstance(why, Blocked) for why in failed.values()) else failed
+
+    monkeypatch.setattr(Claims, "open", silent)
+    find("no rest within")

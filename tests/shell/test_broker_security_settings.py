@@ -1,0 +1,220 @@
+"""What `[brokers]` asks for against the files and variables it names: every fault is a line, none holds a secret."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+
+from kzconsumer.cli.main import main
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConfigError
+from kzconsumer.network.security import Security, load_security
+
+SECRET = "s3cret-of-mine"
+CA = trustme.CA()
+ISSUED = CA.issue_cert("client.example")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with good files, and some that are good for nothing."""
+    CA.cert_pem.write_to_path(str(tmp_path / "ca"))
+    ISSUED.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate"))
+    ISSUED.private_key_pem.write_to_path(str(tmp_path / "key"))
+    CA.issue_cert("other.example").private_key_pem.write_to_path(str(tmp_path / "other-key"))
+    key = serialization.load_pem_private_key(ISSUED.private_key_pem.bytes(), None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(SECRET.encode()),
+    )
+    (tmp_path / "encrypted-key").write_bytes(encrypted)
+    (tmp_path / "password").write_text(SECRET + "\n")
+    (tmp_path / "wrong-password").write_text("wrong")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "nonsense").write_text(SECRET)
+    return tmp_path
+
+
+def load(files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any]) -> Security:
+    """Values of keys that name files are names in that folder."""
+
+    def placed(table: dict[str, Any]) -> dict[str, Any]:
+        named = {"ca", "certificate", "key", "key_password_file", "password_file"}
+        return {key: str(files / value) if key in named else value for key, value in table.items()}
+
+    brokers = {"security_protocol": protocol, "tls": placed(tls), "sasl": placed(sasl)}
+    content = {"zookeeper": {"connect": "z"}, "group": {"id": "g"}, "brokers": brokers}
+    settings = Settings.from_dict(content, source="group.toml")
+    return load_security(settings.brokers, settings.source)
+
+
+PLAIN = {"mechanism": "PLAIN", "username": "me", "password_file": "password"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tls", "sasl", "shown"),
+    [
+        ("PLAINTEXT", {}, {}, "<Security no TLS, no SASL>"),
+        ("SSL", {}, {}, "<Security TLS, no SASL>"),
+        ("SSL", {"ca": "ca", "certificate": "certificate", "key": "key"}, {}, "<Security TLS, no SASL>"),
+        (
+            "SSL",
+            {"certificate": "certificate", "key": "encrypted-key", "key_password_file": "password"},
+            {},
+            "<Security TLS, no SASL>",
+        ),
+        ("SASL_PLAINTEXT", {}, PLAIN, "<Security no TLS, <Sasl PLAIN as me>>"),
+        (
+            "SASL_SSL",
+            {"ca": "ca"},
+            {"mechanism": "SCRAM-SHA-512", "username": "me", "password_env": "KZ_TEST_PASSWORD"},
+            "<Security TLS, <Sasl SCRAM-SHA-512 as me>>",
+        ),
+    ],
+)
+def test_what_is_right(
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    protocol: str,
+    tls: dict[str, Any],
+    sasl: dict[str, Any],
+    shown: str,
+) -> None:
+    monkeypatch.setenv("KZ_TEST_PASSWORD", SECRET)
+    security = load(files, protocol, tls, sasl)
+    assert repr(security) == shown
+    if security.tls is not None:
+        assert security.tls.verify_mode is ssl.CERT_REQUIRED
+        assert security.tls.check_hostname
+    if sasl == PLAIN:
+        assert security.sasl is not None
+        assert next(security.sasl.exchange()) == f"\0me\0{SECRET}".encode()
+
+
+OWN = {"certificate": "certificate"}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "tls", "sasl", "said"),
+    [
+        ("PLAINTEXT", {"ca": "ca"}, {}, [r"\[brokers.tls\]: security_protocol PLAINTEXT uses no TLS"]),
+        ("SASL_PLAINTEXT", {"verify_hostname": False}, PLAIN, [r"\[brokers.tls\]: .* SASL_PLAINTEXT uses no TLS"]),
+        ("SSL", {}, PLAIN, [r"\[brokers.sasl\]: security_protocol SSL uses no SASL"]),
+        (
+            "SASL_SSL",
+            {},
+            {},
+            [
+                r"\[brokers.sasl\] mechanism: missing \(PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512\)",
+                r"\[brokers.sasl\] username: missing",
+                r"\[brokers.sasl\] password_file: missing \(or password_env\)",
+            ],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            PLAIN | {"password_env": SECRET},
+            [r"\[brokers.sasl\] password_env: cannot be given together with password_file"],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            {"mechanism": "PLAIN", "username": "me", "password_env": SECRET},
+            [r"\[brokers.sasl\] password_env: the environment has no such variable, or an empty one"],
+        ),
+        (
+            "SASL_SSL",
+            {},
+            PLAIN | {"password_file": SECRET},
+            [r"\[brokers.sasl\] password_file: cannot be read: No such file or directory"],
+        ),
+        ("SASL_SSL", {}, PLAIN | {"password_file": "empty"}, [r"\[brokers.sasl\] password_file: is empty"]),
+        ("SSL", {"ca": "gone"}, {}, [r"\[brokers.tls\] ca: .*/gone cannot be read: No such file or directory"]),
+        ("SSL", {"ca": "nonsense"}, {}, [r"\[brokers.tls\] ca: .*/nonsense holds no certificate in PEM"]),
+        ("SSL", {"key": "key"}, {}, [r"\[brokers.tls\] certificate: missing, but its key is given"]),
+        ("SSL", OWN | {"key": "gone"}, {}, [r"\[brokers.tls\] key: .*/gone cannot be read: .*"]),
+        (
+            "SSL",
+            OWN | {"key": "other-key"},
+            {},
+            [r"\[brokers.tls\] key: .*/other-key is not the key of .*/certificate"],
+        ),
+        (
+            "SSL",
+            OWN | {"key": "nonsense"},
+            {},
+            [r"\[brokers.tls\] certificate: .* and .*/nonsense hold no certificate .*"],
+        ),
+        (
+            "SSL",
+            OWN,
+            {},
+            [r"\[brokers.tls\] certificate: .*/certificate and no key file hold no certificate and key .*"],
+        ),
+        (
+            "SSL",
+            OWN | {"key": "encrypted-key"},
+            {},
+            [r"\[brokers.tls\] key: is encrypted; key_password_file or key_password_env is missing"],
+        ),
+        (
+            "SSL",
+            OWN | {"key": "encrypted-key", "key_password_file": "wrong-password"},
+            {},
+            [r"\[brokers.tls\] key: the password given does not open it"],
+        ),
+    ],
+)
+def test_what_is_said(files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(files, protocol, tls, sasl)
+    assert len(caught.value.faults) == len(said), caught.value.faults
+    for told, pattern in zip(caught.value.faults, said, strict=True):
+        assert re.fullmatch("group.toml: " + pattern, told), told
+        assert SECRET not in told
+
+
+def test_check_config_reads_keys_and_passwords(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f"""
+        zookeeper.connect = "z"
+        group.id = "g"
+        subscription.topics = {{ t = 1 }}
+        sink.plugin = "jsonlines"
+        [brokers]
+        security_protocol = "SASL_SSL"
+        tls.ca = "{files}/ca"
+        sasl = {{ mechanism = "PLAIN", username = "me", password_file = "{files}/password" }}
+    """
+    file = files / "group.toml"
+    file.write_text(text)
+    assert main(["check-config", str(file)]) == 0
+    file.write_text(text.replace("/ca", "/gone"))
+    assert main(["check-config", str(file)]) == 78
+    printed = capsys.readouterr()
+    assert (
+        printed.err == f"kzconsumer: {file}: [brokers.tls] ca: {files}/gone cannot be read: No such file or directory\n"
+    )
+    assert SECRET not in printed.out + printed.err
+
+
+def test_a_password_in_the_file_itself_is_not_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_dict(
+            {
+                "zookeeper": {"connect": "z"},
+                "group": {"id": "g"},
+                "brokers": {"sasl": {"password": SECRET}, "tls": {"key_password": SECRET}},
+            }
+        )
+    assert [fault.split(";")[0] for fault in caught.value.faults] == [
+        "settings: [brokers.sasl] password: unknown key",
+        "settings: [brokers.tls] key_password: unknown key",
+    ]
+    assert SECRET not in str(caught.value)

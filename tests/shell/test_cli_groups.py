@@ -1,0 +1,54 @@
+"""`kzconsumer groups`: wrong usage, and what can be told without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.main import main
+
+FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "required: ACTION"),
+        (["list"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (["describe", "orders"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (["describe", "--zookeeper", "zk"], "no group named; give GROUP, or --config FILE"),
+        (["list", "--zookeeper", "zk", "--config", "group.toml"], "both name a ZooKeeper; give one of them"),
+        (["list", "--zookeeper", "zk:port"], "'zk:port' is not a list of hosts"),
+        (["list", "--zookeeper", "zk/a/"], 'ends in "/a/", which is not a ZooKeeper path'),
+        (["describe", "orders/ids", "--zookeeper", "zk"], "'orders/ids' is not the name of a group"),
+        (["describe", "orders", "payments", "--zookeeper", "zk"], "unrecognized arguments"),
+        (["list", "--zookeeper", "zk", "-o", "yaml"], "invalid choice"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["groups", *words])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["list"], ["describe"], ["describe", "orders"]])
+def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(FILE.replace("id =", "idd ="))
+    assert main(["groups", *words, "--config", str(file)]) == 78
+    assert f"kzconsumer: {file}: [group] idd: unknown key; did you mean id?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["list"], ["describe"]])
+def test_a_zookeeper_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("kzconsumer.zookeeper.errand.LIMIT", 0.3)
+    file = tmp_path / "group.toml"
+    file.write_text(FILE)
+    assert main(["groups", *words, "--config", str(file)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1].startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within")

@@ -1,0 +1,190 @@
+"""Clusters with every kind of listener, the certificates they need and the users they know.
+
+Owns the authorities and key stores of one test run; the brokers are `servers`'. Readiness checks and producers use a
+cluster's plain listener; `table` has the settings for each of the others.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import anyio
+import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509 import load_pem_x509_certificate
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.configuration import QUICK_START
+from kzconsumer.sandbox.ports import HOST
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session
+
+STORE_PASSWORD = "store-password"
+PLAIN_USER, SCRAM_USER = "plain-user", "scram=user,1"
+PLAIN_PASSWORD = "pl\u00e4in secret"
+# SASLprep would make "fi" of the ligature and a space of the no-break space; Kafka does neither.
+SCRAM_PASSWORD = "scr\u00e4m \ufb01ne\u00a0secret"
+
+LISTENERS = {
+    "SSL": "SSL",
+    "MUTUAL": "SSL",
+    "EXPIRED": "SSL",
+    "SASL_PLAINTEXT": "SASL_PLAINTEXT",
+    "SASL_SSL": "SASL_SSL",
+    "SHORT": "SASL_PLAINTEXT",
+}
+"""Name -> protocol. MUTUAL asks for a client's certificate, EXPIRED shows a broker's that has; SHORT knows PLAIN alone
+and ends sessions after two seconds (from 2.2 on). 0.10.2 configures all alike: its TLS listeners are MUTUAL."""
+ALIKE = "0.10.2.2"
+
+
+class Secured:
+    """Everything secured of one test run; `cluster_of` starts a version's cluster when it is first asked for."""
+
+    def __init__(self, servers: Servers, folder: Path) -> None:
+        self.folder = folder
+        self._servers = servers
+        self._clusters: dict[str, Cluster] = {}
+        self.ca = trustme.CA()
+        self.other_ca = trustme.CA()
+        self.ca_file = self._file("ca.pem", self.ca.cert_pem.bytes())
+        self.other_ca_file = self._file("other-ca.pem", self.other_ca.cert_pem.bytes())
+
+    def cluster_of(self, version: str) -> Cluster:
+        if version not in self._clusters:
+            self._clusters[version] = self.cluster(f"secured-{version}", version)
+        return self._clusters[version]
+
+    def cluster(self, name: str, version: str) -> Cluster:
+        """A cluster of one's own, of one broker, under the chroot `/<name>`."""
+        self._make_scram_user(name)
+        jaas = self._file(f"{name}.jaas", _jaas().encode())
+        config: dict[str, object] = {
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "ssl.keystore.location": self.key_store,
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.password": STORE_PASSWORD,
+            "ssl.key.password": STORE_PASSWORD,
+            "ssl.truststore.location": self.trust_store,
+            "ssl.truststore.type": "PKCS12",
+            "ssl.truststore.password": STORE_PASSWORD,
+            "listener.name.mutual.ssl.client.auth": "required",
+            "listener.name.expired.ssl.keystore.location": self.expired_key_store,
+            "listener.name.short.sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.short.plain.connections.max.reauth.ms": 2000,
+        }
+        if version == ALIKE:
+            config["ssl.client.auth"] = "required"
+        flags = (*QUICK_START, f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.sasl.client=false")
+        return self._servers.cluster(name, version, config=config, listeners=LISTENERS, tuning=flags)
+
+    def table(
+        self,
+        cluster: Cluster,
+        listener: str,
+        mechanism: str | None = None,
+        *,
+        tls: Mapping[str, str | bool] | None = None,
+        sasl: Mapping[str, str] | None = None,
+    ) -> dict[str, object]:
+        """The settings' table `brokers` that is right for the listener; `tls` and `sasl` change keys of its tables."""
+        protocol = (LISTENERS | {"PLAINTEXT": "PLAINTEXT"})[listener]
+        table: dict[str, object] = {"security_protocol": protocol, "listener": listener}
+        if protocol.endswith("SSL"):
+            mutual = listener == "MUTUAL" or cluster.version == ALIKE
+            certificate = {"certificate": self.client_certificate} if mutual else {}
+            table["tls"] = {"ca": self.ca_file, **certificate, **(tls or {})}
+        if mechanism is not None:
+            user = PLAIN_USER if mechanism == "PLAIN" else SCRAM_USER
+            identity = {"mechanism": mechanism, "username": user, "password_file": self.password_files[user]}
+            table["sasl"] = identity | dict(sasl or {})
+        return table
+
+    def file(self, name: str, content: str) -> str:
+        return self._file(name, content.encode())
+
+    @cached_property
+    def password_files(self) -> dict[str, str]:
+        """User -> a file with the password."""
+        return {
+            PLAIN_USER: self.file("plain-password", PLAIN_PASSWORD + "\n"),
+            SCRAM_USER: self.file("scram-password", SCRAM_PASSWORD + "\n"),
+        }
+
+    @cached_property
+    def client_certificate(self) -> str:
+        """Certificate and key in one file."""
+        issued = self.ca.issue_cert("client.example")
+        return self._file("client.pem", issued.private_key_and_cert_chain_pem.bytes())
+
+    @cached_property
+    def foreign_certificate(self) -> str:
+        """The same, signed by an authority the brokers do not know."""
+        issued = self.other_ca.issue_cert("client.example")
+        return self._file("foreign.pem", issued.private_key_and_cert_chain_pem.bytes())
+
+    @cached_property
+    def key_store(self) -> str:
+        return self._key_store("broker.p12", self.ca.issue_cert(HOST))
+
+    @cached_property
+    def expired_key_store(self) -> str:
+        yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        return self._key_store("expired.p12", self.ca.issue_cert(HOST, not_after=yesterday))
+
+    @cached_property
+    def trust_store(self) -> str:
+        authority = pkcs12.PKCS12Certificate(load_pem_x509_certificate(self.ca.cert_pem.bytes()), b"ca")
+        encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+        return self._file("trust.p12", pkcs12.serialize_java_truststore([authority], encryption))
+
+    def _key_store(self, name: str, issued: trustme.LeafCert) -> str:
+        key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+        chain = [load_pem_x509_certificate(pem.bytes()) for pem in issued.cert_chain_pems]
+        encryption = serialization.BestAvailableEncryption(STORE_PASSWORD.encode())
+        store = pkcs12.serialize_key_and_certificates(b"broker", key, chain[0], chain[1:], encryption)  # type: ignore[arg-type]
+        return self._file(name, store)
+
+    def _file(self, name: str, content: bytes) -> str:
+        path = self.folder / name
+        path.write_bytes(content)
+        return str(path)
+
+    def _make_scram_user(self, name: str) -> None:
+        """By Kafka's own tool, in the cluster's chroot, before its broker starts."""
+        zookeeper = self._servers.zookeeper.connect
+        with ThreadPoolExecutor(1) as apart:  # from the loop of the test that asks
+            apart.submit(anyio.run, _make_chroot, zookeeper, f"/{name}").result()
+        credential = f"[iterations=4096,password={SCRAM_PASSWORD}]"
+        command = self._servers.java_command(
+            "1.1.1",
+            "kafka.admin.ConfigCommand",
+            *("--zookeeper", f"{zookeeper}/{name}", "--alter", "--entity-type", "users", "--entity-name", SCRAM_USER),
+            *("--add-config", f"SCRAM-SHA-256={credential},SCRAM-SHA-512={credential}"),
+        )
+        environment = os.environ | {"LC_ALL": "C.UTF-8"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Completed" in done.stdout, done.stdout + done.stderr
+
+
+async def _make_chroot(zookeeper: str, path: str) -> None:
+    async with session(zookeeper) as connected:
+        await connected.ensure(path)
+
+
+def _jaas() -> str:
+    common = "org.apache.kafka.common.security"
+    return (
+        "KafkaServer {\n"
+        f'  {common}.plain.PlainLoginModule required user_{PLAIN_USER}="{PLAIN_PASSWORD}";\n'
+        f"  {common}.scram.ScramLoginModule required;\n"
+        "};\n"
+    )

@@ -1,0 +1,340 @@
+"""A ZooKeeper ensemble in memory: one tree that decides, servers that follow it late, sessions that expire.
+
+`Ensemble` owns the sessions and the decided transactions; each `Server` its tree, which lags behind, its connections
+and their watches. The order is ZooKeeper's: a connection's requests are answered in turn, an event comes before any
+reply that shows the change, and a session that moved to another connection is not served on the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, Stat
+from kzconsumer.zookeeper.watch import EventType
+from tests.support.simulated import zookeeper_frames as frames
+from tests.support.simulated.virtual_time import World
+from tests.support.simulated.znode_tree import Refused, Tree
+
+SESSION_EXPIRED, SESSION_MOVED = -112, -118
+TICK = 0.5
+"""A session expires between its timeout and this many seconds later."""
+NEVER = 1 << 62
+NOBODY = 0
+"""The session of an operator."""
+
+
+class Peer(Protocol):
+    """The network's part of a connection."""
+
+    def deliver(self, data: bytes) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+@dataclass
+class Session:
+    id: int
+    timeout: float
+    expires: float
+    attached: Connection | None
+    alive: bool = True
+
+
+@dataclass
+class Transaction:
+    zxid: int
+    session: int
+    operations: list[Operation]
+    time_ms: int
+    closes: bool = False
+
+
+class Ensemble:
+    """See the module. `committed` are called with every transaction that was executed, when it is decided."""
+
+    def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = (0.0005, 0.01)) -> None:
+        self.world = world
+        self.tree = Tree()
+        self.sessions: dict[int, Session] = {}
+        self.log: list[Transaction] = []
+        self.committed: list[Callable[[int, Sequence[Operation]], None]] = []
+        self.servers = [Server(self, lag) for _ in range(servers)]
+        self._last_session = 0x10_0000_0000
+
+    def operate(self, *operations: Operation) -> None:
+        """An operator's transaction; refused ones have no effect."""
+        self.transact(NOBODY, list(operations))
+
+    def make(self, path: str, data: bytes = b"") -> None:
+        """A persistent node with its parents."""
+        names = path.strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            self.operate(Create("/" + "/".join(names[:depth]), data if depth == len(names) else b""))
+
+    def transact(self, session: int, operations: list[Operation]) -> tuple[int, list[Stat | None], int, int]:
+        """Decide: the zxid, the stats, and the index and code of a refusal."""
+        transaction = Transaction(self.tree.zxid + 1, session, operations, int(self.world.now * 1000))
+        stats, index, code = self.tree.transact(operations, session, transaction.zxid, transaction.time_ms)
+        self._decided(transaction, executed=code == 0)
+        return transaction.zxid, stats, index, code
+
+    def open(self, timeout: float, connection: Connection) -> Session:
+        self._last_session += 1
+        session = Session(self._last_session, timeout, self.world.now + timeout + TICK, connection)
+        self.sessions[session.id] = session
+        self.transact(session.id, [])
+        self.world.at(session.expires, lambda: self._look(session))
+        return session
+
+    def touch(self, session: Session) -> None:
+        session.expires = self.world.now + session.timeout + self.world.random.uniform(0, TICK)
+
+    def close(self, session: Session) -> int:
+        """End a session: its ephemerals go in one transaction. Returns its zxid."""
+        if session.alive:
+            session.alive = False
+            gone: list[Operation] = [Delete(path, -1) for path in self.tree.ephemerals(session.id)]
+            transaction = Transaction(self.tree.zxid + 1, session.id, gone, int(self.world.now * 1000), closes=True)
+            self.tree.transact(gone, session.id, transaction.zxid, transaction.time_ms)
+            self._decided(transaction, executed=True)
+        return self.tree.zxid
+
+    def _look(self, session: Session) -> None:
+        if session.alive and self.world.now >= session.expires:
+            self.close(session)
+        elif session.alive:
+            self.world.at(session.expires, lambda: self._look(session))
+
+    def _decided(self, transaction: Transaction, executed: bool) -> None:
+        self.tree.events.clear()
+        self.log.append(transaction)
+        if executed:
+            for told in self.committed:
+                told(transaction.session, transaction.operations)
+        for server in self.servers:
+            server.transaction_to_come()
+
+
+class Server:
+    """One server: what was decided comes to it late, and its clients read what it has."""
+
+    def __init__(self, ensemble: Ensemble, lag: tuple[float, float]) -> None:
+        self.ensemble = ensemble
+        self.lag = lag
+        self.tree = Tree()
+        self.connections: dict[Connection, None] = {}
+        self.cut_off = False
+        self._watching: dict[str, dict[str, dict[Connection, None]]] = {"data": {}, "child": {}}
+        self._applied = 0
+        self._arrives = 0.0
+
+    def accept(self, peer: Peer) -> Connection:
+        connection = Connection(self, peer)
+        self.connections[connection] = None
+        return connection
+
+    def set_cut_off(self, cut_off: bool) -> None:
+        """Alone it answers what it can; when the others are back, its clients have to reconnect."""
+        self.cut_off = cut_off
+        if not cut_off:
+            for connection in list(self.connections):
+                connection.close()
+            self._catch_up(len(self.ensemble.log))
+
+    def transaction_to_come(self) -> None:
+        world, number = self.ensemble.world, len(self.ensemble.log)
+        self._arrives = max(self._arrives, world.now + world.random.uniform(*self.lag))
+        world.at(self._arrives, lambda: self._catch_up(number))
+
+    def watch(self, kind: str, path: str, connection: Connection) -> None:
+        self._watching[kind].setdefault(path, {})[connection] = None
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        for paths in self._watching.values():
+            for watchers in paths.values():
+                watchers.pop(connection, None)
+
+    def _catch_up(self, number: int) -> None:
+        if self.cut_off:
+            return
+        for transaction in self.ensemble.log[self._applied : number]:
+            self._applied += 1
+            self.tree.transact(transaction.operations, transaction.session, transaction.zxid, transaction.time_ms)
+            events, self.tree.events = self.tree.events, []
+            for kind, path in events:
+                self._fire(kind, path)
+            for connection in list(self.connections):
+                connection.answer()
+                if transaction.closes and connection.session and connection.session.id == transaction.session:
+                    connection.close()
+
+    def _fire(self, kind: EventType, path: str) -> None:
+        told: dict[Connection, None] = {}
+        if kind is not EventType.CHILDREN_CHANGED:
+            told |= self._watching["data"].pop(path, {})
+        if kind in (EventType.CHILDREN_CHANGED, EventType.DELETED):
+            told |= self._watching["child"].pop(path, {})
+        for connection in told:
+            connection.peer.deliver(frames.event(kind, path))
+
+
+@dataclass(eq=False)
+class Connection:
+    """The server's side of one connection. Each answer waits for its turn, and a write's for the server to have it."""
+
+    server: Server
+    peer: Peer
+    session: Session | None = None
+    open: bool = True
+    _buffer: bytes = b""
+    _greeted: bool = False
+    _answers: list[tuple[int, Callable[[], bytes]]] = field(default_factory=list)
+
+    def received(self, data: bytes) -> None:
+        self._buffer += data
+        while self.open and len(self._buffer) >= 4:
+            size = int.from_bytes(self._buffer[:4], "big")
+            if len(self._buffer) < 4 + size:
+                return
+            frame, self._buffer = self._buffer[4 : 4 + size], self._buffer[4 + size :]
+            if self._greeted:
+                self._request(frames.request(frame))
+            else:
+                self._greeted = True
+                self._greet(frames.handshake(frame))
+
+    def close(self) -> None:
+        """The server closes it."""
+        if self.open:
+            self.lost()
+            self.peer.finish()
+
+    def lost(self) -> None:
+        """It broke, or the client closed it."""
+        self.open = False
+        self._answers.clear()
+        self.server.forget(self)
+
+    def answer(self) -> None:
+        """Send what has its turn and is known here."""
+        while self.open and self._answers and self._answers[0][0] <= self.server.tree.zxid:
+            _, make = self._answers.pop(0)
+            self.peer.deliver(make())
+
+    def _greet(self, hello: frames.Handshake) -> None:
+        ensemble = self.server.ensemble
+        if self.server.cut_off:
+            return  # it cannot ask about the session: no answer
+        if hello.last_zxid > self.server.tree.zxid:
+            self.close()
+            return
+        if hello.session == 0:
+            session = ensemble.open(hello.timeout, self)
+            self.session = session
+            self._later(ensemble.tree.zxid, frames.established(session.id, bytes(16), session.timeout))
+            return
+        known = ensemble.sessions.get(hello.session)
+        if known is None or not known.alive:
+            self._later(0, frames.established(0, bytes(16), 0))
+            return
+        if known.attached is not None and known.attached.open:
+            known.attached.close()
+        known.attached = self
+        self.session = known
+        ensemble.touch(known)
+        self._later(0, frames.established(known.id, bytes(16), known.timeout))
+
+    def _request(self, request: frames.Request) -> None:
+        session = self.session
+        if session is None:
+            self.close()
+            return
+        if not self.server.cut_off:
+            self.server.ensemble.touch(session)
+        if request.kind in frames.WRITES or request.kind in (frames.SYNC, frames.CLOSE):
+            if self.server.cut_off:
+                self._later(NEVER, b"")
+                return
+            self._decide(session, request)
+        else:
+            self._answers.append((0, lambda: self._read(request)))
+        self.answer()
+
+    def _decide(self, session: Session, request: frames.Request) -> None:
+        ensemble = self.server.ensemble
+        if session.attached is not self or not session.alive:
+            code = SESSION_EXPIRED if not session.alive else SESSION_MOVED
+            self._later(ensemble.tree.zxid, frames.reply(request.xid, ensemble.tree.zxid, code))
+            return
+        if request.kind == frames.CLOSE:
+            # Answered as its transaction is applied, which closes the connection: so at once.
+            zxid = ensemble.close(session)
+            self.peer.deliver(frames.reply(request.xid, zxid))
+            return
+        body, code = request.path.encode(), 0
+        if request.kind == frames.SYNC:
+            zxid, body = ensemble.tree.zxid, frames.data_body(body)
+        else:
+            zxid, stats, index, code = ensemble.transact(session.id, request.operations)
+            if not code:
+                body = frames.written_body(request.kind, request.operations, stats)
+            elif request.kind == frames.MULTI:
+                body, code = frames.failed_body(len(request.operations), index, code), 0
+        self._later(zxid, frames.reply(request.xid, zxid, code, body))
+
+    def _later(self, zxid: int, answer: bytes) -> None:
+        self._answers.append((zxid, lambda: answer))
+        self.answer()
+
+    def _read(self, request: frames.Request) -> bytes:
+        tree = self.server.tree
+        if request.kind == frames.SET_WATCHES:
+            self._watch_again(request)
+            return frames.reply(request.xid, tree.zxid)
+        if request.kind == frames.EXISTS and request.watch:
+            self.server.watch("data", request.path, self)
+        try:
+            if request.kind == frames.PING:
+                return frames.reply(request.xid, tree.zxid)
+            node = tree.node(request.path)
+        except Refused as refused:
+            return frames.reply(request.xid, tree.zxid, refused.code)
+        stat = frames.stat_body(node.stat(), len(node.data), node.pzxid)
+        match request.kind:
+            case frames.GET:
+                body, kind = frames.data_body(node.data) + stat, "data"
+            case frames.CHILDREN2:
+                body, kind = frames.names_body(list(node.children)) + stat, "child"
+            case _:
+                body, kind = stat, "data"
+        if request.watch:
+            self.server.watch(kind, request.path, self)
+        return frames.reply(request.xid, tree.zxid, 0, body)
+
+    def _watch_again(self, request: frames.Request) -> None:
+        nodes = self.server.tree.nodes
+        data, exist, child = request.watches
+        for path in data:
+            node = nodes.get(path)
+            if node is None:
+                self.peer.deliver(frames.event(EventType.DELETED, path))
+            elif node.mzxid > request.since:
+                self.peer.deliver(frames.event(EventType.DATA_CHANGED, path))
+            else:
+                self.server.watch("data", path, self)
+        for path in exist:
+            if path in nodes:
+                self.peer.deliver(frames.event(EventType.CREATED, path))
+            else:
+                self.server.watch("data", path, self)
+        for path in child:
+            node = nodes.get(path)
+            if node is None:
+                self.peer.deliver(frames.event(EventType.DELETED, path))
+            elif node.pzxid > request.since:
+                self.peer.deliver(frames.event(EventType.CHILDREN_CHANGED, path))
+            else:
+                self.server.watch("child", path, self)

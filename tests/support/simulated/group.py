@@ -1,0 +1,287 @@
+"""A whole group in one simulated world: members that are `kzconsumer.connect` itself, and what must never happen.
+
+`SimulatedGroup` owns the world, its ensemble and the members; faults come from its caller, what must never happen is
+looked at by `promises`, and `come_to_rest` says what has to be so when nothing happens any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import structlog
+
+import kzconsumer
+from kzconsumer import clock, connector
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.config import FetchSettings
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.group import rebalancer
+from kzconsumer.group.ownership_plan import assignment, wanted_by
+from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.zookeeper import paths, session_life, znodes
+from kzconsumer.zookeeper.heartbeat import Instant
+from kzconsumer.zookeeper.operations import Create, Delete, SetData
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.member import GROUP, Member, Subscription, listed
+from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.partition_logs import PartitionLogs, SimulatedFetchers
+from tests.support.simulated.promises import Promises
+from tests.support.simulated.virtual_time import Process, World
+
+SESSION_TIMEOUT = 6.0
+COMMIT_INTERVAL = 1.0
+
+
+class SimulatedGroup:
+    """See the module; made by `simulated_group`."""
+
+    def __init__(self, seed: int, assignor: str, reset: str, lag: tuple[float, float]) -> None:
+        self.world = World(seed)
+        self.ensemble = Ensemble(self.world, lag=lag)
+        self.network = SimulatedNetwork(self.ensemble)
+        self.logs = PartitionLogs(self.ensemble)
+        self.paths = GroupPaths(GROUP)
+        self.members: list[Member] = []
+        self.promises = Promises(self.ensemble, self.network, self.members)
+        self._assignor_name = assignor
+        self._assignor = cast(Assignor, load_chosen(ASSIGNORS, assignor, "test"))
+        self._reset = reset
+
+    # -- what the caller does
+
+    def join(self, name: str, subscription: Subscription, pace: float, *, in_batches: bool) -> Member:
+        process = self.world.process(name)
+        member = Member(self.promises, name, process, subscription, pace, in_batches)
+        self.members.append(member)
+        settings = kzconsumer.Settings.from_dict(
+            {
+                "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
+                "group": {"id": GROUP, "consumer_id": name, "assignor": self._assignor_name},
+                "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": self._reset},
+                "stop": {"deadline": "10s"},
+            }
+        )
+        member.task = process.create_task(member.run(settings))
+        return member
+
+    def leave(self, member: Member) -> None:
+        member.left_at = self.world.now
+        member.process.call_soon(member.stopping.set)
+
+    def kill(self, member: Member) -> None:
+        """As SIGKILL: it never runs again, and its connections end."""
+        self.trouble(member, float("inf"))
+        member.dead = member.process.frozen = True
+        self.network.cut(member.process, arrives=True)
+
+    def trouble(self, member: Member, seconds: float) -> None:
+        """A fault of this duration concerns the member; it may lose its session over it, and be late to know."""
+        member.troubled = max(member.troubled, self.world.now + seconds + 2 * SESSION_TIMEOUT)
+
+    def freeze(self, member: Member, seconds: float) -> None:
+        """As SIGSTOP and SIGCONT."""
+        self.trouble(member, seconds)
+        member.process.frozen = True
+        member.freezes += 1
+        self.world.after(seconds, lambda: self._thaw(member))
+
+    def silence(self, member: Member, seconds: float) -> None:
+        """Its packets are lost."""
+        self.trouble(member, seconds)
+        self.network.set_silent(member.process, True)
+        member.silences += 1
+        self.world.after(seconds, lambda: self._unsilence(member))
+
+    def cut_off(self, server: int, seconds: float) -> None:
+        """A server without the others: its clients may lose their sessions."""
+        for member in self.members:
+            self.trouble(member, seconds)
+        self.ensemble.servers[server].set_cut_off(True)
+        self.world.after(seconds, lambda: self.ensemble.servers[server].set_cut_off(False))
+
+    def expire(self, member: Member) -> None:
+        """An operator ends its session, which no lease can foresee."""
+        self.trouble(member, 0.0)
+        for session in self.ensemble.sessions.values():
+            if session.alive and self.network.processes.get(session.id) is member.process:
+                self.promises.disturb_owned(session.id)
+                self.ensemble.close(session)
+
+    def poison(self, seconds: float) -> None:
+        """A registration that nobody can read: everybody waits until it leaves."""
+        path = self.paths.member("unreadable")
+        self.ensemble.operate(Create(path, b"a topic"))
+        self.world.after(seconds, lambda: self.ensemble.operate(Delete(path, -1)))
+
+    def take_brokers(self, seconds: float) -> None:
+        """No broker is registered."""
+        self.logs.set_broker(up=False)
+        self.world.after(seconds, lambda: self.logs.set_broker(up=True))
+
+    def delete_owner(self, partition: TopicPartition) -> None:
+        self.promises.disturb(partition)
+        self.ensemble.operate(Delete(self.paths.owner(partition), -1))
+
+    def set_offset(self, partition: TopicPartition, offset: int) -> None:
+        self.promises.disturb(partition)
+        self.ensemble.operate(SetData(self.paths.offset(partition), b"%d" % offset, -1))
+
+    def check(self) -> None:
+        """Raises AssertionError when anything was not as it must be."""
+        for member in self.members:
+            task = member.task
+            if task is not None and task.done() and (member.active or task.exception() is not None):
+                self.promises.violated(f"{member.name} ended: {task.exception()!r}")
+            if member.process.errors:
+                self.promises.violated(f"{member.name}: {member.process.errors}")
+        violations = self.promises.violations
+        assert not violations, "\n".join([*self.promises.trace, "", *violations])
+
+    def come_to_rest(self, within: float, still: float) -> None:
+        """No more faults and records: then everything is owned, read and committed, and stays as it is."""
+        self.logs.stop()
+        self.logs.set_broker(up=True)
+        self.ensemble.operate(Delete(self.paths.member("unreadable"), -1))
+        self.network.losing.clear()
+        self.network.latency.clear()
+        for member in self.members:
+            member.pace = 0.0
+        for server in self.ensemble.servers:
+            if server.cut_off:
+                server.set_cut_off(False)
+        for member in self.members:
+            if not member.dead:
+                self.network.set_silent(member.process, False)
+                member.process.frozen = False
+        rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
+        self.check()
+        if not rested:
+            self.promises.violated(f"no rest within {within} s: {self.settled()}")
+        generations = {member.name: member.generation for member in self.members if member.active}
+        self.world.pass_time(still)
+        if self.settled():
+            self.promises.violated(f"did not stay at rest: {self.settled()}")
+        if generations != {member.name: member.generation for member in self.members if member.active}:
+            self.promises.violated("a member at rest rebalanced")
+        self.check()
+
+    def settled(self) -> str:
+        """What is not yet as it has to be when nothing happens any more; empty when all is."""
+        tree = self.ensemble.tree
+        active = {member.consumer: member for member in self.members if member.active}
+        registered = set(tree.nodes[self.paths.ids].children) if self.paths.ids in tree.nodes else set()
+        if registered != set(active):
+            return f"registered are {sorted(registered)}, not {sorted(active)}"
+        assigned = self._assigned() if active else {}
+        for partition, thread in assigned.items():
+            if (owner := tree.data(self.paths.owner(partition))) != str(thread).encode():
+                return f"{partition} belongs to {owner!r}, not {thread}"
+        for consumer, member in active.items():
+            if member.held != (wanted := wanted_by(consumer, assigned)):
+                return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
+            if member.owned != set(wanted):
+                return f"{member.name} was told of {listed(member.owned)}, not {listed(wanted)}"
+        for partition in assigned:
+            if undone := self.promises.unfinished(partition, self.logs.end(partition)):
+                return undone
+        return ""
+
+    def _thaw(self, member: Member) -> None:
+        member.freezes -= 1
+        if not member.dead and not member.freezes:
+            member.process.frozen = False
+
+    def _unsilence(self, member: Member) -> None:
+        member.silences -= 1
+        if not member.silences:
+            self.network.set_silent(member.process, False)
+
+    def _assigned(self) -> Mapping[TopicPartition, ConsumerThreadId]:
+        """As every member has to compute it from what ZooKeeper holds."""
+        tree = self.ensemble.tree
+        members = {
+            name: znodes.decode_registration(tree.nodes[self.paths.member(name)].data)
+            for name in tree.nodes[self.paths.ids].children
+        }
+        names = tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children))
+        topics = {}
+        for name in subscribed_topics(members, names):
+            if (node := tree.nodes.get(paths.topic(name))) is not None:
+                topics[name] = znodes.Topic(znodes.decode_topic(node.data), node.czxid)
+        snapshot = GroupSnapshot(members, names if needs_all_topics(members) else (), topics)
+        return assignment(self._assignor_name, self._assignor, snapshot.context())
+
+    # -- its end
+
+    def end(self) -> None:
+        """End all processes, without a look at what they do."""
+        self.promises.watching = False
+        self.network.losing.clear()
+        self.network.latency.clear()
+        for server in self.ensemble.servers:
+            server.set_cut_off(False)
+        for member in self.members:
+            self.network.set_silent(member.process, False)
+            member.process.frozen = False
+            if member.task is not None:
+                member.task.cancel()
+        tasks = [member.task for member in self.members if member.task is not None]
+        self.world.pass_time(60.0, lambda: all(task.done() for task in tasks))
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
+        for process in list(self.world.processes):
+            self.world.end(process)
+
+
+@contextmanager
+def simulated_group(
+    seed: int, assignor: str = "range", reset: str = "smallest", lag: tuple[float, float] = (0.0005, 0.01)
+) -> Iterator[SimulatedGroup]:
+    """A group without members, on a clock of its own."""
+    group = SimulatedGroup(seed, assignor, reset, lag)
+    world = group.world
+
+    def fetchers(topics: TopicRegistry, brokers: Brokers, settings: FetchSettings, reset: OffsetReset) -> Any:
+        return SimulatedFetchers(group.logs, reset)
+
+    def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
+        try:
+            who = cast(Process, asyncio.get_running_loop()).name
+        except RuntimeError:
+            who = "-"
+        group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
+        raise structlog.DropEvent
+
+    def instant() -> Instant:
+        return Instant(world.now, world.now)
+
+    async def no_kernels() -> None:
+        """They decode nothing here."""
+
+    logging = structlog.get_config()
+    structlog.configure(processors=[traced])
+    with (
+        mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
+        mock.patch.object(session_life, "_now", instant),
+        mock.patch.object(session_life, "random", world.random),
+        mock.patch.object(rebalancer, "random", world.random),
+        mock.patch.object(connector, "FetcherManager", fetchers),
+        mock.patch.object(connector, "_load_kernels", no_kernels),
+        mock.patch.object(connector, "to_standard_error"),
+    ):
+        try:
+            yield group
+        finally:
+            group.end()
+            structlog.configure(**logging)

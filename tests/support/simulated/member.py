@@ -1,0 +1,143 @@
+"""An application that is a member of a simulated group: `kzconsumer.connect` in a process of its own.
+
+Owns what it was told by its listener. What it gets it works on for as long as its pace says, and shows to the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import anyio
+from anyio.abc import TaskGroup
+
+import kzconsumer
+from kzconsumer.config import Settings
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.group.rebalance_listener import RebalanceListener
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.streams.kafka_stream import KafkaStream
+from tests.support.simulated.virtual_time import Process
+
+GROUP = "g"
+
+Subscription = Mapping[str, int] | int
+"""Topic -> streams, or the streams of a list of all topics."""
+
+
+class Observer(Protocol):
+    """Who looks at what members do."""
+
+    def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed: ...
+
+    def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None: ...
+
+    def violated(self, what: str) -> None: ...
+
+
+@dataclass
+class Handed:
+    """Records in an application's hands, one or a batch."""
+
+    member: Member
+    claim: int
+    at: float
+    done: float | None = None
+
+
+@dataclass(eq=False)
+class Member(RebalanceListener):
+    """One application: what it was told and what it does with records."""
+
+    group: Observer
+    name: str
+    process: Process
+    subscription: Subscription
+    pace: float
+    in_batches: bool
+    stopping: anyio.Event = field(default_factory=anyio.Event)
+    connector: ConsumerConnector | None = None
+    owned: set[TopicPartition] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+    dead: bool = False
+    left_at: float | None = None
+    freezes: int = 0
+    silences: int = 0
+    troubled: float = 0.0
+    """Until when a fault may explain what it does."""
+
+    def __repr__(self) -> str:
+        return f"<Member {self.name}>"
+
+    @property
+    def consumer(self) -> str:
+        return f"{GROUP}_{self.name}"
+
+    @property
+    def active(self) -> bool:
+        return not self.dead and self.left_at is None
+
+    @property
+    def generation(self) -> int:
+        return self.connector._listener.generation if self.connector is not None else 0
+
+    @property
+    def held(self) -> dict[TopicPartition, ConsumerThreadId]:
+        member = self.connector._member if self.connector is not None else None
+        return member.claims.held if member is not None else {}
+
+    async def run(self, settings: Settings) -> None:
+        async with kzconsumer.connect(settings, listener=self) as self.connector, anyio.create_task_group() as tasks:
+            tasks.start_soon(self._consume, self.connector, tasks)
+            await self.stopping.wait()
+            await self.connector.leave()
+            tasks.cancel_scope.cancel()
+
+    async def _consume(self, consumer: ConsumerConnector, tasks: TaskGroup) -> None:
+        if isinstance(self.subscription, int):
+            streams = await consumer.create_message_streams_by_filter(kzconsumer.Whitelist(".*"), self.subscription)
+        else:
+            by_topic = await consumer.create_message_streams(self.subscription)
+            streams = [stream for several in by_topic.values() for stream in several]
+        for stream in streams:
+            tasks.start_soon(self._read_batches if self.in_batches else self._read, stream)
+
+    async def _read(self, stream: KafkaStream) -> None:
+        async for message in stream:
+            partition = TopicPartition(message.topic, message.partition)
+            await self._work_on(partition, range(message.offset, message.offset + 1))
+
+    async def _read_batches(self, stream: KafkaStream) -> None:
+        async for batch in stream.batches():
+            chunk = stream._chunk
+            assert chunk is not None
+            partition = chunk.tracker.topic_partition
+            offsets = cast("list[int]", batch.column(2).to_pylist())
+            await self._work_on(partition, range(offsets[0], offsets[-1] + 1))
+
+    async def _work_on(self, partition: TopicPartition, offsets: range) -> None:
+        handed = self.group.handed_out(self, partition, offsets)
+        await anyio.sleep(self.pace)
+        self.group.done(partition, offsets, handed)
+
+    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        if twice := self.owned & partitions:
+            self.group.violated(f"{self.name} was told twice that it has {listed(twice)}")
+        self.owned |= partitions
+
+    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self._gone("revoked", partitions)
+
+    async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self._gone("lost", partitions)
+
+    def _gone(self, how: str, partitions: frozenset[TopicPartition]) -> None:
+        if unknown := partitions - self.owned:
+            self.group.violated(f"{self.name} was told that {listed(unknown)} is {how}, which it never had")
+        self.owned -= partitions
+
+
+def listed(partitions: Collection[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "nothing"

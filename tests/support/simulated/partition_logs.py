@@ -1,0 +1,131 @@
+"""The topics' records without brokers: logs that grow with time, and the fetch side of a member that reads them.
+
+`PartitionLogs` owns which partitions there are and how long their logs are. `SimulatedFetchers` stands in for
+`FetcherManager` alone: what it puts into the queues and the reset policy it asks are the product's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, cast
+
+import anyio
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.clock import now
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.model import TopicPartition
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.records.columns import SCHEMA
+from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.zookeeper import paths
+from kzconsumer.zookeeper.operations import Create, Delete, SetData
+from tests.support.simulated.ensemble import Ensemble
+
+RATE = 4.0
+"""Records a second and partition."""
+LONGEST = 20_000
+FETCH_INTERVAL = 0.15
+MOST_RECORDS = 40
+"""Of one chunk."""
+
+
+class PartitionLogs:
+    """Topics as ZooKeeper has them, and their records: offset n of a log is there from `n / RATE` seconds on."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._born: dict[TopicPartition, float] = {}
+        self._stopped: float | None = None
+        ensemble.make(paths.BROKER_TOPICS)
+        ensemble.make(paths.BROKER_IDS)
+        self.set_broker(up=True)
+
+    def set_broker(self, *, up: bool) -> None:
+        """The only one registers, or goes; its logs stay."""
+        path = paths.broker(0)
+        self._ensemble.operate(Create(path, b'{"version":1,"host":"kafka","port":9092}') if up else Delete(path, -1))
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return list(self._born)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Make the topic, or give it more partitions."""
+        before = sum(partition.topic == topic for partition in self._born)
+        for number in range(before, before + partitions):
+            self._born[TopicPartition(topic, number)] = self._ensemble.world.now
+        data = msgspec.json.encode(
+            {"version": 1, "partitions": {str(number): [0] for number in range(before + partitions)}}
+        )
+        if before:
+            self._ensemble.operate(SetData(paths.topic(topic), data, -1))
+        else:
+            self._ensemble.make(paths.topic(topic), data)
+
+    def end(self, partition: TopicPartition) -> int:
+        until = self._ensemble.world.now if self._stopped is None else self._stopped
+        return int(max(until - self._born[partition], 0.0) * RATE)
+
+    def stop(self) -> None:
+        """Nothing more is produced."""
+        self._stopped = self._ensemble.world.now
+
+    async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
+        """As a broker answers."""
+        await anyio.sleep(0.002)
+        return {
+            partition: ListedOffset(0, 0 if when == EARLIEST else self.end(partition), -1)
+            for partition, when in request.partitions.items()
+        }
+
+
+class SimulatedFetchers:
+    """As `FetcherManager`: fetches what is started, until it is closed."""
+
+    def __init__(self, logs: PartitionLogs, reset: OffsetReset) -> None:
+        self._logs = logs
+        self._reset = reset
+        self._states: list[PartitionFetchState] = []
+
+    def start(self, states: Iterable[PartitionFetchState]) -> None:
+        self._states.extend(states)
+
+    async def run(self) -> None:
+        while True:
+            self._states = [state for state in self._states if state.open]
+            if due := [state for state in self._states if state.reset_due]:
+                await self._reset.resolve(cast(BrokerConnection, self._logs), due)
+            for state in self._states:
+                if state.fetchable(now()):
+                    self._fetch(state)
+            await anyio.sleep(FETCH_INTERVAL)
+
+    def _fetch(self, state: PartitionFetchState) -> None:
+        first = state.position
+        assert first is not None
+        until = min(self._logs.end(state.topic_partition), first + MOST_RECORDS)
+        if until > first:
+            batch = _records().slice(first, until - first)
+            state.queue.reserve(until - first)
+            state.queue.put(FetchedChunk(state.tracker, first, until, batch, until - first))
+            state.position = until
+
+
+@cache
+def _records() -> pa.RecordBatch:
+    """One log for all: who reads it knows its topic and partition from the claim."""
+    count = LONGEST
+    columns: list[pa.Array[Any]] = [
+        pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array(["any"])),
+        pa.array([0] * count, pa.int32()),
+        pa.array(range(count), pa.int64()),
+    ]
+    columns += [pa.nulls(count, SCHEMA.field(name).type) for name in ("key", "value", "timestamp")]
+    columns.append(pa.array([[]] * count, SCHEMA.field("headers").type))
+    columns.append(pa.array([-1] * count, pa.int8()))
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

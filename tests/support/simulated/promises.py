@@ -1,0 +1,190 @@
+"""What must never happen in a group, looked at when it could: at every transaction and at every record handed out.
+
+`Promises` owns what was handed out, worked on and stored, who owns what in truth, and the list of violations.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from kzconsumer.group.claims import REVOKE_DEADLINE
+from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.paths import GroupPaths
+from tests.support.simulated.ensemble import NOBODY, Ensemble
+from tests.support.simulated.member import GROUP, Handed, Member
+from tests.support.simulated.network import SimulatedNetwork
+
+TRACE = 4000
+"""Log lines and transactions that are kept for a failure's report."""
+GRACE = 4.0
+"""Seconds that an owner may need to notice what an outsider did to its partition: more than half a session timeout."""
+
+
+class Promises:
+    """See the module. After `rest`, nothing is looked at any more."""
+
+    def __init__(self, ensemble: Ensemble, network: SimulatedNetwork, members: list[Member]) -> None:
+        self.world = ensemble.world
+        self.ensemble = ensemble
+        self.network = network
+        self.members = members
+        self.paths = GroupPaths(GROUP)
+        self.violations: list[str] = []
+        self.trace: deque[str] = deque(maxlen=TRACE)
+        self.watching = True
+        self._handed: dict[TopicPartition, dict[int, Handed]] = {}
+        self._finished: dict[TopicPartition, set[int]] = {}
+        self._start: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, int] = {}
+        self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
+        self._unclean: set[int] = set()  # claims that were ended by others
+        self._disturbed: dict[TopicPartition, float] = {}
+        self._meddled: set[TopicPartition] = set()  # an outsider set the offset last
+        ensemble.committed.append(self._committed)
+
+    def disturb(self, partition: TopicPartition) -> None:
+        """An outsider meddles with the partition: its owner may be found to be wrong for a moment."""
+        self._disturbed[partition] = self.world.now + GRACE
+        if (claim := self._claims.get(partition)) is not None:
+            self._unclean.add(claim[0])
+
+    def disturb_owned(self, session: int) -> None:
+        """An outsider takes all that a session owns."""
+        for partition, (_, holder) in self._claims.items():
+            if holder == session:
+                self.disturb(partition)
+
+    def unfinished(self, partition: TopicPartition, end: int) -> str:
+        """What is still to be done up to the end of the log; empty when nothing is."""
+        missing = set(range(self._start.get(partition, 0), end)) - self._finished.get(partition, set())
+        if missing:
+            return f"{partition} is not read at {sorted(missing)[:5]}"
+        if end and self._stored.get(partition) != end and partition not in self._meddled:
+            return f"{partition} is committed to {self._stored.get(partition)}, not {end}"
+        return ""
+
+    def violated(self, what: str) -> None:
+        if self.watching:
+            self.tell(f"VIOLATION {what}")
+            self.violations.append(f"at {self.world.now:.3f}: {what}")
+
+    def tell(self, what: str) -> None:
+        self.trace.append(f"{self.world.now:9.3f} {what}")
+
+    def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed:
+        """An application has these records in its hands."""
+        now = self.world.now
+        claim, session = self._claims.get(partition, (0, NOBODY))
+        holder = self.network.processes.get(session)
+        excused = self._disturbed.get(partition, 0.0) > now
+        if partition not in member.owned:
+            self.violated(f"{member.name} got {partition}[{offsets}], which it was not told to have")
+        if holder is not member.process:
+            claim = 0
+            if not excused:
+                self.violated(f"{member.name} got {partition}[{offsets}], which belongs to {holder}")
+        for other in self.members:
+            if other is not member and other.active and not other.process.frozen and not excused:
+                held = other.connector is not None and other.connector.lease.held and partition in other.held
+                if held:
+                    self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
+        records = self._handed.setdefault(partition, {})
+        for offset in offsets:
+            if claim and (earlier := records.get(offset)) is not None and not self._may_come_again(earlier):
+                self.violated(
+                    f"{member.name} got {partition}@{offset}, which {earlier.member.name} had at {earlier.at:.3f}"
+                )
+                break
+        handed = Handed(member, claim, now)
+        records.update(dict.fromkeys(offsets, handed))
+        return handed
+
+    def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
+        """It has worked on them."""
+        handed.done = self.world.now
+        self._finished.setdefault(partition, set()).update(offsets)
+
+    def _may_come_again(self, earlier: Handed) -> bool:
+        """At-least-once: the claim did not end in order, or nobody had to wait for the work on it any longer."""
+        if earlier.claim in self._unclean or not earlier.claim:
+            return True
+        done = self.world.now if earlier.done is None else earlier.done
+        left = earlier.member.left_at
+        return done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left)
+
+    def _committed(self, session: int, operations: Sequence[Operation]) -> None:
+        """Every transaction that ZooKeeper executed."""
+        nodes = self.ensemble.tree.nodes
+        if operations and not all(isinstance(operation, Check) for operation in operations):
+            self.tell(f"{self.network.processes.get(session)} writes {', '.join(map(_shown, operations))}")
+        for operation in operations:
+            kind, partition = self._about(operation.path)
+            if kind == "owners":
+                node = nodes.get(operation.path)
+                present = (node.czxid, node.owner) if node is not None else None
+                before = self._claims.get(partition)
+                if present != before:
+                    self._owner_changes(partition, before, present, session)
+            elif kind == "offsets" and isinstance(operation, (SetData, Create)):
+                self._offset_changes(partition, int(operation.data), session)
+
+    def _owner_changes(
+        self, partition: TopicPartition, before: tuple[int, int] | None, present: tuple[int, int] | None, session: int
+    ) -> None:
+        if before is not None:
+            claim, holder = before
+            process = self.network.processes.get(holder)
+            member = next((each for each in self.members if each.process is process), None)
+            expired = not self.ensemble.sessions[holder].alive
+            in_trouble = member is None or member.dead or (expired and self.world.now < member.troubled)
+            if session != holder or in_trouble:
+                self._unclean.add(claim)
+            if expired and not in_trouble and member is not None and member.active:
+                self.violated(f"{member.name} lost its session without any reason")
+        if present is None:
+            self._claims.pop(partition, None)
+        else:
+            self._claims[partition] = present
+
+    def _offset_changes(self, partition: TopicPartition, offset: int, session: int) -> None:
+        before = self._stored.get(partition)
+        self._stored[partition] = offset
+        if session == NOBODY:
+            self._meddled.add(partition)
+            self._finished.setdefault(partition, set()).update(range(offset))  # skipped, if they were not read
+            self._handed.pop(partition, None)  # may all come again
+            return
+        process = self.network.processes.get(session)
+        if self._claims.get(partition, (0, NOBODY))[1] != session:
+            self.violated(f"{process} stored {partition} = {offset} without owning it")
+        meddled = partition in self._meddled
+        self._meddled.discard(partition)
+        if before is None:
+            self._start[partition] = offset
+        elif meddled:
+            pass
+        elif offset < before:
+            self.violated(f"{process} moved {partition} back from {before} to {offset}")
+        elif missing := set(range(before, offset)) - self._finished.get(partition, set()):
+            self.violated(f"{process} stored {partition} = {offset}, but {sorted(missing)[:5]} was not worked on")
+
+    def _about(self, path: str) -> tuple[str, TopicPartition]:
+        parts = path.removeprefix(self.paths.root).split("/")
+        if path.startswith(self.paths.root) and len(parts) == 4:
+            return parts[1], TopicPartition(parts[2], int(parts[3]))
+        return "", TopicPartition("", 0)
+
+
+def _shown(operation: Operation) -> str:
+    path = operation.path.removeprefix(f"/consumers/{GROUP}")
+    match operation:
+        case Check(_, version):
+            return f"({path} v{version})"
+        case Delete():
+            return f"-{path}"
+        case SetData(_, data, version):
+            return f"{path}={data[:20]!r} v{version}"
+        case Create(_, data):
+            return f"+{path}={data[:20]!r}"

@@ -1,0 +1,140 @@
+"""Time that passes only when nobody has anything to do, and processes as event loops that it passes for.
+
+`World` owns the clock, the agenda of what is to happen, and the processes. Each process is an asyncio loop of its own,
+so one can be frozen, as by SIGSTOP: the others go on, and it finds the time gone when it wakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import selectors
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+BEGINNING = 1000.0
+"""Seconds on the clock of a new world."""
+MOST_TURNS = 100_000
+"""Of loops, at one moment: more means that somebody never waits."""
+
+
+class Network(Protocol):
+    """What processes reach the outside by."""
+
+    async def connect(self, process: Process, factory: Callable[[], P], host: str, port: int) -> None: ...
+
+
+class _NoFiles(selectors.BaseSelector):
+    """Nothing to wait for: all that happens is on the agenda."""
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return selectors.SelectorKey(fileobj, 0, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return selectors.SelectorKey(fileobj, 0, 0, None)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return []
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return {}
+
+
+class Process(asyncio.SelectorEventLoop):
+    """One process: its event loop."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(_NoFiles())
+        self.world = world
+        self.name = name
+        self.frozen = False
+        self.errors: list[dict[str, Any]] = []
+        self.set_exception_handler(lambda _, context: self.errors.append(context))
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}{' frozen' if self.frozen else ''}>"
+
+    def time(self) -> float:
+        return self.world.now
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], P], host: str, port: int
+    ) -> None:
+        await self.world.network.connect(self, protocol_factory, host, port)
+
+    @property
+    def due(self) -> float:
+        """When it has something to do next."""
+        if self._ready:  # type: ignore[attr-defined]
+            return self.world.now
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        return scheduled[0].when() if scheduled else float("inf")
+
+    def turn(self) -> None:
+        """Run what is ready now."""
+        self.stop()
+        self.run_forever()
+
+
+class World:
+    """See the module. All chance comes from `random`, so a world is what its seed and its events make it."""
+
+    network: Network
+
+    def __init__(self, seed: int) -> None:
+        self.now = BEGINNING
+        self.random = Random(seed)
+        self.processes: list[Process] = []
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def process(self, name: str) -> Process:
+        self.processes.append(Process(self, name))
+        return self.processes[-1]
+
+    def at(self, when: float, happens: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._agenda, (max(when, self.now), self._number, happens))
+
+    def after(self, seconds: float, happens: Callable[[], None]) -> None:
+        self.at(self.now + seconds, happens)
+
+    def pass_time(self, seconds: float, until: Callable[[], object] | None = None, every: float = 0.1) -> bool:
+        """Let time pass, or until the condition, asked `every` so often, holds; returns whether it did."""
+        end = self.now + seconds
+        while until is not None and self.now < end:
+            self._pass_to(min(end, self.now + every))
+            if until():
+                return True
+        self._pass_to(end)
+        return False
+
+    def _pass_to(self, end: float) -> None:
+        turns = 0
+        while True:
+            running = [process for process in self.processes if not process.frozen]
+            first = min(running, key=lambda process: process.due, default=None)
+            due = first.due if first is not None else float("inf")
+            event = self._agenda[0][0] if self._agenda else float("inf")
+            when = min(due, event)
+            if when > end:
+                self.now = end
+                return
+            if when > self.now:
+                self.now, turns = when, 0
+            turns += 1
+            if turns > MOST_TURNS:
+                raise AssertionError(f"{first} never waits")
+            if event <= due:
+                heapq.heappop(self._agenda)[2]()
+            elif first is not None:
+                first.turn()
+
+    def end(self, process: Process) -> None:
+        """Close the loop of a process whose tasks have ended."""
+        self.processes.remove(process)
+        process.run_until_complete(process.shutdown_asyncgens())
+        process.close()

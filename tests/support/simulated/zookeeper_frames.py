@@ -1,0 +1,186 @@
+"""The server's side of ZooKeeper's wire format: requests from bytes, replies and events to bytes (3.8).
+
+Pure. The simulated servers read and write with it, so that the product's own session runs against them unchanged.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.watch import EventType
+
+CREATE, DELETE, EXISTS, GET, SET, SYNC, PING, CHILDREN2, CHECK, MULTI, SET_WATCHES, CLOSE = (
+    1, 2, 3, 4, 5, 9, 11, 12, 13, 14, 101, -11,
+)  # fmt: skip
+WRITES = frozenset({CREATE, DELETE, SET, MULTI})
+EPHEMERAL = 1
+
+_INT = struct.Struct("!i")
+_STAT = struct.Struct("!qqqqiiiqiiq")
+_HEADER = struct.Struct("!iqi")
+
+
+class Handshake(NamedTuple):
+    last_zxid: int
+    timeout: float
+    session: int
+    password: bytes
+
+
+class Request(NamedTuple):
+    """`operations` of writes; `paths` of reads and syncs; `watches` of a SetWatches: data, exist, child."""
+
+    xid: int
+    kind: int
+    operations: list[Operation] = []  # noqa: RUF012
+    path: str = ""
+    watch: bool = False
+    watches: tuple[list[str], list[str], list[str]] = ([], [], [])
+    since: int = 0
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, form: str) -> tuple[int, ...]:
+        values = struct.unpack_from("!" + form, self._data, self._at)
+        self._at += struct.calcsize("!" + form)
+        return values
+
+    def buffer(self) -> bytes:
+        (size,) = self.take("i")
+        self._at += max(size, 0)
+        return self._data[self._at - max(size, 0) : self._at]
+
+    def text(self) -> str:
+        return self.buffer().decode()
+
+    def texts(self) -> list[str]:
+        (count,) = self.take("i")
+        return [self.text() for _ in range(count)]
+
+
+def handshake(frame: bytes) -> Handshake:
+    reader = _Reader(frame)
+    _, last_zxid, timeout, session = reader.take("iqiq")
+    return Handshake(last_zxid, timeout / 1000, session, reader.buffer())
+
+
+def established(session: int, password: bytes, timeout: float) -> bytes:
+    return _framed(struct.pack("!iiq", 0, round(timeout * 1000), session) + _buffer(password) + b"\0")
+
+
+def request(frame: bytes) -> Request:
+    reader = _Reader(frame)
+    xid, kind = reader.take("ii")
+    match kind:
+        case 1 | 2 | 5 | 13:
+            return Request(xid, kind, [_operation(reader, kind)])
+        case 14:
+            operations: list[Operation] = []
+            while True:
+                inner, done, _ = reader.take("i?i")
+                if done:
+                    return Request(xid, kind, operations)
+                operations.append(_operation(reader, inner))
+        case 3 | 4 | 12:
+            path = reader.text()
+            (watch,) = reader.take("?")
+            return Request(xid, kind, path=path, watch=bool(watch))
+        case 9:
+            return Request(xid, kind, path=reader.text())
+        case 101:
+            (since,) = reader.take("q")
+            return Request(xid, kind, since=since, watches=(reader.texts(), reader.texts(), reader.texts()))
+        case _:
+            return Request(xid, kind)
+
+
+def reply(xid: int, zxid: int, code: int = 0, body: bytes = b"") -> bytes:
+    return _framed(_HEADER.pack(xid, zxid, code) + (b"" if code else body))
+
+
+def event(kind: EventType, path: str) -> bytes:
+    return _framed(_HEADER.pack(-1, -1, 0) + struct.pack("!ii", kind, 3) + _buffer(path.encode()))
+
+
+def stat_body(stat: Stat, size: int, pzxid: int) -> bytes:
+    return _STAT.pack(
+        stat.czxid, stat.mzxid, stat.ctime, stat.mtime, stat.version, stat.cversion, 0,
+        stat.ephemeral_owner, size, stat.num_children, pzxid,
+    )  # fmt: skip
+
+
+def data_body(data: bytes) -> bytes:
+    return _buffer(data)
+
+
+def names_body(names: Sequence[str]) -> bytes:
+    return _INT.pack(len(names)) + b"".join(_buffer(name.encode()) for name in names)
+
+
+def written_body(kind: int, operations: Sequence[Operation], stats: Sequence[Stat | None]) -> bytes:
+    """The reply of a write that was executed."""
+    if kind == MULTI:
+        parts = (
+            struct.pack("!i?i", _kind(operation), False, 0) + _written(operation, stat)
+            for operation, stat in zip(operations, stats, strict=True)
+        )
+        return b"".join(parts) + struct.pack("!i?i", -1, True, -1)
+    return _written(operations[0], stats[0])
+
+
+def failed_body(operations: int, index: int, code: int) -> bytes:
+    """The reply of a transaction that was refused at one operation."""
+    codes = [0] * index + [code] + [-2] * (operations - index - 1)
+    return b"".join(struct.pack("!i?ii", -1, False, each, each) for each in codes) + struct.pack("!i?i", -1, True, -1)
+
+
+def _operation(reader: _Reader, kind: int) -> Operation:
+    path = reader.text()
+    if kind == CREATE:
+        data = reader.buffer()
+        (acls,) = reader.take("i")
+        for _ in range(acls):
+            reader.take("i")
+            reader.text()
+            reader.text()
+        (flags,) = reader.take("i")
+        return Create(path, data, ephemeral=bool(flags & EPHEMERAL))
+    if kind == SET:
+        data = reader.buffer()
+        return SetData(path, data, *reader.take("i"))
+    if kind == DELETE:
+        return Delete(path, *reader.take("i"))
+    return Check(path, *reader.take("i"))
+
+
+def _kind(operation: Operation) -> int:
+    match operation:
+        case Create():
+            return CREATE
+        case SetData():
+            return SET
+        case Delete():
+            return DELETE
+        case Check():
+            return CHECK
+
+
+def _written(operation: Operation, stat: Stat | None) -> bytes:
+    if isinstance(operation, Create):
+        return _buffer(operation.path.encode())
+    return stat_body(stat, len(operation.data), 0) if isinstance(operation, SetData) and stat is not None else b""
+
+
+def _buffer(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _framed(content: bytes) -> bytes:
+    return _INT.pack(len(content)) + content

@@ -1,0 +1,287 @@
+"""What `kzconsumer groups` says of nodes, and how it is shown."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.cli.groups_table import describe_table, list_table
+from kzconsumer.cli.text_table import WIDTH, runs
+from kzconsumer.group.group_description import GroupSummary, IdleStream, describe, summarise
+from kzconsumer.group.group_nodes import GroupNodes
+from kzconsumer.zookeeper.operations import Node, Stat
+from kzconsumer.zookeeper.znodes import ClaimRecord, encode_claim_record, encode_registration
+
+OURS, THEIRS = 0x11, 0x22  # sessions
+ORIGINAL = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1795260559322"}'
+RECORD = encode_claim_record(ClaimRecord(1, "range", "0x2a"))
+
+
+def node(data: bytes | str, session: int = 0) -> Node:
+    stat = Stat(1, 1, 0, 0, session, 0, 0, 0)
+    return Node(data.encode() if isinstance(data, str) else data, stat)
+
+
+def ours(**topics: int) -> Node:
+    return listed("static", topics)
+
+
+def listed(pattern: str, subscription: dict[str, int]) -> Node:
+    return node(encode_registration(subscription, 0, "1.0", pattern), OURS)
+
+
+def topic(partitions: int) -> Node:
+    return node(msgspec.json.encode({"version": 1, "partitions": {str(number): [1] for number in range(partitions)}}))
+
+
+def group(
+    registrations: dict[str, Node],
+    owners: dict[str, Node],
+    offsets: dict[str, Node] | None = None,
+    claims: dict[str, Node] | None = None,
+    topics: dict[str, Node] | None = None,
+) -> GroupNodes:
+    """Leaves are given as `topic/partition`; there is a topic orders with four partitions unless told otherwise."""
+    topics = {"orders": topic(4)} if topics is None else topics
+    below = {
+        kind: {f"/consumers/g/{kind}/{leaf}": each for leaf, each in (leaves or {}).items()}
+        for kind, leaves in (("owners", owners), ("offsets", offsets), ("claims", claims))
+    }
+    return GroupNodes(
+        group="g",
+        registrations=registrations,
+        owners=below["owners"],
+        offsets=below["offsets"],
+        claims=below["claims"],
+        all_topics=tuple(topics),
+        topics=topics,
+    )
+
+
+MIXED = group(
+    {"g_a": ours(orders=1), "g_b": node(ORIGINAL, THEIRS)},
+    {
+        "orders/0": node("g_a-0", OURS),
+        "orders/1": node("g_a-0", OURS),
+        "orders/2": node("g_b-0", THEIRS),
+        "orders/3": node("g_b-1", THEIRS),
+    },
+    {"orders/0": node("7"), "orders/1": node("-1"), "orders/3": node("0")},
+    {"orders/0": node(RECORD), "orders/1": node(RECORD)},
+)
+
+
+def test_a_group_of_both_kinds_of_members() -> None:
+    found = describe(MIXED)
+    assert (found.group, found.health, found.unowned, found.findings) == ("g", "healthy", 0, ())
+    assert [(each.consumer, each.ours, each.streams, each.owns) for each in found.members] == [
+        ("g_a", True, 1, 2),
+        ("g_b", False, 2, 2),
+    ]
+    assert [(each.partition, each.owner, each.owner_kind, each.stored) for each in found.partitions] == [
+        (0, "g_a-0", "member", 7),
+        (1, "g_a-0", "member", None),
+        (2, "g_b-0", "member", None),
+        (3, "g_b-1", "member", 0),
+    ]
+    assert all(each.exists and each.subscribed for each in found.partitions)
+
+
+def test_streams_without_partition() -> None:
+    """A static subscription's streams are one topic's each, a list's are shared by all that it allows."""
+    found = describe(
+        group(
+            {"g_a": ours(orders=2, pay=2, later=2), "g_b": listed("white_list", {"o.*": 3})},
+            {"orders/0": node("g_a-0", OURS), "pay/0": node("g_a-1", OURS), "orders/1": node("g_b-1", OURS)},
+            topics={"orders": topic(2), "pay": topic(1)},
+        )
+    )
+    assert found.idle_streams == (
+        IdleStream("g_a-1", "orders"),
+        IdleStream("g_a-0", "pay"),
+        IdleStream("g_b-0", None),
+        IdleStream("g_b-2", None),
+    )
+    assert found.missing_topics == ("later",)
+    assert found.health == "healthy"
+
+
+def test_partitions_without_owner() -> None:
+    found = describe(group({"g_a": ours(orders=1)}, {"orders/2": node("g_a-0", OURS)}))
+    assert [each.unowned for each in found.partitions] == [True, True, False, True]
+    assert (found.unowned, found.health) == (3, "unhealthy")
+
+
+def test_a_group_without_members() -> None:
+    """Its offsets are shown, also those of topics that are gone; nothing is amiss."""
+    found = describe(group({}, {}, {"orders/1": node("5"), "gone/0": node("9")}))
+    assert [(each.topic, each.partition, each.exists, each.subscribed, each.stored) for each in found.partitions] == [
+        ("gone", 0, False, False, 9),
+        ("orders", 1, True, False, 5),
+    ]
+    assert (found.health, found.unowned, found.missing_topics) == ("empty", 0, ("gone",))
+    assert describe_table(found).endswith("Nobody consumes: the group has no members.")
+
+
+@pytest.mark.parametrize(
+    ("data", "session", "kind"),
+    [
+        ("g_a-0", OURS, "member"),
+        ("g_a-0", THEIRS, "other_session"),
+        ("g_a-0", 0, "persistent"),
+        ("g_x-0", THEIRS, "unregistered"),
+        ("no thread", THEIRS, "unregistered"),
+        (b"\xff", THEIRS, "unregistered"),
+    ],
+)
+def test_who_holds_an_owner_node(data: bytes | str, session: int, kind: str) -> None:
+    found = describe(group({"g_a": ours(orders=1)}, {"orders/0": node(data, session)}, topics={"orders": topic(1)}))
+    assert found.partitions[0].owner_kind == kind
+    assert [each.kind for each in found.findings] == ([] if kind == "member" else [f"{kind}_owner"])
+    assert found.health == ("healthy" if kind == "member" else "unhealthy")
+
+
+def test_an_unreadable_member_is_registered_all_the_same() -> None:
+    """Its owner nodes are a live session's; what it subscribes to nobody knows."""
+    found = describe(group({"g_x": node("orders", THEIRS)}, {"orders/0": node("g_x-0", THEIRS)}))
+    assert [(each.kind, each.path) for each in found.findings] == [("unreadable_registration", "/consumers/g/ids/g_x")]
+    assert (found.members, found.partitions[0].owner_kind, found.health) == ((), "member", "unhealthy")
+
+
+def test_nodes_that_say_nothing() -> None:
+    newer = '{"version":2,"assignor":"range","incarnation":"0x2a"}'
+    planned = encode_claim_record(ClaimRecord(1, "range", "0x2a", plan={"first": 3}))
+    found = describe(
+        group(
+            {"g_a": listed("white_list", {"(": 1}), "g_b": node(ORIGINAL)},
+            {"orders/1-0": node("g_a-0", OURS)},  # broker and partition: the form of 0.7
+            {"orders/0": node("many")},
+            {"orders/0": node(newer), "orders/1": node(planned), "orders/2": node(RECORD)},
+            topics={"orders": topic(4), "bad": node("[]")},
+        )
+    )
+    assert [(each.kind, each.path) for each in found.findings] == [
+        ("persistent_registration", "/consumers/g/ids/g_b"),
+        ("planned_range", "/consumers/g/claims/orders/1"),
+        ("unknown_claim_record", "/consumers/g/claims/orders/0"),
+        ("unknown_node", "/consumers/g/owners/orders/1-0"),
+        ("unreadable_offset", "/consumers/g/offsets/orders/0"),
+        ("unreadable_topic", "/brokers/topics/bad"),
+        ("unusable_pattern", "/consumers/g/ids/g_a"),
+    ]
+    assert "format 2" in next(each.reason for each in found.findings if each.kind == "unknown_claim_record")
+    assert found.partitions[0].stored is None
+
+
+def test_the_table_of_a_mixed_group() -> None:
+    assert describe_table(describe(MIXED)) == MIXED_TABLE
+
+
+def test_the_table_of_a_group_in_trouble() -> None:
+    far = 12_345_678_901
+    consumer = "g_a-host-with-a-rather-long-name.example.com-1700000000000-0a1b2c3d-and-then-some"
+    owners = {f"orders/{number}": node(f"{consumer}-0", OURS) for number in range(2, 5)}
+    owners |= {
+        "orders/5": node("somebody_gone-host-1795260559322-0a1b2c3d-0"),
+        "t" * 249 + "/0": node("gone-1", THEIRS),
+    }
+    found = describe(
+        group(
+            {consumer: ours(orders=3), "g_b": ours(orders=3), "g_x": node("{", THEIRS)},
+            owners,
+            {"orders/2": node(str(far)), "orders/3": node(str(far))},
+            topics={"orders": topic(7)},
+        )
+    )
+    shown = describe_table(found)
+    assert shown == TROUBLED_TABLE
+    assert max(len(line) for line in shown.splitlines() if not line.startswith("  /consumers/")) <= WIDTH
+
+
+def test_many_nodes_of_one_kind_are_counted() -> None:
+    owners = {f"orders/{number}": node("g_a-0") for number in range(100)}
+    shown = describe_table(describe(group({"g_a": ours(orders=1)}, owners))).splitlines()
+    at = shown.index("Owner nodes that no session holds (100):")
+    assert shown[at + 11 :] == [
+        "  … and 95 more, all of them with -o json",
+        "Not healthy: 100 findings above.",
+    ]
+
+
+def test_a_long_subscription_goes_on_in_the_rows_below() -> None:
+    topics = {f"a-topic-with-a-name-{number}": number + 1 for number in range(20)}
+    lines = describe_table(describe(group({"g_a": ours(**topics), "g_b": ours(**topics)}, {}))).splitlines()
+    shown = " ".join(line[8:].replace("static", "").strip() for line in lines[7 : lines.index("", 7)])
+    assert sorted(shown.split(", ")) == sorted(f"{topic} {streams}" for topic, streams in topics.items())
+    assert max(map(len, lines)) <= WIDTH
+
+
+def test_the_list() -> None:
+    registrations = {"a": ours(orders=1), "b": node(ORIGINAL, THEIRS), "c": node("?", THEIRS)}
+    busy = summarise("busy", registrations, 12, {"pay", "orders"})
+    assert busy == GroupSummary("busy", 1, 1, 1, ("orders", "pay"), 12)
+    assert list_table([busy, summarise("old", {}, 0, set())]).splitlines() == [
+        "MEMBERS                           TOPICS  OWNED  GROUP",
+        "1 ours, 1 original, 1 unreadable       2     12  busy",
+        "none                                   0      0  old",
+    ]
+    assert list_table([]) == "There is no group."
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0, 2-3, 7")])
+def test_runs(numbers: list[int], text: str) -> None:
+    assert runs(numbers) == text
+
+
+MIXED_TABLE = """\
+group g: 2 members
+
+MEMBER  KIND      STREAMS  OWNS  CONSUMER ID
+m1      ours            1     2  g_a
+m2      original        2     2  g_b
+
+MEMBERS  PATTERN  SUBSCRIBES TO (STREAMS)
+m1       static   orders 1
+m2       static   orders 2
+
+OWNER    PARTITIONS  STORED  TOPIC
+m1-0              0       7  orders
+m1-0              1       -  orders
+m2-0              2       -  orders
+m2-1              3       0  orders
+
+Healthy: every partition has an owner that is a member."""
+
+TROUBLED_TABLE = f"""\
+group g: 2 members
+
+MEMBER  KIND  STREAMS  OWNS  CONSUMER ID
+m1      ours        3     3  g_a-host-with-a-rather-lo…00-0a1b2c3d-and-then-some
+m2      ours        3     0  g_b
+
+MEMBERS  PATTERN  SUBSCRIBES TO (STREAMS)
+m1-m2    static   orders 3
+
+OWNER                           PARTITIONS       STORED  TOPIC
+-                                      0-1            -  orders
+m1-0                                   2-3  12345678901  orders
+m1-0                                     4            -  orders
+somebody…b2c3d-0  persistent             5            -  orders
+-                                        6            -  orders
+gone-1            unregistered           0            -  ttttttttttt…ttttttttttt
+
+Partitions without owner (3): orders 0-1, 6
+Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders; …
+Topics that do not exist (1): …
+Owner nodes that no session holds (1):
+  /consumers/g/owners/orders/5
+    nobody's session: only an operator may delete the node (it names
+    'somebody_gone-host-1795260559322-0a1b2c3d-0')
+Registrations that cannot be read (1):
+  /consumers/g/ids/g_x
+    not JSON: Input data was truncated
+Owners that are not registered (1):
+  /consumers/g/owners/{"t" * 249}/0
+    a member that is not registered: its session has to expire (it names
+    'gone-1')
+Not healthy: 3 of 7 partitions without owner, 3 findings above."""

@@ -1,0 +1,40 @@
+"""A listener hears of the end of what it was told of, and of nothing else."""
+
+from __future__ import annotations
+
+from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
+from kzconsumer.model import TopicPartition
+
+FIRST, SECOND, THIRD = (TopicPartition("t", number) for number in range(3))
+
+
+class Recorder(RebalanceListener):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, set[TopicPartition]]] = []
+
+    async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self.heard.append(("assigned", set(partitions)))
+
+    async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self.heard.append(("revoked", set(partitions)))
+
+    async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
+        self.heard.append(("lost", set(partitions)))
+
+
+async def test_the_end_of_what_it_was_told_of() -> None:
+    listener = Recorder()
+    calls = ListenerCalls(listener)
+    await calls.assigned([FIRST, SECOND])
+    await calls.revoked([FIRST, THIRD])
+    await calls.lost([FIRST, SECOND, THIRD])
+    await calls.lost([SECOND])
+    await calls.assigned([FIRST])
+    await calls.lost([FIRST])
+    assert listener.heard == [
+        ("assigned", {FIRST, SECOND}),
+        ("revoked", {FIRST}),
+        ("lost", {SECOND}),
+        ("assigned", {FIRST}),
+        ("lost", {FIRST}),
+    ]

@@ -1,0 +1,47 @@
+"""Which of a broker's listeners is used, and what is said where none can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.zookeeper.listeners import Listener, choose
+
+PLAINTEXT = Listener("PLAINTEXT", "PLAINTEXT", "a", 1)
+SSL = Listener("SSL", "SSL", "a", 2)
+INNER = Listener("INNER", "SASL_SSL", "a", 3)
+OUTER = Listener("OUTER", "SASL_SSL", "b", 4)
+ALL = [OUTER, SSL, PLAINTEXT, INNER]
+
+
+@pytest.mark.parametrize(
+    ("listeners", "name", "protocol", "chosen"),
+    [
+        (ALL, None, "PLAINTEXT", PLAINTEXT),
+        (ALL, None, "SSL", SSL),
+        ([SSL, INNER], None, "SASL_SSL", INNER),
+        (ALL, "OUTER", "SASL_SSL", OUTER),
+        (ALL, "INNER", "SASL_SSL", INNER),
+        ([Listener("X", "SSL", "a", 9), SSL], None, "SSL", SSL),
+    ],
+)
+def test_what_is_used(listeners: list[Listener], name: str | None, protocol: str, chosen: Listener) -> None:
+    assert choose(listeners, name, protocol) == chosen
+
+
+@pytest.mark.parametrize(
+    ("listeners", "name", "protocol", "why"),
+    [
+        ([SSL, INNER], None, "PLAINTEXT", "no listener speaks PLAINTEXT ([brokers] security_protocol); "
+         "it has SSL, INNER (SASL_SSL)"),
+        ([], None, "PLAINTEXT", "no listener speaks PLAINTEXT ([brokers] security_protocol); it has none"),
+        ([PLAINTEXT, INNER], "OUTER", "SASL_SSL", "no listener OUTER ([brokers] listener); "
+         "it has PLAINTEXT, INNER (SASL_SSL)"),
+        (ALL, "OUTER", "PLAINTEXT", "listener OUTER speaks SASL_SSL, not PLAINTEXT ([brokers] security_protocol)"),
+        ([INNER, OUTER], None, "SASL_SSL", "several listeners speak SASL_SSL, [brokers] listener names none; "
+         "it has INNER (SASL_SSL), OUTER (SASL_SSL)"),
+    ],
+)  # fmt: skip
+def test_what_is_said(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        choose(listeners, name, protocol)
+    assert str(caught.value) == why
