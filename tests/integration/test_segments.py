@@ -21,7 +21,7 @@ from tests.support.producing import Sent, produce
 from tests.support.raw_ranges import content, segments
 from tests.support.servers import Servers
 from tests.support.steady_flow import flowing
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 CODECS = {"0.8.2.2": ("none", "gzip", "snappy"), "0.10.2.2": ("none", "gzip", "lz4"), "3.9.1": ("none", "lz4", "zstd")}
 TOTAL = 3000
@@ -113,6 +113,9 @@ async def test_killed_again_and_again_under_a_continuous_producer(
                 await member.ended()
         flow.end()
         await until(lambda: flow.ended, 30)
+        async with session(cluster.connect) as zookeeper:  # as if it had died before its last commits, too
+            for partition in (0, 1):
+                await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/{partition}", b"100", -1)
         (torn,) = segments(directories[0])[-1:]
         with torn.open("ab") as file:
             file.write(bytes(3000))

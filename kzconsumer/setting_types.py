@@ -1,0 +1,109 @@
+"""What the settings' values may be: a reader for each kind that takes more than a type and bounds to check.
+
+Pure. `config` builds its tables of these, `cli` checks arguments of the same kinds. A reader's ValueError says what is
+wrong as the rest of a sentence that begins with the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+from kzconsumer.options import read_byte_size, reader
+from kzconsumer.topic_filter import Whitelist
+
+_LOG_END = -1  # as ListOffsets asks for it
+_INT32_MAX = 2**31 - 1
+_LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_TOPIC_NAME_MAX = 249
+_CONNECT = re.compile(r"(?P<hosts>[^/]+)(?P<chroot>/[!-~\u00a1-\ud7ff]*)?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
+
+
+def read_connect(value: object) -> str:
+    """Check the form of a ZooKeeper connect string; hosts are looked up, and the text taken apart, by the session."""
+    match = _CONNECT.fullmatch(value) if isinstance(value, str) else None
+    hosts = [_HOST.fullmatch(host.strip()) for host in match["hosts"].split(",")] if match else []
+    chroot = (match["chroot"] or "") if match else ""
+    if not hosts or not all(host and 0 < int(host["port"] or 2181) < 65536 for host in hosts):
+        raise ValueError('is not a list of hosts such as "zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"')
+    if chroot != "/" and ("//" in chroot or chroot.endswith("/") or {".", ".."} & set(chroot.split("/"))):
+        raise ValueError(f'ends in "{chroot}", which is not a ZooKeeper path')
+    return str(value)
+
+
+def read_name(value: object) -> str:
+    """The characters Kafka allows in group and client ids (`kafka.common.Config`, 1.1.1), but not the empty text."""
+    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
+        raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
+    return value
+
+
+def read_listener(value: object) -> str:
+    """The name of a listener as brokers register it: in capitals (`org.apache.kafka.common.network.ListenerName`)."""
+    return read_name(value).upper()
+
+
+def read_topic(value: object) -> str:
+    """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
+    if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
+        raise ValueError("is not a topic name (ASCII letters, digits, '.', '_' and '-')")
+    if len(value) > _TOPIC_NAME_MAX:
+        raise ValueError(f"is not a topic name (longer than {_TOPIC_NAME_MAX} characters)")
+    return value
+
+
+def read_topics(value: object) -> object:
+    """A table of topics, each with its number of streams; one who wrote a list or a name is told so."""
+    if not isinstance(value, Mapping):
+        raise ValueError('is not a table "topic = number of streams" such as { payments = 1 }')
+    return value
+
+
+def read_fetch_size(value: object) -> int:
+    """A size that fits the fetch request's signed 32-bit field."""
+    size = read_byte_size(value)
+    if not 0 < size <= _INT32_MAX:
+        raise ValueError(f"is not between 1 and {_INT32_MAX} bytes")
+    return size
+
+
+def read_list(value: object) -> str:
+    """The expression of a white or black list, one that Java's members of the group read alike."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("is not a regular expression")
+    try:
+        Whitelist(value).portable()
+    except ValueError as error:
+        raise ValueError(f"cannot be used: {error}") from None
+    return value
+
+
+def read_stop(value: object) -> int:
+    """What ListOffsets is asked for: -1 for the end of the log, or a time in ms since 1970."""
+    if value == "end":
+        return _LOG_END
+    try:
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError('is neither "end" nor a time such as "2026-01-31T12:00:00Z"') from None
+    if time.tzinfo is None:
+        raise ValueError("is a time of no time zone: add Z for UTC, or an offset such as +01:00")
+    return int(time.timestamp() * 1000)
+
+
+Connect = Annotated[str, reader(read_connect)]
+StopAt = Annotated[int, reader(read_stop)]
+Name = Annotated[str, reader(read_name)]
+ListenerName = Annotated[str, reader(read_listener)]
+Text = Annotated[str, Meta(min_length=1)]
+ListText = Annotated[str, reader(read_list)]
+TopicName = Annotated[str, reader(read_topic)]
+FetchSize = Annotated[int, reader(read_fetch_size)]
+PluginName = Annotated[str, Meta(min_length=1)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Topics = Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1), reader(read_topics)]
