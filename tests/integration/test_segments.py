@@ -81,7 +81,7 @@ async def test_the_archive_is_the_log_and_kafkas_own_tool_reads_it(
         await asyncio.to_thread(produce, cluster.bootstrap, version, unique, records, codec, batch_num_messages=100)
     archive = tmp_path / "archive"
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=20_000)) as member:
-        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 30)
+        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 90)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [TOTAL]
@@ -108,7 +108,7 @@ async def test_killed_again_and_again_under_a_continuous_producer(
         for round_ in range(1, 4):
             with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive, segment_bytes=60_000)) as member:
                 wanted = round_ * 40_000
-                await until(lambda: min(len(content(directory)) for directory in directories) > wanted, 60)  # noqa: B023
+                await until(lambda: min(len(content(directory)) for directory in directories) > wanted, 90)  # noqa: B023
                 member.signal(signal.SIGKILL)
                 await member.ended()
         flow.end()
@@ -140,7 +140,7 @@ async def test_a_member_that_stood_still_finds_its_successors_work(
     directory = archive / f"{unique}-0"
     async with flowing(cluster, unique, 1, per_second=1000) as flow:
         with daemon(tmp_path / "1", cluster.connect, unique, {unique: 1}, sink(archive)) as zombie:
-            await until(lambda: len(content(directory)) > 10_000, 30)
+            await until(lambda: len(content(directory)) > 10_000, 90)
             with anyio.fail_after(30):
                 while not stopped_outside_a_write(zombie, directory):
                     await anyio.sleep(0.01)
@@ -164,7 +164,7 @@ async def test_an_offset_beyond_the_archive_stops_the_member_and_names_the_parti
     archive = tmp_path / "archive"
     await send(cluster, unique, 0, 10)
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink(archive)) as member:
-        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 30)
+        await until(lambda: content(archive / f"{unique}-0") == log_of(cluster, unique), 90)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     (segment,) = segments(archive / f"{unique}-0")
