@@ -199,12 +199,17 @@ class Member:
         raise SessionExpired("the server ended it")
 
     async def _commit_at_last(self) -> None:
-        """Before the session is closed; without a trusted session there is only so long to wait for one."""
+        """Before the session is closed, which releases; without a trusted one there is only so long to wait for it.
+
+        The listener has as long for itself: a slow one costs no commit.
+        """
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
         reason: object = "there was no time left for it"
         try:
+            with anyio.move_on_after(patience):
+                await self.claims.tell_leaving()
             with anyio.fail_after(patience):
-                await self.claims.leave()
+                await self.claims.commit()
                 reason = None
         except TimeoutError:
             reason = "ZooKeeper does not answer"

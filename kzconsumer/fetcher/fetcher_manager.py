@@ -75,10 +75,12 @@ class FetcherManager:
             await self._leader_finder.run()
 
     def start(self, states: Iterable[PartitionFetchState]) -> None:
+        # One whose claim has ended meanwhile must not take the place of the one that came after it.
+        going = [state for state in states if state.open]
         if self._stops is None:
-            self._leader_finder.add(states)
+            self._leader_finder.add(going)
             return
-        self._endless.update({state.topic_partition: state for state in states})
+        self._endless.update({state.topic_partition: state for state in going})
         if self._tasks is not None and self._endless:
             self._tasks.start_soon(self._find_ends, self._stops)
 

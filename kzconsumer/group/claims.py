@@ -220,10 +220,15 @@ class Claims:
             old.close()
             self._committer.replace(old, tracker)
             begun = self._begin(partition, claim.thread, claim.fence, tracker, offset)
-            await self._guard([begun])
-            if await self._committer.store_start(tracker, offset):
+            try:
+                await self._guard([begun])
+                if await self._committer.store_start(tracker, offset):
+                    return
+            finally:
+                # Also when it was not stored: whoever gives up waiting for that still owns the partition.
                 self._fetchers.start([begun.fetch])
-                return
+            if self._open([partition]):
+                return  # a later seek goes on elsewhere
         raise NotOwned(partition)
 
     async def verify(self) -> None:
@@ -250,10 +255,11 @@ class Claims:
         elif claim.tracker.open:
             self._fetchers.start([claim.fetch])
 
-    async def leave(self) -> None:
-        """The member leaves, its streams have ended: tell, and commit for the last time. The session's end releases."""
-        await self._listener.revoked(list(self.held))
-        await self.commit()
+    async def tell_leaving(self) -> None:
+        """The member leaves, its streams have ended: of what is ours, a release under way or not, and what was lost."""
+        lost = {partition for partition, claim in self._claims.items() if claim.tracker.lost}
+        await self._listener.lost(lost)
+        await self._listener.revoked(self._claims.keys() - lost)
 
     async def lose_all(self) -> None:
         """The session is gone, and every claim with it."""

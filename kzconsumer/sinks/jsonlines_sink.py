@@ -104,9 +104,9 @@ class JsonLinesSink:
                 elif poll.poll(_POLL_SECONDS * 1000):
                     rest = rest[os.write(descriptor, rest[:piece]) :]
         finally:
-            begun = data[: len(data) - len(rest)]
-            whole = not begun or begun.endswith(b"\n")
-            self._torn = b"" if whole else bytes(rest[: data.index(b"\n", len(begun)) + 1 - len(begun)])
+            if begun := data[: len(data) - len(rest)]:  # else what was torn before still is
+                whole = begun.endswith(b"\n")
+                self._torn = b"" if whole else bytes(rest[: data.index(b"\n", len(begun)) + 1 - len(begun)])
 
 
 def encode_range(part: RangeData) -> bytes:

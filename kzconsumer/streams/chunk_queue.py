@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import anyio
 
@@ -55,7 +55,8 @@ class ChunkQueue:
     """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
 
     Less where the budget of all queues is used up, but an empty queue always has room: streams that stand still hold
-    up no other, and the budget is exceeded by one response for each stream at most.
+    up no other, and the budget is exceeded by one response for each stream at most. What is kept back for a pause
+    counts in the budget of all alone: a full queue of a paused partition must not hold up the others of its stream.
     """
 
     def __init__(self, max_bytes: int, total: ByteBudget | None = None) -> None:
@@ -94,6 +95,7 @@ class ChunkQueue:
             return
         if chunk.tracker.paused:
             self._held.setdefault(chunk.tracker, deque()).append(chunk)
+            self._count(-chunk.size)
             return
         self._chunks.append(chunk)
         self._arrival.set()
@@ -121,17 +123,20 @@ class ChunkQueue:
         """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, bytes not counted."""
         queued = self._take(tracker)
         self._held[tracker] = deque(queued if rest is None else (rest, *queued))
+        self._count(-_bytes(queued))
 
     def let_go(self, tracker: OffsetTracker) -> None:
         """The claim is paused no longer: what was kept back goes out, and more may be fetched."""
-        self._chunks.extend(self._held.pop(tracker, ()))
+        held = self._held.pop(tracker, ())
+        self._count(_bytes(held))
+        self._chunks.extend(held)
         self._arrival.set()
         self._tell_of_room()
 
     def drop(self, tracker: OffsetTracker) -> None:
         """Forget what is queued for a claim."""
-        dropped = (*self._take(tracker), *self._held.pop(tracker, ()))
-        self._free(sum(chunk.size for chunk in dropped))
+        self._total.give_back(_bytes(self._held.pop(tracker, ())))
+        self._free(_bytes(self._take(tracker)))
 
     def _take(self, tracker: OffsetTracker) -> list[FetchedChunk]:
         taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
@@ -141,9 +146,10 @@ class ChunkQueue:
     def close(self) -> None:
         """No more chunks: what is queued is dropped and the iteration ends."""
         self._closed = True
-        queued = sum(chunk.size for chunks in (self._chunks, *self._held.values()) for chunk in chunks)
+        queued, held = _bytes(self._chunks), sum(map(_bytes, self._held.values()))
         self._chunks.clear()
         self._held.clear()
+        self._total.give_back(held)
         self._free(queued)
         self._arrival.set()
 
@@ -155,12 +161,19 @@ class ChunkQueue:
         self._on_room.discard(on_room)
 
     def _free(self, size: int) -> None:
-        was_full = not self.has_room
-        self._bytes -= size
         self._total.give_back(size)
+        self._count(-size)
+
+    def _count(self, size: int) -> None:
+        was_full = not self.has_room
+        self._bytes += size
         if was_full and self.has_room:
             self._tell_of_room()
 
     def _tell_of_room(self) -> None:
         for on_room in tuple(self._on_room):
             on_room()
+
+
+def _bytes(chunks: Iterable[FetchedChunk]) -> int:
+    return sum(chunk.size for chunk in chunks)

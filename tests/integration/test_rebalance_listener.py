@@ -10,6 +10,7 @@ import pytest
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from tests.support.consuming import stored_offset, take
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import expire, session, until
@@ -122,3 +123,36 @@ async def test_what_a_listener_raises_ends_the_member(cluster: Cluster, unique: 
         await be_a_member()
     async with session(cluster.connect) as zookeeper:
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
+
+
+async def test_the_end_of_every_partition_is_told_also_of_those_on_their_way_out(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    records = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    listener = Recorder()
+    async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer:
+        for stream in (await consumer.create_message_streams({unique: 2}))[unique]:
+            await take(stream, 1)  # in hand for good: a release waits for it
+        sorts_first = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "a"})
+        async with reader(sorts_first, {unique: 2}):
+            await until(lambda: not consumer.positions())
+            await consumer.leave()
+    ends = [partitions for name, _, partitions in listener.calls if name != "assigned"]
+    assert sorted(partition for partitions in ends for partition in partitions) == [0, 1], listener.calls
+
+
+async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, unique: str) -> None:
+    class Slow(kzconsumer.RebalanceListener):
+        async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            await anyio.sleep(4)
+
+    await create_topic(cluster.connect, unique, 1)
+    records = [Sent(0, None, b"%d" % n) for n in range(20)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"}, stop={"deadline": "6s"})
+    async with kzconsumer.connect(configured, listener=Slow()) as consumer:
+        (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+        await take(stream, 10)
+        stream.ack()
+    assert not consumer.left_uncommitted
+    assert await stored_offset(cluster, unique, unique) == 10

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import math, sys, anyio
 from kzconsumer.clock import now
@@ -24,6 +26,9 @@ async def main(batches, limit):
         with anyio.move_on_after(limit) as scope:
             for n in range(batches):
                 await sink.write(Batch((range_data("t", 0, n * 5000, (n + 1) * 5000),)))
+        if "try again" in sys.argv:
+            with anyio.move_on_after(0.3):
+                await sink.write(Batch((range_data("t", 2, 0, 5000),)))
         if scope.cancelled_caught and "go on" in sys.argv:
             await sink.write(Batch((range_data("t", 1, 0, 5000),)))
     print("cancelled" if scope.cancelled_caught else "written", file=sys.stderr)
@@ -72,11 +77,12 @@ def test_a_reader_that_stalls_does_not_keep_a_cancelled_write() -> None:
         assert process.stderr.read() == "cancelled\n"
 
 
-def test_a_write_goes_on_where_a_cancelled_one_stopped_and_tears_no_line() -> None:
-    with start(subprocess.PIPE, 1000, 1, 0, "go on") as process:
+@pytest.mark.parametrize("between", [(), ("try again",)], ids=["at once", "after one that got nowhere"])
+def test_a_write_goes_on_where_a_cancelled_one_stopped_and_tears_no_line(between: tuple[str, ...]) -> None:
+    with start(subprocess.PIPE, 1000, 1, 0, "go on", *between) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        time.sleep(2)  # cancelled in the middle of a line: 4096 bytes are no whole number of lines
+        time.sleep(3)  # cancelled in the middle of a line: 4096 bytes are no whole number of lines
         rest = process.stdout.readlines()
     records = [json.loads(line) for line in (first, *rest)]
     before = [record["offset"] for record in records if record["partition"] == 0]

@@ -196,12 +196,39 @@ def test_room_in_the_shared_budget_is_told_to_every_queue() -> None:
     assert set(told) == {"here", "there"}
 
 
+def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
+    total, held, other = ByteBudget(1000), tracker(), tracker()
+    queue, told = ChunkQueue(100, total), list[str]()
+    queue.subscribe(lambda: told.append("room"))
+    put(queue, FetchedChunk(held, 0, 1, None, 60))
+    queue.reserve(60)  # of the same claim, in decoding
+    assert not queue.has_room
+    held.paused = True
+    queue.hold(held, None)
+    assert told == ["room"]
+    queue.put(FetchedChunk(held, 1, 2, None, 60))
+    put(queue, FetchedChunk(other, 0, 1, None, 60))
+    assert queue.has_room
+    assert (chunk := queue.get_nowait()) is not None
+    assert chunk.tracker is other
+    assert repr(total) == "<ByteBudget 120 of 1000 bytes>"  # memory is memory
+    held.paused = False
+    queue.let_go(held)
+    assert not queue.has_room
+    assert [queue.get_nowait() is None for _ in range(3)] == [False, False, True]
+    assert repr(total) == "<ByteBudget 0 of 1000 bytes>"
+
+
+@pytest.mark.parametrize("paused", [False, True])
 @pytest.mark.parametrize("end", ["close", "drop", "late put", "give back"])
-def test_nothing_stays_counted_in_the_shared_budget(end: str) -> None:
+def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> None:
     total, claim = ByteBudget(100), tracker()
     queue = ChunkQueue(1000, total)
     put(queue, FetchedChunk(claim, 0, 1, None, 60))
     queue.reserve(70)
+    if paused:
+        claim.paused = True
+        queue.hold(claim, None)
     if end == "drop":
         queue.drop(claim)
     else:

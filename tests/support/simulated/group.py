@@ -16,11 +16,14 @@ from unittest import mock
 import structlog
 
 import kzconsumer
+import kzconsumer.member
 from kzconsumer import clock, connector
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import FetchSettings
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.group import rebalancer
+from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.group.ownership_plan import assignment, wanted_by
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -30,7 +33,6 @@ from kzconsumer.zookeeper import paths, session_life, znodes
 from kzconsumer.zookeeper.heartbeat import Instant
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
@@ -252,7 +254,7 @@ def simulated_group(
     group = SimulatedGroup(seed, assignor, reset, lag)
     world = group.world
 
-    def fetchers(topics: TopicRegistry, brokers: Brokers, settings: FetchSettings, reset: OffsetReset) -> Any:
+    def fetchers(leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, *_: object) -> Any:
         return SimulatedFetchers(group.logs, reset)
 
     def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
@@ -266,7 +268,7 @@ def simulated_group(
     def instant() -> Instant:
         return Instant(world.now, world.now)
 
-    async def no_kernels() -> None:
+    async def no_kernels(_: ConsumerConnector) -> None:
         """They decode nothing here."""
 
     logging = structlog.get_config()
@@ -276,8 +278,9 @@ def simulated_group(
         mock.patch.object(session_life, "_now", instant),
         mock.patch.object(session_life, "random", world.random),
         mock.patch.object(rebalancer, "random", world.random),
-        mock.patch.object(connector, "FetcherManager", fetchers),
-        mock.patch.object(connector, "_load_kernels", no_kernels),
+        mock.patch.object(reconciler, "random", world.random),
+        mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
+        mock.patch.object(ConsumerConnector, "_load_kernels", no_kernels),
         mock.patch.object(connector, "to_standard_error"),
     ):
         try:

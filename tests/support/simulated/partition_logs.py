@@ -92,6 +92,9 @@ class SimulatedFetchers:
         self._reset = reset
         self._states: list[PartitionFetchState] = []
 
+    def __contains__(self, state: PartitionFetchState) -> bool:
+        return state in self._states
+
     def start(self, states: Iterable[PartitionFetchState]) -> None:
         self._states.extend(states)
 
