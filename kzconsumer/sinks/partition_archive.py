@@ -91,7 +91,8 @@ class PartitionArchive:
         wanted = Identity(part.topic, part.partition, part.incarnation)
         if identity != wanted:
             self._last = self._opened(wanted, part, guard)
-        self._refuse_gap(part, self._last)
+        else:
+            self._refuse_gap(part, self._last)
         try:
             steps, last = plan(self._last, part.first, part.until, part.raw or (), self._limits)
         except Overlap as overlap:
