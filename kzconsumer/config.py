@@ -26,6 +26,7 @@ from kzconsumer.setting_types import (
     ListText,
     Name,
     PluginName,
+    Reset,
     StopAt,
     Text,
     Topics,
@@ -134,7 +135,7 @@ class OffsetsSettings(_Table, frozen=True, kw_only=True):
 
     # for a partition without a stored offset, or whose stored offset is no longer in the log: first record, only what
     # comes, or stop with an error. The original's default is largest; ours loses nothing
-    reset: Literal["smallest", "largest", "fail"] = "smallest"
+    reset: Reset = "smallest"
     # between two commits of what is processed (with a sink: of batches the sink has made durable)
     commit_interval: PositiveDuration = 10.0
 

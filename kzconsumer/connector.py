@@ -335,7 +335,7 @@ async def connect(
     Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
     good: PluginError, OffsetLost, CorruptRecord (from its stream).
     """
-    to_standard_error()
+    to_standard_error(settings.log.level)
     security = partial(load_security, settings.brokers, settings.source)
     security()
     read = reading(wants, settings.fetch.largest_body)

@@ -16,11 +16,14 @@ from structlog.typing import Processor
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 
 
-def to_standard_error() -> None:
-    """Keep an application that has not set up structlog from finding our lines on its standard output."""
+def to_standard_error(level: str) -> None:
+    """For an application that has not set up structlog: what is at least `level` goes to standard error."""
     if not structlog.is_configured():
-        # The stream of the moment, at each line: an application may replace sys.stderr.
-        structlog.configure(logger_factory=lambda *name: structlog.PrintLogger(sys.stderr))
+        structlog.configure(
+            wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
+            # The stream of the moment, at each line: an application may replace sys.stderr.
+            logger_factory=lambda *name: structlog.PrintLogger(sys.stderr),
+        )
 
 
 def configure(level: str, format: str) -> None:

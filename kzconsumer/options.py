@@ -105,7 +105,8 @@ def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[
             read[fields[key].name] = _value(content, fields[key].type, where, str(key), faults)
         else:
             close = nearest(str(key), fields)
-            hint = f"did you mean {close}?" if close else f"known are {', '.join(fields) or 'none'}"
+            known = f"known are {', '.join(fields)}" if fields else "there are none here"
+            hint = f"did you mean {close}?" if close else known
             faults.append(f"{where} {key}: unknown key; {hint}")
     for key, field in fields.items():
         if key in value or not field.required:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -64,6 +64,14 @@ def read_topics(value: object) -> object:
     return value
 
 
+def read_reset(value: object) -> object:
+    """Where to start; one who wrote the word of Kafka's newer consumer is told ours, which text alone would mistake."""
+    meant = {"earliest": "smallest", "latest": "largest", "none": "fail"}.get(value) if isinstance(value, str) else None
+    if meant is not None:
+        raise ValueError(f'is a word of the newer consumer: "{meant}" here')
+    return value
+
+
 def read_fetch_size(value: object) -> int:
     """A size that fits the fetch request's signed 32-bit field."""
     size = read_byte_size(value)
@@ -102,6 +110,7 @@ Name = Annotated[str, reader(read_name)]
 ListenerName = Annotated[str, reader(read_listener)]
 Text = Annotated[str, Meta(min_length=1)]
 ListText = Annotated[str, reader(read_list)]
+Reset = Annotated[Literal["smallest", "largest", "fail"], reader(read_reset)]
 TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size)]
 PluginName = Annotated[str, Meta(min_length=1)]

@@ -56,6 +56,9 @@ class Owner(msgspec.Struct, frozen=True):
     cluster: str
     group: str
 
+    def __str__(self) -> str:
+        return f"group {self.group} of cluster {self.cluster}"
+
 
 class _LeaseInDoubt(Exception):
     """Others may own our partitions: nothing is written until we know."""
@@ -86,7 +89,7 @@ class SegmentsSink:
         try:
             await anyio.to_thread.run_sync(self._claim)
         except OSError as error:
-            raise SinkFailed(f"segments: {self._path} cannot be used: {error}") from error
+            raise SinkFailed(f"segments: {self._path} cannot be used: {error.strerror}") from error
         return self
 
     async def __aexit__(
@@ -113,7 +116,9 @@ class SegmentsSink:
         except msgspec.DecodeError as error:
             raise SinkFailed(f"segments: {marker} cannot be read: {error}") from error
         if found != self._owner:
-            raise SinkFailed(f"segments: {self._path} belongs to {found}; this is {self._owner}")
+            raise SinkFailed(
+                f"segments: {self._path} is the archive of {found}; this is {self._owner}: give another path"
+            )
 
     def _write(self, batch: Batch) -> None:
         for part in batch.ranges:

@@ -47,7 +47,9 @@ async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
             hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
             return f"{hosts}{connect.chroot}"
         if not warned:
-            log.warning("no broker is registered: waiting for one", about=f"{connect.chroot}/brokers/ids")
+            # A chroot that does not exist looks the same, and is by far the likelier of the two.
+            event = "no broker is registered: waiting for one; do brokers have this chroot in their zookeeper.connect?"
+            log.warning(event, about=f"{connect.chroot}/brokers/ids")
             warned = True
         await changed.wait()
         changed = anyio.Event()

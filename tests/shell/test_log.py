@@ -58,6 +58,7 @@ import io, sys, structlog
 from kzconsumer import log
 {set_up}
 structlog.get_logger("kzconsumer").info("before")
+structlog.get_logger("kzconsumer").debug("unseen")
 first, sys.stderr = sys.stderr, io.StringIO()
 first.close()
 structlog.get_logger("kzconsumer").info("after")
@@ -65,10 +66,11 @@ sys.stdout.write(sys.stderr.getvalue())
 """
 
 
-@pytest.mark.parametrize("set_up", ["log.configure('info', 'json')", "log.to_standard_error()"])
+@pytest.mark.parametrize("set_up", ["log.configure('info', 'json')", "log.to_standard_error('info')"])
 def test_lines_go_to_the_stream_of_the_moment(set_up: str) -> None:
     """Standard error may be replaced, and the old one closed, after the set-up: a line must not raise for that."""
     command = [sys.executable, "-c", REPLACED.format(set_up=set_up)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "after" in done.stdout, done.stderr
     assert "before" in done.stderr
+    assert "unseen" not in done.stderr

@@ -134,7 +134,7 @@ async def test_a_topic_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) ->
 async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "ours"):
         pass
-    with pytest.raises(SinkFailed, match="belongs to"):
+    with pytest.raises(SinkFailed, match="is the archive of group g of cluster c; this is group other of cluster c"):
         async with SegmentsSink({"path": str(tmp_path / "ours")}, context(group="other")):
             pass
     (tmp_path / "brokers" / "orders-0").mkdir(parents=True)

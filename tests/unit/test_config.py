@@ -123,6 +123,10 @@ def test_bad_chroots(connect: str) -> None:
             '[offsets] reset: "smalest" is not one of fail, largest, smallest; did you mean "smallest"?',
         ),
         (
+            {"offsets": {"reset": "earliest"}},  # resembles "largest" most
+            '[offsets] reset: "earliest" is a word of the newer consumer: "smallest" here',
+        ),
+        (
             {"offsets": {"commit_interval": 10}},
             '[offsets] commit_interval: 10 is not a duration such as "10s", "500ms"',
         ),
