@@ -45,4 +45,5 @@ class Stops:
         # No record at or after the time: everything there is.
         after_all = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST)
         found |= await log_offsets.look_up(after_all)
-        self._fixed.update({partition: at.offset for partition, at in found.items()})
+        for partition, at in found.items():
+            self._fixed.setdefault(partition, at.offset)  # asked twice at once: the first answer is acted on already

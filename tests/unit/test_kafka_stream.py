@@ -16,7 +16,7 @@ from kzconsumer.errors import OffsetLost
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
-from kzconsumer.streams.kafka_stream import MOST_ROWS, KafkaStream, next_lot
+from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
@@ -345,6 +345,21 @@ async def test_nothing_is_handed_out_without_the_lease() -> None:
     lease.hold()
     async with asyncio.timeout(LIMIT):
         assert rows(await waiting) == [2, 3]
+
+
+async def test_a_fast_application_gets_few_messages_after_a_standstill_without_the_lease() -> None:
+    lease, claim = LeaseInHand(), tracker()
+    stream = stream_of(chunk(claim, 0, 10_000), lease=lease)
+    taken = aiter(stream)
+    await take(taken, 5_000)
+    lease.lose()  # as after SIGSTOP: no task has run since
+    after = 0
+    with anyio.move_on_after(0.2):
+        async for _ in taken:
+            after += 1
+    assert after <= FAST_ROWS
+    lease.hold()
+    assert await take_offsets(stream, 1) == [5_000 + after]
 
 
 async def test_a_claim_closed_while_the_lease_is_away() -> None:
