@@ -35,6 +35,7 @@ from kzconsumer.network.security import load_security
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
+from kzconsumer.setting_types import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
@@ -97,10 +98,16 @@ class ConsumerConnector:
         ZooKeeper to come up, for as long as that takes. Topics that do not exist yet are picked up when they are made.
         Source: `ZookeeperConsumerConnector.createMessageStreams` (1.1.1).
         """
-        if not isinstance(topics, Mapping) or not all(isinstance(number, int) for number in topics.values()):
+        # What is registered must be right: a registration that is not stops every original member of the group.
+        if not isinstance(topics, Mapping) or not all(type(number) is int for number in topics.values()):
             raise TypeError('topics are given as a mapping to numbers of streams, such as {"orders": 2}')
         if not topics or any(number < 1 for number in topics.values()):
             raise ValueError("each topic needs at least one stream")
+        for topic in topics:
+            try:
+                read_topic(topic)
+            except ValueError as error:
+                raise ValueError(f"{topic!r} {error}") from None
         keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
         await self._join_group(keys, Registration(STATIC, dict(topics), ours=True))
         return {topic: [self._streams[topic, n] for n in range(number)] for topic, number in topics.items()}
@@ -114,6 +121,8 @@ class ConsumerConnector:
         if not isinstance(topics, TopicFilter):
             raise TypeError('topics are given as a list, such as kzconsumer.Whitelist("orders.*")')
         topics.portable()
+        if type(streams) is not int:
+            raise TypeError(f"the number of streams is a whole number, not {streams!r}")
         if streams < 1:
             raise ValueError("there must be at least one stream")
         keys = [(None, thread) for thread in range(streams)]

@@ -62,7 +62,9 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(prog="make bench-scale", description="Many members starting together.")
+    arguments = argparse.ArgumentParser(
+        prog="python -m tests.bench.scale", description="Many members starting together."
+    )
     arguments.add_argument("--members", type=int, default=100, help="100")
     arguments.add_argument("--processes", type=int, default=4, help="that they live in (4)")
     arguments.add_argument("--topics", type=int, default=20, help="20")
