@@ -1,4 +1,4 @@
-"""Finding plugins: entry points of installed distributions, ours among them; no name is special.
+"""Finding plugins: entry points of installed distributions, ours among them; no name is special where it is installed.
 
 Owns no state: every call reads what is installed. `daemon` and `cli` call it. Errors name the plugin and the
 distribution it came from, for that is what a person can do something about. It does not call what it loads.
@@ -15,6 +15,9 @@ from kzconsumer.options import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
 SINKS = "kzconsumer.sinks"
+
+# Plugins of ours that are distributions of their own: the names are in our documentation, whether installed or not.
+_APART = {(SINKS, "spark"): "./plugins/spark", (ASSIGNORS, "sticky"): "./plugins/sticky"}
 
 
 class Plugin(msgspec.Struct, frozen=True, order=True):
@@ -68,5 +71,7 @@ def _unknown(group: str, name: str) -> str:
     known = {plugin.name: plugin.distribution for plugin in list_plugins(group)}
     close = nearest(name, known)
     hint = f'did you mean "{close}"? ' if close else ""
+    if (group, name) in _APART:
+        hint = f"it is in {_APART[group, name]} (pip install, in kzconsumer's source folder); "
     listed = ", ".join(f"{each} (from {source})" for each, source in known.items())
     return f'no {group} plugin named "{name}" is installed; {hint}known are {listed or "none"}'

@@ -72,7 +72,9 @@ EXPECTED: dict[str, Callable[[Outcome], bool]] = {
     "docs/python.md: Messages, until somebody stops it": everything,
     "docs/python.md: Batches": in_batches,
     "docs/python.md: Lists of topics": lambda it: it.lines == ["orders 0"],
-    "docs/python.md: Commit when you say so": lambda it: it.lines == [f"committed {n}" for n in (10, 20, 30, 40)],
+    "docs/python.md: Commit when you say so": lambda it: (
+        it.lines == [f"committed {n}" for n in (10, 20, 30, 40)] and it.stored == [EACH] * PARTITIONS
+    ),
     "docs/python.md: Read what there is, then stop": lambda it: (
         it.lines == ["in the log: 40", "read: 40"] and it.stored == [EACH] * PARTITIONS
     ),

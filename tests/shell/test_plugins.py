@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_an_unknown_name_is_told_with_the_nearest_and_who_brings_it(site: Path) 
         load(SINKS, "strnage")
     assert 'no kzconsumer.sinks plugin named "strnage" is installed; did you mean "strange"?' in str(caught.value)
     assert "strange (from strange-sink 1.0)" in str(caught.value)
+
+
+@pytest.mark.parametrize(("group", "name"), [(SINKS, "spark"), (ASSIGNORS, "sticky")])
+def test_where_a_plugin_of_ours_is_that_is_not_installed(
+    group: str, name: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(site)])
+    with pytest.raises(PluginError, match=f"it is in ./plugins/{name} "):
+        load(group, name)
+    assert (Path(__file__).parents[2] / "plugins" / name / "pyproject.toml").exists()
 
 
 @pytest.mark.parametrize(
