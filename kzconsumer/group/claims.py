@@ -127,6 +127,7 @@ class Claims:
 
         Each partition is claimed for itself: one that is blocked costs the group no other. Raises SessionExpired.
         """
+        await self._listener.lost(self._claims.keys() & wanted.keys())  # since the last sweep
         self._doubtful.update(wanted)  # until it is known what became of each
         results = await outcomes(
             [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]

@@ -71,6 +71,7 @@ class Rebalancer:
         self._notices = notices
         self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
+        self._complete = False  # the last rebalance has ended, and nothing was in its way
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class Rebalancer:
     @property
     def settled(self) -> bool:
         """All that should be ours is, as far as anybody knows."""
-        return self.rebalanced_once.is_set() and not self._failed and not self._trigger.fired
+        return self._complete and not self._trigger.fired
 
     async def run(self) -> None:
         """Until cancelled. Raises SessionExpired, PluginError, Unfit."""
@@ -102,7 +103,7 @@ class Rebalancer:
 
     async def _rebalance(self, reasons: list[str]) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
-        began = now()
+        began, self._complete = now(), False
         if not await self._topics.broker_ids():
             self._notices.once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
@@ -142,7 +143,8 @@ class Rebalancer:
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
         self._reconciler.rebalanced(snapshot, assigned)
-        return not failed
+        self._complete = not failed
+        return self._complete
 
     async def _carry_out(
         self, plan: OwnershipPlan, snapshot: GroupSnapshot

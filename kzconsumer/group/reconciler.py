@@ -150,8 +150,11 @@ class Reconciler:
         raised, over = self._unowned.look(now(), mine, owned)
         if raised:
             log.error("partitions without owner", partitions={str(p): self._assigned[p].consumer for p in raised})
-        if over:
-            log.info("partitions have an owner again", partitions=[str(partition) for partition in over])
+        if again := [str(partition) for partition in over if partition in owned]:
+            log.info("partitions have an owner again", partitions=again)
+        if others := [str(partition) for partition in over if partition not in owned]:
+            # Their topic is gone, or the group has a member whose part they are.
+            log.info("partitions without owner are no concern of this member", partitions=others)
 
     async def _poke(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
         """Original members that gave up own nothing, and look again only when the group changes."""

@@ -99,13 +99,14 @@ class WatchTable:
     """The armed watches of one session, by the server's path."""
 
     def __init__(self) -> None:
-        self._armed: dict[WatchKind, dict[str, set[Watch]]] = {kind: {} for kind in WatchKind}
+        # Of one path in the order they were armed: they fire in it.
+        self._armed: dict[WatchKind, dict[str, dict[Watch, None]]] = {kind: {} for kind in WatchKind}
 
     def __repr__(self) -> str:
         return "<WatchTable " + " ".join(f"{kind.value}={len(paths)}" for kind, paths in self._armed.items()) + ">"
 
     def arm(self, kind: WatchKind, path: str, watch: Watch) -> None:
-        self._armed[kind].setdefault(path, set()).add(watch)
+        self._armed[kind].setdefault(path, {})[watch] = None
         watch._forget = lambda: self._discard(kind, path, watch)
 
     def fire(self, event: EventType, path: str) -> None:
@@ -137,8 +138,8 @@ class WatchTable:
             yield chunk
 
     def _discard(self, kind: WatchKind, path: str, watch: Watch) -> None:
-        armed = self._armed[kind].get(path, set())
-        armed.discard(watch)
+        armed = self._armed[kind].get(path, {})
+        armed.pop(watch, None)
         if not armed:
             self._armed[kind].pop(path, None)
 

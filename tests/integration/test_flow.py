@@ -15,10 +15,11 @@ from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.consuming import member, stored_offset, take
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.zookeeper_sessions import until
+from tests.support.zookeeper_sessions import session, until
 
 PARTITIONS = 2
 
@@ -141,8 +142,8 @@ async def test_no_faster_than_the_limit(cluster: Cluster, unique: str) -> None:
     sent = [Sent(0, None, b"x" * 1000) for _ in range(2000)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent)
     slow = {"rate_limit": "500kB", "max_bytes": "100kB"}
+    began = now()  # fetching begins before the streams are here
     async with member(cluster, unique, {unique: 1}, fetch=slow) as (_, streams):
-        began = now()
         await take(streams[unique][0], 2000)
         # 2 MB, of which a second's allowance comes at once.
         assert now() - began > 2.5
@@ -211,3 +212,30 @@ async def test_a_pause_with_a_full_queue_holds_up_no_other_partition(cluster: Cl
         assert (await take(stream, 1, limit=5))[0].partition == 1
         consumer.resume([TopicPartition(unique, 0)])
         assert [message.offset for message in await take(stream, 399)] == list(range(1, 400))
+
+
+async def test_without_any_broker_nothing_is_finished(zookeeper: ZooKeeperServer, unique: str) -> None:
+    async with session(zookeeper.connect) as operator:
+        await operator.ensure(f"/{unique}/brokers/topics")
+        await operator.create(f"/{unique}/brokers/topics/{unique}", b'{"version":1,"partitions":{"0":[1]}}')
+    end = {TopicPartition(unique, 0): 10}
+    async with kzconsumer.connect(settings(f"{zookeeper.connect}/{unique}", unique), stop_at=end) as consumer:
+        await consumer.create_message_streams({unique: 1})
+        with anyio.move_on_after(1):
+            await consumer.finished.wait()
+        assert not consumer.finished.is_set()
+
+
+async def test_partitions_on_their_way_are_not_taken_for_finished(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    await send(cluster, unique, 20)
+    ends = {TopicPartition(unique, n): 10 for n in range(PARTITIONS)}
+    eager = settings(cluster.connect, unique, group={"id": unique, "ownership": "eager"})
+    sorts_last = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "z"})
+    async with kzconsumer.connect(eager, stop_at=ends) as consumer:
+        (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+        await take(stream, 1)  # in hand: a release waits for it
+        async with reader(sorts_last, {unique: 1}):
+            await until(lambda: not consumer.positions())  # all given back, half of it to come again
+            await anyio.sleep(0.5)
+            assert not consumer.finished.is_set()

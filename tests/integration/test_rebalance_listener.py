@@ -156,3 +156,23 @@ async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, u
         stream.ack()
     assert not consumer.left_uncommitted
     assert await stored_offset(cluster, unique, unique) == 10
+
+
+async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_lost(
+    cluster: Cluster, unique: str
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    listener = Recorder()
+    async with (
+        kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer,
+        session(cluster.connect) as operator,
+    ):
+        await consumer.create_message_streams({unique: 1})
+        member = consumer._member
+        assert member is not None
+        async with member.claims._committer._one_at_a_time:  # a commit under way: the rebalance begins and waits for it
+            member._rebalancer._trigger.fire("test")
+            await until(lambda: not member._rebalancer._trigger.fired)
+            await operator.delete(f"/consumers/{unique}/owners/{unique}/0", -1)
+            await until(lambda: not consumer.positions())
+        await until(lambda: [name for name, _, _ in listener.calls] == ["assigned", "lost", "assigned"])

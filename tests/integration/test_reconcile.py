@@ -147,6 +147,23 @@ async def test_a_partition_without_owner_is_told_as_an_error_and_its_end_as_well
             assert len(told(logs, "partitions without owner")) == 1
 
 
+async def test_a_partition_that_another_member_tells_of_has_no_owner_again(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    record = f"/consumers/{unique}/claims/{unique}/1"
+    more: dict[str, object] = {"unowned_alarm": "500ms"}
+    async with session(cluster.connect) as operator:
+        await operator.ensure(record.rpartition("/")[0])
+        await operator.create(record, b'{"version": 99}')
+        with capture_logs() as logs:
+            async with reader(looking(cluster, unique, OFTEN, **more), {unique: 1}):
+                await until(lambda: told(logs, "partitions without owner"), 10)
+                first = looking(cluster, unique, OFTEN, consumer_id="a", **more)  # sorts before: gets that partition
+                async with reader(first, {unique: 1}):
+                    await until(lambda: len(told(logs, "partitions without owner")) == 2, 15)
+                    await until(lambda: told(logs, "partitions without owner are no concern of this member"), 15)
+            assert not told(logs, "partitions have an owner again")
+
+
 async def test_an_owner_node_that_stands_for_no_member_is_told_once(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     path = f"/consumers/{unique}/owners/{unique}/2"

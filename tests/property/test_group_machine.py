@@ -91,6 +91,29 @@ class GroupMachine(RuleBasedStateMachine):
     def change_pace(self, which: int, pace: float) -> None:
         self.member(which).pace = pace
 
+    # -- what applications do
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, partition=ANY, wait=WAITS)
+    def pause(self, which: int, partition: int, wait: float) -> None:
+        self.group.pause(self.member(which), self.partition(partition))
+        self.wait(wait)
+
+    @precondition(lambda self: self.active)
+    @rule(which=ANY, wait=WAITS)
+    def resume(self, which: int, wait: float) -> None:
+        self.group.resume(self.member(which))
+        self.wait(wait)
+
+    @precondition(lambda self: any(member.owned for member in self.active))
+    @rule(which=ANY, partition=ANY, part=st.integers(0, 3), wait=WAITS)
+    def seek(self, which: int, partition: int, part: int, wait: float) -> None:
+        members = [member for member in self.active if member.owned]
+        member = members[which % len(members)]
+        owned = sorted(member.owned)[partition % len(member.owned)]
+        self.group.seek(member, owned, self.group.logs.end(owned) * part // 4)
+        self.wait(wait)
+
     # -- faults of members
 
     @precondition(lambda self: self.active)

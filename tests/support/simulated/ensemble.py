@@ -270,9 +270,9 @@ class Connection:
             self._later(ensemble.tree.zxid, frames.reply(request.xid, ensemble.tree.zxid, code))
             return
         if request.kind == frames.CLOSE:
-            # Answered as its transaction is applied, which closes the connection: so at once.
+            # Applied here it fires the session's own watches, is answered, and closes the connection, in this order.
             zxid = ensemble.close(session)
-            self.peer.deliver(frames.reply(request.xid, zxid))
+            self._later(zxid, frames.reply(request.xid, zxid))
             return
         body, code = request.path.encode(), 0
         if request.kind == frames.SYNC:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
@@ -17,7 +16,7 @@ import structlog
 
 import kzconsumer
 import kzconsumer.member
-from kzconsumer import clock, connector
+from kzconsumer import connector
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import FetchSettings
 from kzconsumer.connector import ConsumerConnector
@@ -29,8 +28,7 @@ from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribe
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.plugins import ASSIGNORS, load_chosen
-from kzconsumer.zookeeper import paths, session_life, znodes
-from kzconsumer.zookeeper.heartbeat import Instant
+from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.simulated.ensemble import Ensemble
@@ -38,7 +36,7 @@ from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, SimulatedFetchers
 from tests.support.simulated.promises import Promises
-from tests.support.simulated.virtual_time import Process, World
+from tests.support.simulated.virtual_time import Process, World, told_by
 
 SESSION_TIMEOUT = 6.0
 COMMIT_INTERVAL = 1.0
@@ -119,6 +117,16 @@ class SimulatedGroup:
                 self.promises.disturb_owned(session.id)
                 self.ensemble.close(session)
 
+    def pause(self, member: Member, partition: TopicPartition) -> None:
+        member.process.call_soon(member.pause, partition)
+
+    def resume(self, member: Member) -> None:
+        member.process.call_soon(member.resume)
+
+    def seek(self, member: Member, partition: TopicPartition, offset: int) -> None:
+        self.promises.may_go_to(partition, offset)
+        member.seeks.append(member.process.create_task(member.seek(partition, offset)))
+
     def poison(self, seconds: float) -> None:
         """A registration that nobody can read: everybody waits until it leaves."""
         path = self.paths.member("unreadable")
@@ -144,6 +152,8 @@ class SimulatedGroup:
             task = member.task
             if task is not None and task.done() and (member.active or task.exception() is not None):
                 self.promises.violated(f"{member.name} ended: {task.exception()!r}")
+            if task is not None and task.done() and not member.active and member.owned:
+                self.promises.violated(f"{member.name} left, and was not told that {listed(member.owned)} has gone")
             if member.process.errors:
                 self.promises.violated(f"{member.name}: {member.process.errors}")
         violations = self.promises.violations
@@ -165,6 +175,7 @@ class SimulatedGroup:
             if not member.dead:
                 self.network.set_silent(member.process, False)
                 member.process.frozen = False
+                self.resume(member)
         rested = self.world.pass_time(within, lambda: not self.settled(), every=0.5)
         self.check()
         if not rested:
@@ -235,9 +246,10 @@ class SimulatedGroup:
         for member in self.members:
             self.network.set_silent(member.process, False)
             member.process.frozen = False
-            if member.task is not None:
-                member.task.cancel()
-        tasks = [member.task for member in self.members if member.task is not None]
+            for task in (member.task, *member.seeks):
+                if task is not None:
+                    task.cancel()
+        tasks = [task for member in self.members for task in (member.task, *member.seeks) if task is not None]
         self.world.pass_time(60.0, lambda: all(task.done() for task in tasks))
         for task in tasks:
             if task.done() and not task.cancelled():
@@ -265,18 +277,13 @@ def simulated_group(
         group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
-    def instant() -> Instant:
-        return Instant(world.now, world.now)
-
     async def no_kernels(_: ConsumerConnector) -> None:
         """They decode nothing here."""
 
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
     with (
-        mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
-        mock.patch.object(session_life, "_now", instant),
-        mock.patch.object(session_life, "random", world.random),
+        told_by(world),
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 import kzconsumer
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
+from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -60,6 +61,9 @@ class Member(RebalanceListener):
     stopping: anyio.Event = field(default_factory=anyio.Event)
     connector: ConsumerConnector | None = None
     owned: set[TopicPartition] = field(default_factory=set)
+    sought: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where the next record has to come from: it went there, and has got nothing since."""
+    seeks: list[asyncio.Task[None]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     dead: bool = False
     left_at: float | None = None
@@ -87,6 +91,26 @@ class Member(RebalanceListener):
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
         member = self.connector._member if self.connector is not None else None
         return member.claims.held if member is not None else {}
+
+    def pause(self, partition: TopicPartition) -> None:
+        if self.connector is not None:
+            self.connector.pause([partition])
+
+    def resume(self) -> None:
+        if self.connector is not None:
+            self.connector.resume(self.connector.paused)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """To be run as the last of `seeks`."""
+        me = self.seeks[-1]
+        self.sought.pop(partition, None)
+        try:
+            if self.connector is not None:
+                await self.connector.seek(partition, offset)
+        except KzConsumerError:
+            return
+        if partition in self.owned and self.seeks[-1] is me:
+            self.sought[partition] = offset
 
     async def run(self, settings: Settings) -> None:
         async with kzconsumer.connect(settings, listener=self) as self.connector, anyio.create_task_group() as tasks:
@@ -137,6 +161,8 @@ class Member(RebalanceListener):
         if unknown := partitions - self.owned:
             self.group.violated(f"{self.name} was told that {listed(unknown)} is {how}, which it never had")
         self.owned -= partitions
+        for partition in partitions:
+            self.sought.pop(partition, None)
 
 
 def listed(partitions: Collection[TopicPartition]) -> str:

@@ -144,7 +144,7 @@ class Line(asyncio.Transport):
     def _client_reads(self) -> None:
         for data in self._arrived(self._to_client):
             if data is None:
-                self._client_loses()
+                self.process.call_soon(self._client_loses)  # after what came before it
             elif not self._client_closed:
                 self.process.call_soon(self._read, data)
 

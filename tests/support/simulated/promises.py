@@ -42,6 +42,7 @@ class Promises:
         self._unclean: set[int] = set()  # claims that were ended by others
         self._disturbed: dict[TopicPartition, float] = {}
         self._meddled: set[TopicPartition] = set()  # an outsider set the offset last
+        self._sought: dict[TopicPartition, set[int]] = {}  # where applications wanted to go on
         ensemble.committed.append(self._committed)
 
     def disturb(self, partition: TopicPartition) -> None:
@@ -49,6 +50,10 @@ class Promises:
         self._disturbed[partition] = self.world.now + GRACE
         if (claim := self._claims.get(partition)) is not None:
             self._unclean.add(claim[0])
+
+    def may_go_to(self, partition: TopicPartition, offset: int) -> None:
+        """An application is about to seek: its owner may store this, whatever was worked on."""
+        self._sought.setdefault(partition, set()).add(offset)
 
     def disturb_owned(self, session: int) -> None:
         """An outsider takes all that a session owns."""
@@ -81,6 +86,10 @@ class Promises:
         excused = self._disturbed.get(partition, 0.0) > now
         if partition not in member.owned:
             self.violated(f"{member.name} got {partition}[{offsets}], which it was not told to have")
+        if member.connector is not None and partition in member.connector.paused:
+            self.violated(f"{member.name} got {partition}[{offsets}], which it has paused")
+        if (wanted := member.sought.pop(partition, offsets[0])) != offsets[0]:
+            self.violated(f"{member.name} got {partition}[{offsets}] after it went to {wanted}")
         if holder is not member.process:
             claim = 0
             if not excused:
@@ -165,6 +174,9 @@ class Promises:
             self._start[partition] = offset
         elif meddled:
             pass
+        elif offset in self._sought.get(partition, ()):
+            self._finished.setdefault(partition, set()).update(range(offset))
+            self._handed.pop(partition, None)
         elif offset < before:
             self.violated(f"{process} moved {partition} back from {before} to {offset}")
         elif missing := set(range(before, offset)) - self._finished.get(partition, set()):

@@ -9,9 +9,16 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
+from unittest import mock
+
+from kzconsumer import clock
+from kzconsumer.zookeeper import session_life
+from kzconsumer.zookeeper.heartbeat import Instant
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -138,3 +145,18 @@ class World:
         self.processes.remove(process)
         process.run_until_complete(process.shutdown_asyncgens())
         process.close()
+
+
+@contextmanager
+def told_by(world: World) -> Iterator[None]:
+    """The product's sessions live by this world's clock and chance: by the machine's, one moment's load is a fault."""
+
+    def instant() -> Instant:
+        return Instant(world.now, world.now)
+
+    with (
+        mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
+        mock.patch.object(session_life, "_now", instant),
+        mock.patch.object(session_life, "random", world.random),
+    ):
+        yield
