@@ -50,9 +50,12 @@ class GroupMachine(RuleBasedStateMachine):
         reset=st.sampled_from(("smallest", "smallest", "largest")),
         partitions=st.integers(1, 5),
         lag=st.sampled_from(((0.0, 0.0), (0.0005, 0.01), (0.0, 0.4))),
+        looks=st.sampled_from(("1h", "1h", "3s")),  # what events alone have to do, a look must not hide
     )
-    def begin(self, seed: int, assignor: str, reset: str, partitions: int, lag: tuple[float, float]) -> None:
-        self.group: SimulatedGroup = self.exits.enter_context(simulated_group(seed, assignor, reset, lag))
+    def begin(
+        self, seed: int, assignor: str, reset: str, partitions: int, lag: tuple[float, float], looks: str
+    ) -> None:
+        self.group: SimulatedGroup = self.exits.enter_context(simulated_group(seed, assignor, reset, lag, looks))
         self.group.logs.grow("t", partitions)
         self.topics = ["t"]
 

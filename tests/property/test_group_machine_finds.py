@@ -11,6 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.group.claims import Claims
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
@@ -20,7 +22,7 @@ from kzconsumer.zookeeper.ownership import Blocked, Claimed, Refused
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.property.test_group_machine import GroupMachine
 
-EXAMPLES = 300
+EXAMPLES = 1500
 SEARCH = settings(
     max_examples=EXAMPLES,
     phases=[Phase.generate],
@@ -113,3 +115,27 @@ def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Claims, "open", silent)
     find("no rest within")
+
+
+def test_a_pause_that_lets_what_is_fetched_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KafkaStream, "pause", lambda self, tracker: None)
+    find("which it has paused")
+
+
+def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgetful(self: Committer, tracker: OffsetTracker, offset: int) -> bool:
+        if self.committed(tracker) is None:
+            return await store_start(self, tracker, offset)
+        return tracker.open
+
+    store_start = Committer.store_start
+    monkeypatch.setattr(Committer, "store_start", forgetful)
+    find(r"was not worked on|which \w+ had at")
+
+
+def test_a_member_that_leaves_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def only_of_the_open(self: Claims) -> None:
+        await self._listener.revoked(list(self.held))
+
+    monkeypatch.setattr(Claims, "tell_leaving", only_of_the_open)
+    find("was not told that")

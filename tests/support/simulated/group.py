@@ -45,7 +45,7 @@ COMMIT_INTERVAL = 1.0
 class SimulatedGroup:
     """See the module; made by `simulated_group`."""
 
-    def __init__(self, seed: int, assignor: str, reset: str, lag: tuple[float, float]) -> None:
+    def __init__(self, seed: int, assignor: str, reset: str, lag: tuple[float, float], looks: str) -> None:
         self.world = World(seed)
         self.ensemble = Ensemble(self.world, lag=lag)
         self.network = SimulatedNetwork(self.ensemble)
@@ -56,6 +56,7 @@ class SimulatedGroup:
         self._assignor_name = assignor
         self._assignor = cast(Assignor, load_chosen(ASSIGNORS, assignor, "test"))
         self._reset = reset
+        self._looks = looks
 
     # -- what the caller does
 
@@ -66,7 +67,12 @@ class SimulatedGroup:
         settings = kzconsumer.Settings.from_dict(
             {
                 "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
-                "group": {"id": GROUP, "consumer_id": name, "assignor": self._assignor_name},
+                "group": {
+                    "id": GROUP,
+                    "consumer_id": name,
+                    "assignor": self._assignor_name,
+                    "reconcile_interval": self._looks,
+                },
                 "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": self._reset},
                 "stop": {"deadline": "10s"},
             }
@@ -260,10 +266,14 @@ class SimulatedGroup:
 
 @contextmanager
 def simulated_group(
-    seed: int, assignor: str = "range", reset: str = "smallest", lag: tuple[float, float] = (0.0005, 0.01)
+    seed: int,
+    assignor: str = "range",
+    reset: str = "smallest",
+    lag: tuple[float, float] = (0.0005, 0.01),
+    looks: str = "1h",
 ) -> Iterator[SimulatedGroup]:
-    """A group without members, on a clock of its own."""
-    group = SimulatedGroup(seed, assignor, reset, lag)
+    """A group without members, on a clock of its own. `looks`: the interval of its reconciles."""
+    group = SimulatedGroup(seed, assignor, reset, lag, looks)
     world = group.world
 
     def fetchers(leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, *_: object) -> Any:
