@@ -144,7 +144,7 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""
 
     # most bytes of one partition in one response; a larger record set still comes, alone
-    max_bytes: FetchSize = 2 * 1024 * 1024
+    max_bytes: FetchSize = 1024 * 1024
     # a broker with less to send waits for more, at most max_wait
     min_bytes: FetchSize = 1
     max_wait: Duration = 0.1

@@ -2,7 +2,7 @@
 
 Owns the fetch states of the partitions this broker leads. The FetcherManager starts it and hands it partitions; one
 whose leader is elsewhere is *sent* back to the leader finder. The next request is on its way while the last response is
-decoded; a partition whose stream's queue is full is left out, and holds up no other.
+decoded, unless that is small; a partition whose stream's queue is full is left out, and holds up no other.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import anyio
+import anyio.lowlevel
 import numpy as np
 import pyarrow as pa
 import structlog
@@ -59,6 +60,10 @@ IMPATIENT_MS = 10
 
 Arrived = list[tuple[PartitionFetchState, FetchedPartition, int]]
 Hopeless = tuple[PartitionFetchState, FetchedPartition, Unusable]
+
+
+def _size(arrived: Arrived) -> int:
+    return sum(len(part.records) for _, part, _ in arrived)
 
 
 class BrokerFetcher:
@@ -130,7 +135,8 @@ class BrokerFetcher:
                 await self._resolve_positions(time)
                 asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
                 reply = None
-                if asked:
+                few = 0 < _size(arrived) < DECODE_IN_THREAD
+                if asked and not few:
                     request = FetchRequest(
                         max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
                         min_bytes=self._settings.min_bytes,
@@ -144,6 +150,9 @@ class BrokerFetcher:
                     arrived = []
                     for each in hopeless:
                         await self._give_up(*each)
+                    if few:
+                        await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
+                        continue
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
@@ -179,8 +188,12 @@ class BrokerFetcher:
         return asked, parked
 
     def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> Arrived:
-        """Move the positions on by the batches' framing, so that the next request can go out before the decoding."""
+        """Move the positions on by the batches' framing, so that the next request can go out before the decoding.
+
+        Not for few bytes: those are read at once, and the next request follows.
+        """
         arrived: Arrived = []
+        few = sum(len(part.records) for part in fetched) < DECODE_IN_THREAD
         for part in fetched:
             state = self._states.get(part.topic_partition)
             position = asked.get(part.topic_partition)
@@ -204,8 +217,9 @@ class BrokerFetcher:
                 state.high_watermark = part.last_stable_offset if stable else part.high_watermark
                 size = len(part.records)
                 if size:
-                    state.position = scan_next_offset(part.records, position.offset)
-                    # No whole batch: decoding tells whether it is cut short or corrupt.
+                    if not few:
+                        state.position = scan_next_offset(part.records, position.offset)
+                    # No whole batch, or few bytes: the decoding tells.
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size)
                     arrived.append((state, part, position.offset))
@@ -224,7 +238,7 @@ class BrokerFetcher:
 
     async def _deliver(self, arrived: Arrived) -> list[Hopeless]:
         """Read and queue; returns the corrupt batches that are not worth another attempt."""
-        if sum(len(part.records) for _, part, _ in arrived) < DECODE_IN_THREAD:
+        if _size(arrived) < DECODE_IN_THREAD:
             decoded = self._read_all(arrived)
         else:
             decoded = await to_thread.run_sync(self._read_all, arrived)

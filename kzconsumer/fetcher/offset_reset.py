@@ -86,3 +86,5 @@ class OffsetReset:
         state.position = offset
         state.reset_due = False
         state.succeed()
+        if before is None:
+            state.retry_at = 0.0  # nothing was wrong; after a position outside the log the next one may be so, too

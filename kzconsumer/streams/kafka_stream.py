@@ -51,7 +51,7 @@ class KafkaStream:
         self._marked = 0  # everything of the chunk below this offset is marked as processed
         self._rows: list[Message] = []
         self._rest: Iterator[Message] = iter(self._rows)
-        self._message: Message | None = None  # in hand: taken, not yet processed
+        self._message: Message | None = None  # what was in hand when the rows were given back
         self._batch_until: int | None = None  # in hand: a batch, up to this offset
 
     def __repr__(self) -> str:
@@ -72,7 +72,6 @@ class KafkaStream:
                     self.ack()
                     await self._wait_for_lease()
                 for message in islice(self._rest, rows):
-                    self._message = message
                     yield message
             self._lot = next_lot(self._lot, now() - handed_out)
             try:
@@ -86,8 +85,6 @@ class KafkaStream:
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
         while True:
-            # What `async for` made into messages and did not hand out goes out in batches instead.
-            self._row -= sum(1 for _ in self._rest)
             try:
                 batch, _ = await self._next_rows(None)
             except EndOfStream:
@@ -99,8 +96,8 @@ class KafkaStream:
 
     def ack(self) -> None:
         """What is in hand is processed: a commit from now on includes it."""
-        if self._message is not None:
-            self._mark(self._message.offset + 1)
+        if (message := self._in_hand()) is not None:
+            self._mark(message.offset + 1)
             self._message = None
         elif self._batch_until is not None:
             self._mark(self._batch_until)
@@ -108,27 +105,26 @@ class KafkaStream:
 
     def checkpoint(self) -> None:
         """Tell the claim's tracker how far the application has come; the message in hand is not processed."""
-        if self._message is not None and self._chunk is not None:
-            self._chunk.tracker.hand_over(self._message.offset + 1)
-            self._mark(self._message.offset)
+        if (message := self._in_hand()) is not None and self._chunk is not None:
+            self._chunk.tracker.hand_over(message.offset + 1)
+            self._mark(message.offset)
 
     def drop(self, tracker: OffsetTracker) -> None:
         """The claim is closed: hand out nothing more of it. What is in hand may still be marked."""
         self.queue.drop(tracker)
         if self._chunk is not None and self._chunk.tracker is tracker:
             self.checkpoint()
-            self._rows.clear()
+            self._give_back_rows()
             self._cut = True
 
     def pause(self, tracker: OffsetTracker) -> None:
         """Hand out nothing more of a claim until `resume`; what is not handed out is kept back."""
         chunk, rest = self._chunk, None
         if chunk is not None and chunk.tracker is tracker and not self._cut and chunk.batch is not None:
-            row = self._row - sum(1 for _ in self._rest)
-            if row < chunk.batch.num_rows:
+            self._give_back_rows()
+            if self._row < chunk.batch.num_rows:
                 first = self._marked if self._message is None else self._message.offset + 1
-                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(row), 0)
-                self._rows.clear()
+                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(self._row), 0)
                 self._cut = True
         self.queue.hold(tracker, rest)
 
@@ -142,8 +138,20 @@ class KafkaStream:
         self._patience.cancel()
         self.queue.close()
 
+    def _in_hand(self) -> Message | None:
+        """The message handed out last: told from the iterator's place, since keeping it would cost each message."""
+        taken = len(self._rows) - length_hint(self._rest)
+        return self._rows[taken - 1] if taken else self._message
+
+    def _give_back_rows(self) -> None:
+        """What was made into messages and not handed out is to be made anew; what is in hand stays so."""
+        self._message = self._in_hand()
+        self._row -= length_hint(self._rest)
+        self._rows.clear()
+
     async def _next_rows(self, limit: int | None) -> tuple[pa.RecordBatch, OffsetTracker]:
         """The next rows of the chunk, or of the next one. What was in hand before is processed by this call."""
+        self._give_back_rows()
         self.ack()
         await anyio.lowlevel.checkpoint()  # a loop over what is queued must not hold up the heartbeats
         while True:

@@ -154,6 +154,7 @@ def _copy(numbers: pa.Array[Any]) -> Sequence[int]:
 
 
 def _headers(column: pa.ListArray[Any]) -> list[Headers] | None:
-    if len(column.flatten()) == 0:
+    ends = column.offsets.to_numpy()  # flatten() would import pyarrow.compute: 35 ms of the first message
+    if ends[0] == ends[-1]:
         return None
     return [tuple((pair["key"], pair["value"]) for pair in row or ()) for row in column.to_pylist()]

@@ -122,6 +122,16 @@ async def test_more_rows_than_are_made_into_messages_at_a_time() -> None:
     assert done(claim, stream) == number - 1
 
 
+async def test_iterators_that_take_turns_share_the_one_place() -> None:
+    number = MOST_ROWS * 8
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, number))
+    one, other = aiter(stream), aiter(stream)
+    found = [message.offset for iterator in (one, other, one) for message in await take(iterator, MOST_ROWS * 5 // 2)]
+    assert found == list(range(len(found)))
+    assert done(claim, stream) == len(found) - 1
+
+
 async def test_batches_are_as_they_were_fetched() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 8, offsets=[4]), hole(claim, 8, 9), chunk(claim, 9, 10))
