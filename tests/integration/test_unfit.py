@@ -98,7 +98,7 @@ async def test_it_stays_where_nobody_else_gets_on(proxied: tuple[Cluster, int], 
     """Nothing is produced, so nobody stores anything: that it fares worse than others is not known."""
     async with two_members(*proxied, unique, flows=False) as (through, direct, proxy):
         proxy.silent = True
-        with anyio.move_on_after(12):
+        with anyio.move_on_after(9):
             await until(lambda: len(direct.owned) == PARTITIONS, 30)
         assert len(through.owned) == len(direct.owned) == PARTITIONS // 2
 

@@ -1,7 +1,11 @@
-"""The machine fails when the product is wrong: each of these bugs, put in, is found within a few examples."""
+"""The machine fails when the product is wrong: each of these bugs, put in, is found within so many examples.
+
+Those that may take a minute to find are looked for with HYPOTHESIS_PROFILE=thorough only.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +37,10 @@ SEARCH = settings(
     suppress_health_check=list(HealthCheck),
 )
 
+RARE = pytest.mark.skipif(
+    os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes long to find: HYPOTHESIS_PROFILE=thorough"
+)
+
 
 def find(expected: str) -> None:
     with pytest.raises(AssertionError, match=expected):
@@ -50,6 +58,7 @@ def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     find("without owning it")
 
 
+@RARE
 def test_offsets_read_before_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = OwnerRegistry.claim
 
@@ -80,12 +89,14 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
     find(r"which belongs to|which \w+ had at")
 
 
+@RARE
 def test_work_in_hand_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.group.claims.REVOKE_DEADLINE", 0.0)
     monkeypatch.setattr("kzconsumer.group.rebalancer.REVOKE_DEADLINE", 0.0)
     find(r"which \w+ had at")
 
 
+@RARE
 def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     safe_until = Heartbeat.safe_until
 
@@ -99,13 +110,14 @@ def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(self: KafkaStream) -> None:
-        if self._message is not None and self._chunk is not None:
-            self._mark(self._message.offset + 1)
+        if (message := self._in_hand()) is not None:
+            self._mark(message.offset + 1)
 
     monkeypatch.setattr(KafkaStream, "checkpoint", at_once)
     find("was not worked on")
 
 
+@RARE
 def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Claims.open
 
@@ -133,6 +145,7 @@ def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     find(r"was not worked on|which \w+ had at")
 
 
+@RARE
 def test_a_member_that_leaves_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_of_the_open(self: Claims) -> None:
         await self._listener.revoked(list(self.held))
