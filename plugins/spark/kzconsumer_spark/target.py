@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
 from kzconsumer_spark.identity import Owner, data_file, ledger_entry, range_name
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory
-from kzconsumer_spark.publish import put_in_place, sync_directory, sync_file, write_new
 
 
 class NotOurs(Exception):
