@@ -62,10 +62,6 @@ Arrived = list[tuple[PartitionFetchState, FetchedPartition, int]]
 Hopeless = tuple[PartitionFetchState, FetchedPartition, Unusable]
 
 
-def _size(arrived: Arrived) -> int:
-    return sum(len(part.records) for _, part, _ in arrived)
-
-
 class BrokerFetcher:
     """Fetches from one broker, for as long as `run` runs."""
 
@@ -146,10 +142,7 @@ class BrokerFetcher:
                     )
                     reply = connection.send(request, timeout=self._settings.request_timeout)
                 if arrived:
-                    hopeless = await self._deliver(arrived)
-                    arrived = []
-                    for each in hopeless:
-                        await self._give_up(*each)
+                    await self._deliver(arrived)
                     if few:
                         await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                         continue
@@ -163,7 +156,6 @@ class BrokerFetcher:
                     arrived = self._take(asked, response.partitions)
                 if connection.worn_out:
                     await self._deliver(arrived)
-                    arrived = []
                     self.wake()
                     return
         finally:
@@ -236,8 +228,8 @@ class BrokerFetcher:
             state.decoding = False
             state.queue.give_back(len(part.records))
 
-    async def _deliver(self, arrived: Arrived) -> list[Hopeless]:
-        """Read and queue; returns the corrupt batches that are not worth another attempt."""
+    async def _deliver(self, arrived: Arrived) -> None:
+        """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
         if _size(arrived) < DECODE_IN_THREAD:
             decoded = self._read_all(arrived)
         else:
@@ -254,7 +246,9 @@ class BrokerFetcher:
                 limit = self._settings.largest_batch
                 reason = f"is larger than largest_batch = {limit} bytes of the table [fetch]"
                 hopeless.append((state, part, Unusable(partition, start, 0, reason, cut_off=True)))
-        return hopeless
+        arrived.clear()  # what is queued must not be taken back, however the rest ends
+        for each in hopeless:
+            await self._give_up(*each)
 
     def _read_all(self, arrived: Arrived) -> list[Decoded]:
         return [self._read(part, start) for _, part, start in arrived]
@@ -351,6 +345,10 @@ class BrokerFetcher:
             self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
+
+
+def _size(arrived: Arrived) -> int:
+    return sum(len(part.records) for _, part, _ in arrived)
 
 
 def _before(batch: pa.RecordBatch | None, stop: int) -> pa.RecordBatch | None:
