@@ -319,12 +319,7 @@ class Connection:
         data, exist, child = request.watches
         for path in data:
             node = nodes.get(path)
-            if node is None:
-                self.peer.deliver(frames.event(EventType.DELETED, path))
-            elif node.mzxid > request.since:
-                self.peer.deliver(frames.event(EventType.DATA_CHANGED, path))
-            else:
-                self.server.watch("data", path, self)
+            self._again("data", path, EventType.DATA_CHANGED, node.mzxid if node else None, request.since)
         for path in exist:
             if path in nodes:
                 self.peer.deliver(frames.event(EventType.CREATED, path))
@@ -332,9 +327,13 @@ class Connection:
                 self.server.watch("data", path, self)
         for path in child:
             node = nodes.get(path)
-            if node is None:
-                self.peer.deliver(frames.event(EventType.DELETED, path))
-            elif node.pzxid > request.since:
-                self.peer.deliver(frames.event(EventType.CHILDREN_CHANGED, path))
-            else:
-                self.server.watch("child", path, self)
+            self._again("child", path, EventType.CHILDREN_CHANGED, node.pzxid if node else None, request.since)
+
+    def _again(self, kind: str, path: str, changed: EventType, at: int | None, since: int) -> None:
+        """A watch on a node last written at `at` (None: it is gone), by a client that has seen all up to `since`."""
+        if at is None:
+            self.peer.deliver(frames.event(EventType.DELETED, path))
+        elif at > since:
+            self.peer.deliver(frames.event(changed, path))
+        else:
+            self.server.watch(kind, path, self)
