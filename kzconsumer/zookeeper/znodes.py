@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,10 @@ STATIC = "static"
 
 # As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
 ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
+
+
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Registration(msgspec.Struct, frozen=True):
@@ -118,11 +122,37 @@ def decode_offset(data: bytes) -> int | None:
     return int(text)
 
 
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A range on its way into a replayable sink, `first <= offset < until`: whoever owns the partition next replays it.
+
+    The transaction that writes it also makes the stored offset `first`, and leaves the offset's node at
+    `offset_version`: as long as both hold, nobody has moved the offset under it. `id` tells it from every other plan.
+    `records` and `checksum` are the range's as it was planned, read with `isolation`; `incarnation` and `epoch` say of
+    which records its offsets speak, `fingerprint` for which destination they are; `attempts` counts failed writes.
+    """
+
+    id: str
+    first: _Offset
+    until: _Offset
+    offset_version: int
+    records: _Count
+    checksum: str
+    incarnation: str
+    epoch: int
+    isolation: str
+    fingerprint: str
+    attempts: _Count = 0
+
+    def __post_init__(self) -> None:
+        if self.first >= self.until:
+            raise ValueError(f"a plan from {self.first} until {self.until}")
+
+
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `claims/<topic>/<partition>`; the node's *version* is the fence.
 
-    `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `plan` is the range in
-    flight of a replayable sink (none is written yet).
+    `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `fingerprint` names the
+    destination of the owner's replayable sink ("" without one), `plan` is the range in flight.
     """
 
     version: int
@@ -130,7 +160,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     incarnation: str
     epoch: int = 0
     fingerprint: str = ""
-    plan: dict[str, Any] | None = None
+    plan: Plan | None = None
 
 
 CLAIM_RECORD_VERSION = 1

@@ -12,6 +12,7 @@ from kzconsumer.zookeeper.listeners import Listener
 from kzconsumer.zookeeper.znodes import (
     STATIC,
     ClaimRecord,
+    Plan,
     Registration,
     decode_claim_record,
     decode_listeners,
@@ -219,9 +220,57 @@ def test_claim_records() -> None:
     assert decode_claim_record(data) == record
 
 
-def test_a_plan_is_kept_as_it_is() -> None:
-    data = b'{"version":1,"assignor":"range","incarnation":"0x2a","plan":{"id":"a","first":3}}'
-    assert decode_claim_record(data).plan == {"id": "a", "first": 3}
+PLAN = Plan(
+    id="0a1b2c3d",
+    first=3,
+    until=7,
+    offset_version=12,
+    records=4,
+    checksum="8b2f",
+    incarnation="0x2a",
+    epoch=1,
+    isolation="read_committed",
+    fingerprint="9f3c",
+)
+
+
+def test_a_plan_in_its_claim_record() -> None:
+    record = ClaimRecord(1, "range", "0x2b", epoch=1, fingerprint="9f3c", plan=PLAN)
+    data = encode_claim_record(record)
+    assert json.loads(data)["plan"] == {
+        "id": "0a1b2c3d",
+        "first": 3,
+        "until": 7,
+        "offset_version": 12,
+        "records": 4,
+        "checksum": "8b2f",
+        "incarnation": "0x2a",
+        "epoch": 1,
+        "isolation": "read_committed",
+        "fingerprint": "9f3c",
+        "attempts": 0,
+    }
+    assert decode_claim_record(data) == record
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"first":3', b'"first":7'),
+        (b'"first":3', b'"first":-1'),
+        (b'"first":3', b'"first":"3"'),
+        (b'"until":7', b'"until":9223372036854775808'),
+        (b'"records":4', b'"records":-4'),
+        (b'"id":"0a1b2c3d"', b'"id":7'),
+        (b'"isolation":"read_committed",', b""),
+        (b'"attempts":0', b'"attempts":0,"steps":[]'),
+    ],
+)
+def test_a_plan_of_another_version_is_not_read(old: bytes, new: bytes) -> None:
+    data = encode_claim_record(ClaimRecord(1, "range", "0x2a", plan=PLAN))
+    assert old in data
+    with pytest.raises(ValueError, match="not a claim record"):
+        decode_claim_record(data.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""The whole case table of `compare`: whatever is found, exactly one rule gives the answer, and nothing is split."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from kzconsumer.offsets.adoption import Clear, Loss, Refuse, Replay, Start, compare
+from kzconsumer.zookeeper.znodes import Plan
+
+# Few values, so that equal ones and neighbours come up all the time.
+OFFSETS = st.integers(0, 12)
+NAMES = st.sampled_from(["0x1", "0x2"])
+FINGERPRINTS = st.sampled_from(["a", "a", "b", ""])
+T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    plan: Plan | None
+    stored: int | None
+    version: int
+    log_start: int | None
+    log_end: int | None
+    incarnation: str
+    epoch: int
+    fingerprint: str
+
+
+@st.composite
+def plans(draw: DrawFn) -> Plan:
+    first = draw(OFFSETS)
+    return Plan(
+        id="p",
+        first=first,
+        until=first + draw(st.integers(1, 6)),
+        offset_version=draw(st.integers(0, 3)),
+        records=draw(st.integers(0, 6)),
+        checksum="0",
+        incarnation=draw(NAMES),
+        epoch=draw(st.integers(0, 1)),
+        isolation="read_committed",
+        fingerprint=draw(FINGERPRINTS),
+    )
+
+
+@st.composite
+def situations(draw: DrawFn) -> Found:
+    """Mostly as the plan has it, else no drawn situation would get past the first rules."""
+    plan = draw(plans())
+    near = st.integers(max(plan.first - 2, 0), plan.until + 2)
+    stored = draw(st.none() | st.just(plan.first) | near)
+    log = draw(st.none() | st.tuples(near, near).map(sorted))
+    return Found(
+        plan=draw(st.sampled_from([plan, plan, plan, None])),
+        stored=stored,
+        version=-1 if stored is None else draw(st.just(plan.offset_version) | st.integers(0, 3)),
+        log_start=None if log is None else log[0],
+        log_end=None if log is None else log[1],
+        incarnation=draw(mostly(plan.incarnation, NAMES)),
+        epoch=draw(mostly(plan.epoch, st.integers(0, 1))),
+        fingerprint=draw(mostly(plan.fingerprint, FINGERPRINTS)),
+    )
+
+
+def mostly(value: T, others: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
+    return st.integers(0, 3).flatmap(lambda n: others if n == 0 else st.just(value))
+
+
+@given(situations())
+@settings(max_examples=400)
+def test_every_case_has_one_rule(found: Found) -> None:
+    """The table of the rules, each row by itself: the first that applies."""
+    plan, stored = found.plan, found.stored
+    answer = compare(*found)
+    if plan is None:
+        assert answer == Start(stored)
+    elif not found.fingerprint or plan.fingerprint != found.fingerprint:
+        assert isinstance(answer, Refuse)
+    elif (plan.incarnation, plan.epoch) != (found.incarnation, found.epoch) or stored is None:
+        assert isinstance(answer, Clear)
+        assert answer.offset == stored
+    elif stored < plan.first or stored >= plan.until:
+        assert isinstance(answer, Clear)
+        assert answer.offset == stored
+        assert str(stored) in answer.reason
+        assert f"{plan.first} to {plan.until}" in answer.reason
+    else:
+        held = (
+            range(plan.first, plan.until)
+            if found.log_start is None or found.log_end is None
+            else range(found.log_start, found.log_end)
+        )
+        gone = [offset for offset in range(plan.first, plan.until) if offset not in held]
+        if gone:
+            assert isinstance(answer, Loss)
+            assert [offset for part in answer.missing for offset in range(*part)] == gone
+            assert (answer.first, answer.until) == (plan.first, plan.until)
+        else:
+            moved = (stored, found.version) != (plan.first, plan.offset_version)
+            assert answer == Replay(plan.first, plan.until, stored if moved else None)
+
+
+@given(situations())
+@example(Found(None, None, -1, 5, 9, "0x1", 0, ""))
+def test_the_log_decides_only_whether_a_replay_is_possible(found: Found) -> None:
+    """So it is asked only when the answer without it is Replay: that saves a question for every claim."""
+    blind = compare(*found._replace(log_start=None, log_end=None))
+    answer = compare(*found)
+    assert not isinstance(blind, Loss)
+    if isinstance(blind, Replay):
+        assert isinstance(answer, (Replay, Loss))
+    else:
+        assert answer == blind
+
+
+@given(situations())
+def test_what_was_planned_is_never_split(found: Found) -> None:
+    """Written is the planned range, whole: a part of it would be a second name for the same records."""
+    answer = compare(*found)
+    if isinstance(answer, (Replay, Loss)):
+        assert found.plan is not None
+        assert (answer.first, answer.until) == (found.plan.first, found.plan.until)
+
+
+@given(plans().filter(lambda plan: plan.fingerprint), st.integers(0, 3))
+def test_a_plan_is_replayed_by_who_could_have_made_it(plan: Plan, attempts: int) -> None:
+    """Nothing happened between the plan and the claim but the crash: all others than its own destination refuse."""
+    plan = msgspec.structs.replace(plan, attempts=attempts)
+    as_made = Found(plan, plan.first, plan.offset_version, None, None, plan.incarnation, plan.epoch, plan.fingerprint)
+    assert compare(*as_made) == Replay(plan.first, plan.until)
+    assert isinstance(compare(*as_made._replace(fingerprint="other")), Refuse)

@@ -1,0 +1,116 @@
+"""Every row of what a claim may find, by hand: what it does, and what it tells."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.offsets.adoption import Adoption, Clear, Loss, Refuse, Replay, Start, compare
+from kzconsumer.zookeeper.znodes import Plan
+
+PLAN = Plan(
+    id="p",
+    first=100,
+    until=200,
+    offset_version=7,
+    records=100,
+    checksum="0",
+    incarnation="0x2a",
+    epoch=1,
+    isolation="read_committed",
+    fingerprint="9f3c",
+)
+
+
+def found(
+    plan: Plan | None = PLAN,
+    stored: int | None = 100,
+    version: int = 7,
+    log: tuple[int | None, int | None] = (0, 1000),
+    incarnation: str = "0x2a",
+    epoch: int = 1,
+    fingerprint: str = "9f3c",
+) -> Adoption:
+    return compare(plan, stored, version, *log, incarnation, epoch, fingerprint)
+
+
+@pytest.mark.parametrize("stored", [None, 0, 100, 5000])
+@pytest.mark.parametrize("fingerprint", ["", "9f3c"])
+def test_without_a_plan_the_stored_offset_is_all_there_is(stored: int | None, fingerprint: str) -> None:
+    assert found(None, stored, log=(500, 600), fingerprint=fingerprint) == Start(stored)
+
+
+@pytest.mark.parametrize("log", [(None, None), (0, 1000), (100, 200)])
+def test_as_planned(log: tuple[int | None, int | None]) -> None:
+    assert found(log=log) == Replay(100, 200)
+
+
+@pytest.mark.parametrize("version", [0, 6, 8])
+@pytest.mark.parametrize("stored", [100, 101, 199])
+def test_moved_within_the_range_by_who_knows_no_plans(stored: int, version: int) -> None:
+    """All of it is written: the destination takes a range whole or not at all."""
+    assert found(stored=stored, version=version) == Replay(100, 200, moved_to=stored)
+
+
+def test_a_node_made_anew_may_have_the_version_of_the_one_before() -> None:
+    """Deleted and created by somebody, as often written as ours was."""
+    assert found(stored=150, version=7) == Replay(100, 200, moved_to=150)
+
+
+@pytest.mark.parametrize("version", [7, 9])
+@pytest.mark.parametrize("stored", [0, 99, 200, 201])
+def test_moved_out_of_the_range(stored: int, version: int) -> None:
+    cleared = found(stored=stored, version=version)
+    assert cleared == Clear(stored, f"the stored offset was moved to {stored}, out of the planned range 100 to 200")
+
+
+def test_the_offset_is_gone() -> None:
+    cleared = found(stored=None, version=-1)
+    assert cleared == Clear(None, "the planned range 100 to 200 has no stored offset any more")
+
+
+def test_the_topic_was_made_anew() -> None:
+    cleared = found(incarnation="0x99", log=(0, 3))
+    reason = "the planned range 100 to 200 is of a topic 0x2a that is gone; there is 0x99 now"
+    assert cleared == Clear(100, reason)
+
+
+def test_the_offsets_were_reset() -> None:
+    assert found(epoch=2) == Clear(100, "the planned range 100 to 200 is of reset epoch 1; it is 2 now")
+
+
+@pytest.mark.parametrize(
+    ("log", "missing"),
+    [
+        ((101, 1000), ((100, 101),)),
+        ((200, 1000), ((100, 200),)),
+        ((700, 1000), ((100, 200),)),
+        ((0, 199), ((199, 200),)),
+        ((0, 50), ((100, 200),)),
+        ((120, 180), ((100, 120), (180, 200))),
+        ((150, 150), ((100, 150), (150, 200))),
+    ],
+)
+def test_the_log_lacks_some_of_it(log: tuple[int, int], missing: tuple[tuple[int, int], ...]) -> None:
+    assert found(log=log) == Loss(100, 200, missing)
+
+
+def test_another_destination() -> None:
+    """Also where the plan is dead: whoever has that destination clears it, having nothing else to lose."""
+    reason = "offsets 100 to 200 are planned for another destination (9f3c), ours is 77aa"
+    for dead in ({}, {"incarnation": "0x99"}, {"stored": None}, {"epoch": 2}):
+        refused = found(fingerprint="77aa", **dead)
+        assert isinstance(refused, Refuse)
+        assert refused.reason == f"{reason}: only a member with that destination can finish them"
+
+
+def test_a_sink_that_cannot_replay() -> None:
+    refused = found(fingerprint="")
+    assert isinstance(refused, Refuse)
+    assert "this sink cannot replay" in refused.reason
+
+
+def test_a_plan_for_no_destination_is_nobodys() -> None:
+    """None is ever written; a member without a destination must not take it for its own either."""
+    assert isinstance(found(msgspec.structs.replace(PLAN, fingerprint="")), Refuse)
+    assert isinstance(found(msgspec.structs.replace(PLAN, fingerprint=""), fingerprint=""), Refuse)
