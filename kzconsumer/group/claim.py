@@ -15,17 +15,17 @@ import structlog
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.zookeeper.ownership import Fence
+from kzconsumer.zookeeper.ownership import OwnerNode
 
 log = structlog.get_logger("kzconsumer.group")
 
 
 class Claim(msgspec.Struct, eq=False):
-    """One partition owned by us."""
+    """One partition owned by us. Its fence moves with what is stored: the committer has it."""
 
     topic_partition: TopicPartition
     thread: ConsumerThreadId
-    fence: Fence
+    owner: OwnerNode
     fetch: PartitionFetchState
 
     @property

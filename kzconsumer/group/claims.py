@@ -1,6 +1,6 @@
 """The claims of one membership: opened, moved, released and lost in batches.
 
-Owns which partitions are ours, each with its fence, tracker and fetch state, from claim to release. The rebalancer
+Owns which partitions are ours, each with its owner node, tracker and fetch state, from claim to release. The rebalancer
 sweeps, opens, moves and releases; a lost claim is closed at once, by whoever finds it lost, and the next sweep clears
 up. The order at the end of a claim is the invariant: nothing more is handed out, what is in hand may end, commit,
 release. Committing later would let the new owner start behind; releasing earlier would let two members deliver the
@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 
 import anyio
+import msgspec
 import structlog
 
 from kzconsumer.errors import KzConsumerError, NotOwned, SessionExpired, ZooKeeperError
@@ -26,7 +27,7 @@ from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, OwnerNode, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
 from kzconsumer.zookeeper.session import Stat
@@ -150,8 +151,8 @@ class Claims:
                 incarnation=topics[partition.topic].incarnation,
                 epoch=result.record.epoch,
             )
-            self._committer.open(tracker, result.fence, result.stored, result.stored_version)
-            begun.append(self._begin(partition, thread, result.fence, tracker, result.stored))
+            self._committer.open(tracker, Committed(result.fence, result.record, result.stored, result.stored_version))
+            begun.append(self._begin(partition, thread, result.fence.owner, tracker, result.stored))
         await self._guard(begun)
         await self._listener.assigned([claim.topic_partition for claim in begun])
         self._fetchers.start(claim.fetch for claim in begun)
@@ -166,17 +167,21 @@ class Claims:
         begun = []
         for claim, committed in (await self._close(settled)).items():
             thread = moves[claim.topic_partition]
-            self._watches.unguard(claim.fence.owner_path)
+            self._watches.unguard(claim.owner.path)
+            if committed.record.plan is not None:
+                # Only the next claim finds out what has become of the range; it replays it if need be.
+                self._committer.lose(claim.tracker, "a planned range was not written in time")
+                continue
             try:
-                fence = await self._owners.change_thread(claim.fence, thread)
+                fence = await self._owners.change_thread(committed.fence, thread)
             except ZooKeeperError as error:
                 self._committer.lose(claim.tracker, str(error))
                 continue
             old = claim.tracker
             tracker = OffsetTracker(claim.topic_partition, old.processed, incarnation=old.incarnation, epoch=old.epoch)
-            self._committer.open(tracker, fence, committed.offset, committed.version)
+            self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed
-            begun.append(self._begin(claim.topic_partition, thread, fence, tracker, resume))
+            begun.append(self._begin(claim.topic_partition, thread, fence.owner, tracker, resume))
         self._fetchers.start(claim.fetch for claim in begun)
         await self._guard(begun)
 
@@ -189,10 +194,10 @@ class Claims:
     async def _release(self, settled: list[Claim], until: float) -> None:
         with anyio.CancelScope(deadline=until + LEAST_FOR_LISTENER):
             await self._listener.revoked([claim.topic_partition for claim in settled])
-        leaving = list(await self._close(settled))
+        leaving = await self._close(settled)
         for claim in leaving:
-            self._watches.unguard(claim.fence.owner_path)
-        results = await outcomes([self._owners.release(claim.fence) for claim in leaving])
+            self._watches.unguard(claim.owner.path)
+        results = await outcomes([self._owners.release(committed.fence) for committed in leaving.values()])
         for claim, result in zip(leaving, results, strict=True):
             if not isinstance(result, KzConsumerError):
                 self._forget(claim)
@@ -220,7 +225,7 @@ class Claims:
             tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch)
             old.close()
             self._committer.replace(old, tracker)
-            begun = self._begin(partition, claim.thread, claim.fence, tracker, offset)
+            begun = self._begin(partition, claim.thread, claim.owner, tracker, offset)
             try:
                 await self._guard([begun])
                 if await self._committer.store_start(tracker, offset):
@@ -235,9 +240,9 @@ class Claims:
     async def verify(self) -> None:
         """Look at every owner node of ours: a claim without one is closed at once."""
         held = self._open(self._claims)
-        stats = await together([self._owners.stat(claim.fence) for claim in held])
+        stats = await together([self._owners.stat(claim.owner) for claim in held])
         for claim, stat in zip(held, stats, strict=True):
-            if not self._owners.is_ours(stat, claim.fence):
+            if not self._owners.is_ours(stat, claim.owner):
                 self._touched(claim)
 
     def unfetched(self) -> list[TopicPartition]:
@@ -283,14 +288,14 @@ class Claims:
         self,
         partition: TopicPartition,
         thread: ConsumerThreadId,
-        fence: Fence,
+        owner: OwnerNode,
         tracker: OffsetTracker,
         position: int | None,
     ) -> Claim:
         stream = self._stream(partition, thread)
         tracker.paused = partition in self._paused
         tracker.when_closed(lambda: stream.drop(tracker))
-        claim = Claim(partition, thread, fence, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
+        claim = Claim(partition, thread, owner, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
         self._claims[partition] = claim
         return claim
 
@@ -302,11 +307,11 @@ class Claims:
         """Whoever touches an owner node of ours, from now on or since the claim, ends that claim."""
         stats = await together([repeated(partial(self._watch_owner, claim)) for claim in begun])
         for claim, stat in zip(begun, stats, strict=True):
-            if not self._owners.is_ours(stat, claim.fence):
+            if not self._owners.is_ours(stat, claim.owner):
                 self._touched(claim)
 
     async def _watch_owner(self, claim: Claim) -> Stat | None:
-        return await self._watches.guard(claim.fence.owner_path, partial(self._touched, claim))
+        return await self._watches.guard(claim.owner.path, partial(self._touched, claim))
 
     def _touched(self, claim: Claim) -> None:
         if claim.tracker.open:

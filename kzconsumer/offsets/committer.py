@@ -1,13 +1,14 @@
 """Commits: what is processed becomes what is stored, one commit at a time.
 
-Owns the last committed offset of every open claim. Called periodically, by `commit_offsets()`, after a sink's batch and
-before a release. It never waits for work to end: it commits what is processed now. A write that finds a claim lost
-closes the claim's tracker at once and says so to `notify`, which is the rebalancer's trigger.
+Owns the fence, the claim record's content and the last committed offset of every open claim: each write of ours moves
+them. Called periodically, by `commit_offsets()`, before and after a sink's batch and before a release. It never waits
+for work to end: it commits what is processed now. A write that finds a claim lost closes the claim's tracker at once
+and says so to `notify`, which is the rebalancer's trigger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import anyio
 import msgspec
@@ -17,22 +18,27 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
 from kzconsumer.zookeeper.ownership import Fence
+from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
 
 
-class _Position(msgspec.Struct):
-    fence: Fence
-    committed: int | None
-    version: int
-    in_doubt: int | None = None  # being written: stays if the write is cancelled before its reply
-
-
 class Committed(msgspec.Struct, frozen=True):
-    """What is stored for a claim (None: nothing yet), and the offset node's version (-1: there is none)."""
+    """How a claim stands, as its last write left it.
 
+    `record` is what the claim record holds, `offset` what is stored (None: nothing yet), `version` the offset node's
+    (-1: there is none).
+    """
+
+    fence: Fence
+    record: ClaimRecord
     offset: int | None
     version: int
+
+
+class _Position(msgspec.Struct):
+    committed: Committed
+    in_doubt: OffsetWrite | None = None  # on its way: stays if it is cancelled before its reply
 
 
 class Committer:
@@ -47,8 +53,8 @@ class Committer:
     def __repr__(self) -> str:
         return f"<Committer {len(self._positions)} positions>"
 
-    def open(self, tracker: OffsetTracker, fence: Fence, stored: int | None, version: int) -> None:
-        self._positions[tracker] = _Position(fence, stored, version)
+    def open(self, tracker: OffsetTracker, committed: Committed) -> None:
+        self._positions[tracker] = _Position(committed)
 
     def replace(self, old: OffsetTracker, new: OffsetTracker) -> None:
         """The same claim goes on under another tracker."""
@@ -60,7 +66,18 @@ class Committer:
     def committed(self, tracker: OffsetTracker) -> int | None:
         """The offset stored for a claim, None while none is or it is not ours."""
         position = self._positions.get(tracker)
-        return position.committed if position else None
+        return position.committed.offset if position else None
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> set[OffsetTracker]:
+        """Have the claim records say which ranges are in flight, and the offsets where these begin.
+
+        Returns the claims that are still ours: the others' ranges must not be written. The commit that follows the work
+        empties the plans. Raises SessionExpired, ZooKeeperError: then it is not known what was planned.
+        """
+        async with self._one_at_a_time:
+            ours = {tracker: plan for tracker, plan in plans.items() if tracker.open and tracker in self._positions}
+            await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours)
+            return {tracker for tracker in ours if tracker in self._positions}
 
     async def commit(self) -> None:
         """Store what is processed, of all claims; an unchanged offset is not written again.
@@ -78,11 +95,7 @@ class Committer:
         async with self._one_at_a_time:
             await self._write_due(trackers)
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
-        return {
-            tracker: Committed(position.committed, position.version)
-            for tracker, position in positions.items()
-            if position is not None
-        }
+        return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
     async def store_start(self, tracker: OffsetTracker, offset: int) -> bool:
         """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
@@ -107,24 +120,39 @@ class Committer:
             {
                 tracker: tracker.processed
                 for tracker in trackers
-                if (position := self._positions.get(tracker)) is not None
-                and position.committed is not None
-                and position.committed < tracker.processed
+                if (offset := self.committed(tracker)) is not None and offset < tracker.processed
             }
         )
 
-    async def _write(self, due: dict[OffsetTracker, int]) -> None:
-        writes = []
+    async def _write(self, due: Mapping[OffsetTracker, int], plans: Mapping[OffsetTracker, Plan] | None = None) -> None:
+        """Store these offsets, with these plans; where none is given, none is left."""
+        await self._settle([self._positions[tracker] for tracker in due])
+        writes = {}
         for tracker, offset in due.items():
-            position = self._positions[tracker]
-            writes.append(
-                OffsetWrite(tracker.topic_partition, position.fence, offset, position.version, position.in_doubt)
-            )
-            position.in_doubt = offset
-        results: dict[TopicPartition, Stored | Lost] = await self._storage.write(writes) if writes else {}
-        for tracker, offset in due.items():
+            if tracker in self._positions:  # not lost while others were looked up
+                position, plan = self._positions[tracker], plans[tracker] if plans else None
+                at = position.committed
+                write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan)
+                position.in_doubt = writes[tracker] = write
+        results: dict[TopicPartition, Stored | Lost] = (
+            await self._storage.write(list(writes.values())) if writes else {}
+        )
+        for tracker, write in writes.items():
             result = results[tracker.topic_partition]
             if isinstance(result, Lost):
                 self.lose(tracker, result.reason)
             elif tracker in self._positions:
-                self._positions[tracker] = _Position(self._positions[tracker].fence, offset, result.version)
+                self._positions[tracker] = _Position(_left(write, result))
+
+    async def _settle(self, positions: Sequence[_Position]) -> None:
+        """Find out what became of writes that were cancelled: the next one goes by the versions that they left."""
+        doubtful = [(position, write) for position in positions if (write := position.in_doubt) is not None]
+        made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}
+        for position, write in doubtful:
+            if (stored := made.get(write.topic_partition)) is not None:
+                position.committed = _left(write, stored)
+            position.in_doubt = None
+
+
+def _left(write: OffsetWrite, stored: Stored) -> Committed:
+    return Committed(stored.fence, stored.record, write.offset, stored.version)

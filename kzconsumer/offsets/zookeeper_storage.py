@@ -1,7 +1,8 @@
 """Committed offsets in ZooKeeper: `/consumers/<group>/offsets/<topic>/<partition>`, written only through a fence.
 
 Owns no state. Called by offsets/committer. A member that lost a partition cannot move its offset, forwards or
-backwards: the owner's and the claim record's versions are checked in the same transaction that sets it.
+backwards: the owner's and the claim record's versions are checked in the same transaction that sets it. The plan of a
+replayable sink is written, and emptied, in that transaction too.
 """
 
 from __future__ import annotations
@@ -18,27 +19,46 @@ from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.ownership import Fence
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
-from kzconsumer.zookeeper.session import Check, Create, SetData, Stat, ZooKeeperSession
+from kzconsumer.zookeeper.session import Check, Create, Node, SetData, ZooKeeperSession
+from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
 
-# One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request.
+# One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
 PARTITIONS_PER_TRANSACTION = 64
 OPERATIONS_PER_PARTITION = 3
 
 
 class OffsetWrite(msgspec.Struct, frozen=True):
-    """One offset to be stored; `version` is the offset node's as last seen, -1 while there is none."""
+    """One offset to be stored, and the plan that stands beside it from then on (None: no range is in flight).
+
+    `fence`, `record` and `version` are the claim's as its last write left them; `version` is the offset node's, -1
+    while there is none.
+    """
 
     topic_partition: TopicPartition
     fence: Fence
-    offset: int
+    record: ClaimRecord
     version: int
-    in_doubt: int | None = None
-    """What an earlier write, whose reply was not awaited, may have stored."""
+    offset: int
+    plan: Plan | None = None
+
+    @property
+    def leaves(self) -> Stored:
+        """How the claim stands when this has been executed."""
+        version = self.version + 1
+        if self.plan is None and self.record.plan is None:
+            return Stored(self.fence, self.record, version)
+        plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
+        fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)
+        return Stored(fence, msgspec.structs.replace(self.record, plan=plan), version)
 
 
 class Stored(msgspec.Struct, frozen=True):
+    """The claim as the write left it; `version` is the offset node's."""
+
+    fence: Fence
+    record: ClaimRecord
     version: int
 
 
@@ -66,6 +86,10 @@ class ZooKeeperOffsetStorage:
             results.update(part)
         return results
 
+    async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        """Of writes whose reply was never seen, those that were made: the nodes tell."""
+        return await repeated(partial(self._executed, writes))
+
     async def last_writes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The id of the transaction that last wrote each partition's offset (mzxid), of those that have one."""
         asked = list(partitions)
@@ -77,7 +101,7 @@ class ZooKeeperOffsetStorage:
         pending = list(writes)
         while pending:
             try:
-                stats = await self._session.multi([op for write in pending for op in self._operations(write)])
+                await self._session.multi([op for write in pending for op in self._operations(write)])
             except MultiFailed as refused:
                 index, role = divmod(refused.index, OPERATIONS_PER_PARTITION)
                 write = pending.pop(index)
@@ -88,30 +112,28 @@ class ZooKeeperOffsetStorage:
                 else:
                     raise refused.error from refused
             except ConnectionLost:
-                pending = await repeated(partial(self._not_executed, pending, results))
+                made = await self.executed(pending)
+                results.update(made)
+                pending = [write for write in pending if write.topic_partition not in made]
             else:
-                for write, stat in zip(pending, stats[2::OPERATIONS_PER_PARTITION], strict=True):
-                    results[write.topic_partition] = Stored(stat.version if isinstance(stat, Stat) else 0)
+                results.update({write.topic_partition: write.leaves for write in pending})
                 break
         return results
 
-    def _operations(self, write: OffsetWrite) -> tuple[Check, Check, SetData | Create]:
+    def _operations(self, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
         path = self._paths.offset(write.topic_partition)
         data = znodes.encode_offset(write.offset)
         store = Create(path, data) if write.version < 0 else SetData(path, data, write.version)
-        return *write.fence.checks(), store
+        owner, record = write.fence.checks()
+        leaves = write.leaves
+        if leaves.record is write.record:
+            return owner, record, store
+        return owner, SetData(record.path, znodes.encode_claim_record(leaves.record), record.version), store
 
     async def _seen_anew(self, write: OffsetWrite) -> OffsetWrite:
-        """The offset node is not as we left it: a write of ours, cancelled midway, or somebody else's: say so."""
+        """The offset node is not as we left it, though the partition is ours: somebody else's write. Say so."""
         path = self._paths.offset(write.topic_partition)
         node = await self._session.find(path)
-        if (
-            node is not None
-            and write.in_doubt is not None
-            and node.stat.version == write.version + 1
-            and node.data == znodes.encode_offset(write.in_doubt)
-        ):
-            return msgspec.structs.replace(write, version=node.stat.version, in_doubt=None)
         if node is None:
             await self._session.ensure(path.rpartition("/")[0])
         log.error(
@@ -122,21 +144,38 @@ class ZooKeeperOffsetStorage:
         )
         return msgspec.structs.replace(write, version=node.stat.version if node else -1)
 
-    async def _not_executed(
-        self, writes: list[OffsetWrite], results: dict[TopicPartition, Stored | Lost]
-    ) -> list[OffsetWrite]:
-        """After a lost reply: the offset nodes tell which writes still have to be made."""
+    async def _executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
         await self._session.sync()
-        nodes = await together([self._session.find(self._paths.offset(write.topic_partition)) for write in writes])
-        remaining = []
-        for write, node in zip(writes, nodes, strict=True):
-            executed = (
-                node is not None
-                and node.stat.version == write.version + 1
-                and node.data == znodes.encode_offset(write.offset)
-            )
-            if executed and node is not None:
-                results[write.topic_partition] = Stored(node.stat.version)
-            else:
-                remaining.append(write)
-        return remaining
+        offsets = await together([self._session.find(self._paths.offset(write.topic_partition)) for write in writes])
+        # An offset alone could be an outside writer's. Where the record does not move, no more than that hangs on it.
+        planning = [write for write in writes if write.leaves.record is not write.record]
+        found = await together([self._session.find(write.fence.record_path) for write in planning])
+        records = {write.topic_partition: node for write, node in zip(planning, found, strict=True)}
+        made: dict[TopicPartition, Stored] = {}
+        for write, offset in zip(writes, offsets, strict=True):
+            leaves = _left(write, offset, records.get(write.topic_partition))
+            if leaves is not None:
+                made[write.topic_partition] = leaves
+        return made
+
+
+def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Stored | None:
+    """How the claim stands, by what its nodes hold, if this write was executed; None if it was not."""
+    leaves = write.leaves
+    stands = offset is not None and offset.data == znodes.encode_offset(write.offset)
+    version = offset.stat.version if stands and offset is not None else leaves.version
+    if leaves.record is write.record:
+        return leaves if stands and version == leaves.version else None
+    if record is None or record.stat.version != leaves.fence.record_version:
+        return None
+    try:
+        found = znodes.decode_claim_record(record.data)
+    except ValueError:
+        return None
+    # The plan's id tells ours from anybody's. The offset may have been seen anew before, so its version is as written.
+    written = leaves.record
+    if (found.plan and found.plan.id) != (written.plan and written.plan.id):
+        return None
+    if msgspec.structs.replace(found, plan=None) != msgspec.structs.replace(written, plan=None):
+        return None
+    return Stored(leaves.fence, found, found.plan.offset_version if found.plan else version)

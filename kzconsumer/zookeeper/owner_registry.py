@@ -17,7 +17,7 @@ import structlog
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, Refused
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, OwnerNode, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
@@ -87,7 +87,7 @@ class OwnerRegistry:
                     raise refused.error from refused
             else:
                 moved = stats[2]
-                fence = Fence(path, 1, record_path, moved.version if isinstance(moved, Stat) else 0)
+                fence = Fence(OwnerNode(path, 1), record_path, moved.version if isinstance(moved, Stat) else 0)
             self._tell_recreated(partition, found, record)
             stored, version = await repeated(partial(self._stored, partition))
             return Claimed(fence, record, stored, version)
@@ -97,25 +97,28 @@ class OwnerRegistry:
         data = str(thread).encode()
         try:
             stats = await self._session.multi(
-                [Check(fence.record_path, fence.record_version), SetData(fence.owner_path, data, fence.owner_version)]
+                [
+                    Check(fence.record_path, fence.record_version),
+                    SetData(fence.owner.path, data, fence.owner.version),
+                ]
             )
         except ConnectionLost:
-            node = await repeated(partial(self._synced, fence.owner_path))
-            if node is None or node.data != data or node.stat.version != fence.owner_version + 1:
+            node = await repeated(partial(self._synced, fence.owner.path))
+            if node is None or node.data != data or node.stat.version != fence.owner.version + 1:
                 return await self.change_thread(fence, thread)  # not executed, or refused now if the claim is lost
-            return msgspec.structs.replace(fence, owner_version=node.stat.version)
+            return msgspec.structs.replace(fence, owner=OwnerNode(fence.owner.path, node.stat.version))
         moved = stats[1]
         assert moved is not None
-        return msgspec.structs.replace(fence, owner_version=moved.version)
+        return msgspec.structs.replace(fence, owner=OwnerNode(fence.owner.path, moved.version))
 
     async def release(self, fence: Fence) -> bool:
         """Delete our owner node; False when it was no longer ours, which leaves nothing to release."""
         try:
             await self._session.multi(
-                [Check(fence.record_path, fence.record_version), Delete(fence.owner_path, fence.owner_version)]
+                [Check(fence.record_path, fence.record_version), Delete(fence.owner.path, fence.owner.version)]
             )
         except ConnectionLost:
-            node = await repeated(partial(self._synced, fence.owner_path))
+            node = await repeated(partial(self._synced, fence.owner.path))
             if node is not None and node.stat.ephemeral_owner == self._session.id:
                 return await self.release(fence)
         except MultiFailed:
@@ -172,13 +175,13 @@ class OwnerRegistry:
             if node is not None
         }
 
-    async def stat(self, fence: Fence) -> Stat | None:
+    async def stat(self, owner: OwnerNode) -> Stat | None:
         """The owner node's, None when there is none."""
-        return await self._session.exists(fence.owner_path)
+        return await self._session.exists(owner.path)
 
-    def is_ours(self, stat: Stat | None, fence: Fence) -> bool:
-        """The owner node is the one this fence stands for."""
-        return stat is not None and stat.version == fence.owner_version and stat.ephemeral_owner == self._session.id
+    def is_ours(self, stat: Stat | None, owner: OwnerNode) -> bool:
+        """The owner node is the one we left."""
+        return stat is not None and stat.version == owner.version and stat.ephemeral_owner == self._session.id
 
     async def _fence_of_ours(self, path: str, record_path: str) -> Fence | None:
         """The fence of an owner node this very session made, None for anybody else's or none."""
@@ -188,7 +191,7 @@ class OwnerRegistry:
         owner = await self._session.find(path)
         if record is None or owner is None or owner.stat.ephemeral_owner != self._session.id:
             return None
-        return Fence(path, owner.stat.version, record_path, record.stat.version)
+        return Fence(OwnerNode(path, owner.stat.version), record_path, record.stat.version)
 
     async def _stored(self, partition: TopicPartition) -> tuple[int | None, int]:
         path = self._paths.offset(partition)

@@ -11,16 +11,28 @@ from kzconsumer.zookeeper.operations import Check
 from kzconsumer.zookeeper.znodes import ClaimRecord
 
 
-class Fence(msgspec.Struct, frozen=True):
-    """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it."""
+class OwnerNode(msgspec.Struct, frozen=True):
+    """An owner node as we left it; it changes with the thread that it names, and with nothing else."""
 
-    owner_path: str
-    owner_version: int
+    path: str
+    version: int
+
+    def check(self) -> Check:
+        return Check(self.path, self.version)
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it.
+
+    The record's moves with every plan too, so that a fence is what the last of our own writes has left.
+    """
+
+    owner: OwnerNode
     record_path: str
     record_version: int
 
     def checks(self) -> tuple[Check, Check]:
-        return Check(self.owner_path, self.owner_version), Check(self.record_path, self.record_version)
+        return self.owner.check(), Check(self.record_path, self.record_version)
 
 
 class Claimed(msgspec.Struct, frozen=True):

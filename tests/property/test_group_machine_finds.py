@@ -50,7 +50,7 @@ def find(expected: str) -> None:
 def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = ZooKeeperOffsetStorage._operations
 
-    def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Check, Check, SetData | Create]:
+    def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
         *_, store = operations(self, write)
         return Check("/", -1), Check("/", -1), store
 
@@ -81,8 +81,9 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
     async def nodes_first(self: Claims, partitions: Sequence[TopicPartition]) -> None:
         leaving = [claim for partition in partitions if (claim := self._claims.get(partition)) is not None]
         for claim in leaving:
-            self._watches.unguard(claim.fence.owner_path)
-        await outcomes([self._owners.release(claim.fence) for claim in leaving])
+            self._watches.unguard(claim.owner.path)
+        fences = [self._committer._positions[claim.tracker].committed.fence for claim in leaving]
+        await outcomes([self._owners.release(fence) for fence in fences])
         await release(self, partitions)
 
     monkeypatch.setattr(Claims, "release", nodes_first)

@@ -1,0 +1,108 @@
+"""Plans and commits of many partitions on a real ZooKeeper: 64 to a transaction, each refused for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.ownership import Claimed, Refused
+from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.znodes import Plan
+from tests.support.zookeeper_sessions import session
+
+GROUP = "g" * 200
+TOPIC = "t" * 249
+"""The longest name that Kafka allows."""
+PATHS = GroupPaths(GROUP)
+
+
+async def opened(zk: ZooKeeperSession, partitions: Sequence[TopicPartition]) -> tuple[Committer, list[OffsetTracker]]:
+    await zk.ensure(CONSUMERS)
+    owners = OwnerRegistry(zk, PATHS, "range")
+    committer = Committer(ZooKeeperOffsetStorage(zk, PATHS), lambda reason: None)
+    trackers = []
+    for partition in partitions:
+        claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), 0x2A)
+        assert isinstance(claimed, Claimed)
+        tracker = OffsetTracker(partition, 10, incarnation=0x2A)
+        committer.open(tracker, Committed(claimed.fence, claimed.record, claimed.stored, claimed.stored_version))
+        trackers.append(tracker)
+    return committer, trackers
+
+
+def plan(tracker: OffsetTracker) -> Plan:
+    return Plan(
+        id=f"{tracker.topic_partition.partition:032x}",
+        first=10,
+        until=1 << 60,
+        offset_version=-1,
+        records=1 << 60,
+        checksum="f" * 32,
+        incarnation="0x7fffffffffffffff",
+        epoch=1 << 30,
+        isolation="read_committed",
+        fingerprint="f" * 64,
+    )
+
+
+async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServer, unique: str) -> None:
+    partitions = [TopicPartition(TOPIC, number) for number in range(130)]
+    lost = {partitions[3], partitions[129]}
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, trackers = await opened(zk, partitions)
+        taken, deleted = sorted(lost)
+        record = await zk.get(PATHS.claim_record(taken))
+        await zk.set(PATHS.claim_record(taken), record.data, record.stat.version)
+        await zk.delete(PATHS.owner(deleted), -1)
+
+        planned = await committer.plan({tracker: plan(tracker) for tracker in trackers})
+
+        assert {tracker.topic_partition for tracker in trackers} - lost == {t.topic_partition for t in planned}
+        assert {tracker.topic_partition for tracker in trackers if not tracker.open} == lost
+        assert [await zk.exists(PATHS.offset(partition)) for partition in lost] == [None, None]
+        for tracker in planned:
+            found = znodes.decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
+            offset = await zk.get(PATHS.offset(tracker.topic_partition))
+            assert found.plan == msgspec.structs.replace(plan(tracker), offset_version=offset.stat.version)
+            assert offset.data == b"10"
+            tracker.hand_over(20)
+            tracker.mark(10, 20)
+
+        await committer.commit()
+        closed = await committer.close(trackers)
+
+        assert closed.keys() == planned
+        for tracker, committed in closed.items():
+            node = await zk.get(PATHS.claim_record(tracker.topic_partition))
+            assert znodes.decode_claim_record(node.data).plan is None
+            assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"20"
+            assert committed.fence.record_version == node.stat.version
+
+
+async def test_the_fence_after_a_plan_releases(zookeeper: ZooKeeperServer, unique: str) -> None:
+    """The version that the claim left is not the record's any more; whoever still has it cannot release."""
+    partition = TopicPartition("orders", 0)
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, (tracker,) = await opened(zk, [partition])
+        before = committer._positions[tracker].committed.fence
+        assert await committer.plan({tracker: plan(tracker)}) == {tracker}
+        owners = OwnerRegistry(zk, PATHS, "range")
+        assert not await owners.release(before)
+        after = (await committer.close([tracker]))[tracker]
+        assert after.record.plan is not None  # nothing was marked: it stands
+        moved = await owners.change_thread(after.fence, ConsumerThreadId("g_a", 1))
+        assert await owners.release(moved)
+        refused = await owners.claim(partition, ConsumerThreadId("g_b", 0), 0x2A)
+        assert isinstance(refused, Refused)
+        assert refused.path == PATHS.claim_record(partition)

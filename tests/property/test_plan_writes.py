@@ -1,0 +1,193 @@
+"""Plans and commits through lost replies, cancellations and meddling: what the committer believes is what there is.
+
+The product's session, owner registry and committer, on an ensemble in memory. A plan that is believed to stand does;
+its transaction makes the offset its first; nothing of ours is taken for lost, and nothing lost for ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import anyio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.operations import Delete, Operation, SetData
+from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.zookeeper.ownership import Claimed
+from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.znodes import Plan
+from tests.support.simulated.ensemble import NOBODY, Ensemble
+from tests.support.simulated.network import SimulatedNetwork
+from tests.support.simulated.virtual_time import World
+
+PATHS = GroupPaths("g")
+PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
+
+
+class Step(NamedTuple):
+    """`who` are partitions; `patience` in seconds cancels the call, whatever has become of it by then."""
+
+    what: str
+    who: frozenset[int]
+    patience: float | None
+    fault: str | None
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(["plan", "plan", "work", "commit"]),
+    st.frozensets(st.integers(0, 2), min_size=1),
+    st.none() | st.floats(0.0, 0.02),
+    st.sampled_from([None, None, "reply lost", "request lost", "offset moved", "taken over", "taken over meanwhile"]),
+)
+
+
+class Writer:
+    """One member's committer, and what it must never do or believe."""
+
+    def __init__(self, world: World, ensemble: Ensemble, network: SimulatedNetwork) -> None:
+        self.world = world
+        self.ensemble = ensemble
+        self.network = network
+        self.process = world.process("writer")
+        self.trackers: dict[TopicPartition, OffsetTracker] = {}
+        self.in_flight: dict[TopicPartition, Plan] = {}
+        self.taken: set[TopicPartition] = set()
+        self.moved: set[TopicPartition] = set()
+        self.planned = 0
+        ensemble.committed.append(self._look)
+
+    async def run(self, script: Sequence[Step]) -> None:
+        async with ZooKeeperSession(ConnectString.parse("zk0:2181,zk1:2181"), 6.0) as session:
+            await session.ensure(CONSUMERS)
+            owners = OwnerRegistry(session, PATHS, "range")
+            self.committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+            for partition in PARTITIONS:
+                claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), 0x2A)
+                assert isinstance(claimed, Claimed)
+                tracker = self.trackers[partition] = OffsetTracker(partition, 0, incarnation=0x2A)
+                self.committer.open(tracker, Committed(claimed.fence, claimed.record, None, -1))
+                assert await self.committer.store_start(tracker, 0)
+            for step in script:
+                await self._do(step)
+                await self._compare_with_the_nodes(session)
+
+    async def _do(self, step: Step) -> None:
+        for number in sorted(step.who):
+            self._fault(step.fault, PARTITIONS[number])
+        open_ones = [self.trackers[PARTITIONS[n]] for n in sorted(step.who) if self.trackers[PARTITIONS[n]].open]
+        with anyio.move_on_after(step.patience):
+            if step.what == "plan":
+                await self._plan([t for t in open_ones if t.topic_partition not in self.in_flight])
+            elif step.what == "work":
+                for tracker in open_ones:
+                    if (plan := self.in_flight.pop(tracker.topic_partition, None)) is not None:
+                        tracker.mark(plan.first, plan.until)
+            else:
+                await self.committer.commit()
+
+    async def _plan(self, trackers: Sequence[OffsetTracker]) -> None:
+        plans = {}
+        for tracker in trackers:
+            self.planned += 1
+            first = tracker.processed
+            plans[tracker] = Plan(
+                id=f"{self.planned:x}",
+                first=first,
+                until=first + 5,
+                offset_version=-1,
+                records=5,
+                checksum="0",
+                incarnation="0x2a",
+                epoch=0,
+                isolation="read_committed",
+                fingerprint="f",
+            )
+        for tracker in await self.committer.plan(plans):
+            partition, plan = tracker.topic_partition, plans[tracker]
+            self.in_flight[partition] = plan
+            record = self._record(partition)
+            assert record.plan is not None, f"{partition} is believed to be planned"
+            assert record.plan.id == plan.id
+
+    def _fault(self, fault: str | None, partition: TopicPartition) -> None:
+        if fault in ("reply lost", "request lost"):
+            self.network.losing[self.process] = fault == "reply lost"
+        elif fault == "offset moved":
+            self.moved.add(partition)
+            self.ensemble.operate(SetData(PATHS.offset(partition), b"3", -1))
+        elif fault in ("taken over", "taken over meanwhile") and partition not in self.taken:
+            # Another member of ours moves the record by its claim, and leaves in it what it finds.
+            self.taken.add(partition)
+            record = PATHS.claim_record(partition)
+            data = self.ensemble.tree.node(record).data
+            self.ensemble.operate(Delete(PATHS.owner(partition), -1), SetData(record, data, -1))
+            if fault == "taken over meanwhile":
+                self.network.losing[self.process] = False
+
+    async def _compare_with_the_nodes(self, session: ZooKeeperSession) -> None:
+        self.network.losing.clear()
+        # A write that was cancelled on its way may still be executed; behind a sync it was, or never will be.
+        while True:
+            try:
+                await session.sync()
+                break
+            except KzConsumerError:
+                continue
+        for partition, tracker in self.trackers.items():
+            assert tracker.open or partition in self.taken, f"{partition} was given up for nothing"
+            position = self.committer._positions.get(tracker)
+            if position is None or position.in_doubt is not None or partition in self.taken:
+                continue
+            believed, tree = position.committed, self.ensemble.tree
+            assert tree.node(PATHS.claim_record(partition)).stat().version == believed.fence.record_version
+            assert self._record(partition) == believed.record
+            if partition not in self.moved:
+                node = tree.node(PATHS.offset(partition))
+                assert (node.data, node.stat().version) == (b"%d" % (believed.offset or 0), believed.version)
+
+    def _record(self, partition: TopicPartition) -> znodes.ClaimRecord:
+        return znodes.decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
+
+    def _look(self, session: int, operations: Sequence[Operation]) -> None:
+        """At every transaction: a plan is never without its offset, and never written by who lost the partition."""
+        if session == NOBODY:
+            return
+        written = {operation.path: operation for operation in operations if isinstance(operation, SetData)}
+        for partition in PARTITIONS:
+            if PATHS.claim_record(partition) not in written or partition not in self.trackers:
+                continue
+            assert partition not in self.taken, f"{partition} is written by who lost it"
+            plan, node = self._record(partition).plan, self.ensemble.tree.node(PATHS.offset(partition))
+            if plan is not None:
+                assert (node.data, node.stat().version) == (b"%d" % plan.first, plan.offset_version)
+                self.moved.discard(partition)
+            else:
+                assert node.data != b"0", "a plan is emptied by the commit of what it planned"
+
+
+def play(seed: int, script: Sequence[Step]) -> Writer:
+    world = World(seed)
+    ensemble = Ensemble(world, lag=(0.0005, 0.01))
+    writer = Writer(world, ensemble, SimulatedNetwork(ensemble))
+    task = writer.process.create_task(writer.run(script))
+    assert world.pass_time(120, task.done, every=0.5)
+    assert not writer.process.errors
+    world.end(writer.process)
+    task.result()
+    return writer
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples, 1000))
+@given(st.integers(0, 1000), st.lists(STEPS, min_size=5, max_size=25))
+def test_what_is_believed_is_what_there_is(seed: int, script: list[Step]) -> None:
+    play(seed, script)
