@@ -30,6 +30,7 @@ from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
@@ -99,7 +100,16 @@ class Member:
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops)
         self.claims = Claims(
-            owners, watches, paths, committer, self._fetchers, streams, settings.fetch.max_bytes, paused, listener
+            owners,
+            Adopter(committer, None),
+            watches,
+            paths,
+            committer,
+            self._fetchers,
+            streams,
+            settings.fetch.max_bytes,
+            paused,
+            listener,
         )
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(

@@ -263,8 +263,8 @@ class BrokerFetcher:
             held = max(size, decoded.size)
             state.queue.reserve(held - size)
             batch = decoded.batch
-            if state.stop is not None and until > state.stop and decoded.raw is None:
-                batch, until = _before(batch, state.stop), max(state.stop, start)
+            if state.end is not None and until > state.end and decoded.raw is None:
+                batch, until = _before(batch, state.end), max(state.end, start)
             state.queue.put(FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw))
         else:
             state.queue.give_back(size)
@@ -301,10 +301,7 @@ class BrokerFetcher:
             state.succeed()
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
-        """The stream raises `error` after everything before it; the partition is not asked for again."""
-        state.failed = True
-        at = state.position if state.position is not None else state.tracker.consumed
-        state.queue.put(FetchedChunk(state.tracker, at, at, None, 0, error))
+        state.fail(error)
         self._forget([state])
 
     async def _resolve_positions(self, time: float) -> None:

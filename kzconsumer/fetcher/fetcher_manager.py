@@ -13,7 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kzconsumer.config import FetchSettings
-from kzconsumer.errors import KzConsumerError
+from kzconsumer.errors import KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.leaders import Leaders
@@ -25,6 +25,8 @@ from kzconsumer.fetcher.reading import Reading
 from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
+from kzconsumer.offsets.adoption import missing
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -53,6 +55,7 @@ class FetcherManager:
         self._stops = stops
         self._limit = RateLimit(settings.rate_limit)
         self._endless: dict[TopicPartition, PartitionFetchState] = {}  # it is not known yet where they end
+        self._replays: dict[TopicPartition, PartitionFetchState] = {}  # nor whether the log still holds these
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
@@ -65,18 +68,25 @@ class FetcherManager:
         return (
             state in self._leader_finder
             or any(state in fetcher for fetcher, _ in self._fetchers.values())
-            or self._endless.get(state.topic_partition) is state
+            or state in (self._endless.get(state.topic_partition), self._replays.get(state.topic_partition))
         )
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
             if self._stops is not None:
                 self._tasks.start_soon(self._find_ends, self._stops)
+            self._tasks.start_soon(self._check_replays)
             await self._leader_finder.run()
 
     def start(self, states: Iterable[PartitionFetchState]) -> None:
         # One whose claim has ended meanwhile must not take the place of the one that came after it.
         going = [state for state in states if state.open]
+        replays = {state.topic_partition: state for state in going if state.tracker.replay is not None}
+        if replays:
+            self._replays.update(replays)
+            if self._tasks is not None:
+                self._tasks.start_soon(self._check_replays)
+            going = [state for state in going if state.topic_partition not in replays]
         if self._stops is None:
             self._leader_finder.add(going)
             return
@@ -96,6 +106,36 @@ class FetcherManager:
             for state in found:
                 state.stop = stops.of(state.topic_partition)
             self._leader_finder.add(found)
+
+    async def _check_replays(self) -> None:
+        """A planned range is fetched only when the log holds all of it: what is gone must not be replaced by less."""
+        short: set[PartitionFetchState] = set()
+        while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
+            try:
+                begins = await self._log_offsets.look_up(dict.fromkeys(waiting, EARLIEST))
+                ends = await self._log_offsets.look_up(dict.fromkeys(waiting, LATEST))
+            except KzConsumerError as error:
+                log.warning("logs of planned ranges cannot be looked at", partitions=len(waiting), reason=str(error))
+                await anyio.sleep(PAUSE)
+                continue
+            whole = []
+            for partition, state in waiting.items():
+                assert state.tracker.replay is not None
+                begin, end = begins[partition].offset, ends[partition].offset
+                lacking = missing(state.tracker.replay, begin, end)
+                if self._replays.get(partition) is not state or not state.open:
+                    continue
+                if lacking and begin <= state.tracker.replay.first and state not in short:
+                    short.add(state)  # who has just become leader may not know yet how far the log goes
+                    continue
+                del self._replays[partition]
+                if lacking:
+                    state.fail(_replay_lost(state, lacking, begin, end))
+                else:
+                    whole.append(state)
+            self._leader_finder.add(whole)
+            if short.intersection(self._replays.values()):
+                await anyio.sleep(PAUSE)
 
     def _assign(self, broker: Broker, states: list[PartitionFetchState]) -> None:
         assert self._tasks is not None
@@ -119,3 +159,13 @@ class FetcherManager:
     async def _run(fetcher: BrokerFetcher, scope: anyio.CancelScope) -> None:
         with scope:
             await fetcher.run()
+
+
+def _replay_lost(state: PartitionFetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int) -> OffsetLost:
+    plan = state.tracker.replay
+    assert plan is not None
+    gone = " and ".join(f"{first} to {until}" for first, until in lacking)
+    return OffsetLost(
+        f"{state.topic_partition}: offsets {plan.first} to {plan.until} were planned and not committed, and the log, "
+        f"which is from {begin} to {end}, has lost {gone}; the destination does not have the range"
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 if TYPE_CHECKING:
     from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -50,7 +51,7 @@ class PartitionFetchState:
         self.failures = 0  # in a row, at this position: corrupt batches
         self.decoding = False  # the last response may turn out not to have moved the position
         self.reset_due = position is None
-        self.stop: int | None = None  # nothing is fetched from this offset on
+        self.stop: int | None = None  # where the application has asked to end
         self._pause = FIRST_PAUSE
 
     def __repr__(self) -> str:
@@ -60,6 +61,11 @@ class PartitionFetchState:
     def open(self) -> bool:
         return self.tracker.open
 
+    @property
+    def end(self) -> int | None:
+        """Nothing is fetched from this offset on: a range that is replayed ends where it was planned to."""
+        return self.tracker.replay.until if self.tracker.replay is not None else self.stop
+
     def fetchable(self, now: float) -> bool:
         """Its answer would be welcome: the queue has room, and no pause, error, reset or end stands in the way."""
         return (
@@ -67,10 +73,16 @@ class PartitionFetchState:
             and not self.tracker.paused
             and not self.reset_due
             and not self.decoding
-            and (self.stop is None or self.position is None or self.position < self.stop)
+            and (self.end is None or self.position is None or self.position < self.end)
             and self.queue.has_room
             and now >= self.retry_at
         )
+
+    def fail(self, error: Exception) -> None:
+        """The stream raises `error` after everything before it; nobody is to ask for the partition again."""
+        self.failed = True
+        at = self.position if self.position is not None else self.tracker.consumed
+        self.queue.put(FetchedChunk(self.tracker, at, at, None, 0, error))
 
     def succeed(self) -> None:
         self._pause = FIRST_PAUSE

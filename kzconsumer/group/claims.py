@@ -23,6 +23,7 @@ from kzconsumer.group.claim import Claim, settled_parts
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -50,6 +51,7 @@ class Claims:
     def __init__(
         self,
         owners: OwnerRegistry,
+        adopter: Adopter,
         watches: Watches,
         paths: GroupPaths,
         committer: Committer,
@@ -61,6 +63,7 @@ class Claims:
     ) -> None:
         """`paused` is kept by the connector, for a pause outlives claims."""
         self._owners = owners
+        self._adopter = adopter
         self._watches = watches
         self._paths = paths
         self._committer = committer
@@ -134,25 +137,21 @@ class Claims:
             [self._owners.claim(p, thread, topics[p.topic].incarnation) for p, thread in wanted.items()]
         )
         failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
-        begun = []
-        for (partition, thread), result in zip(wanted.items(), results, strict=True):
+        claims = []
+        for partition, result in zip(wanted, results, strict=True):
             if isinstance(result, SessionExpired):
                 raise result
-            if isinstance(result, KzConsumerError):
-                failed[partition] = result
+            if isinstance(result, Claimed):
+                claims.append((partition, topics[partition.topic].incarnation, result))
                 continue
-            self._doubtful.discard(partition)
-            if not isinstance(result, Claimed):
-                failed[partition] = result
-                continue
-            tracker = OffsetTracker(
-                partition,
-                result.stored or 0,
-                incarnation=topics[partition.topic].incarnation,
-                epoch=result.record.epoch,
-            )
-            self._committer.open(tracker, Committed(result.fence, result.record, result.stored, result.stored_version))
-            begun.append(self._begin(partition, thread, result.fence.owner, tracker, result.stored))
+            failed[partition] = result
+            if not isinstance(result, KzConsumerError):
+                self._doubtful.discard(partition)
+        begun = [
+            self._begin(partition, wanted[partition], each.claimed.fence.owner, each.tracker, each.position)
+            for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True)
+        ]
+        self._doubtful.difference_update(claim.topic_partition for claim in begun)
         await self._guard(begun)
         await self._listener.assigned([claim.topic_partition for claim in begun])
         self._fetchers.start(claim.fetch for claim in begun)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kzconsumer.zookeeper.ownership import refusal
 from kzconsumer.zookeeper.znodes import Plan
 
 
@@ -81,23 +82,14 @@ def compare(
         return Clear(stored, f"{planned} has no stored offset any more")
     if not plan.first <= stored < plan.until:
         return Clear(stored, f"the stored offset was moved to {stored}, out of {planned}")
-    missing = _missing(plan, log_start, log_end)
-    if missing:
-        return Loss(plan.first, plan.until, missing)
+    if lacking := missing(plan, log_start, log_end):
+        return Loss(plan.first, plan.until, lacking)
     as_planned = stored == plan.first and stored_version == plan.offset_version
     return Replay(plan.first, plan.until, None if as_planned else stored)
 
 
-def refusal(plan: Plan, fingerprint: str) -> str | None:
-    """Why a member with this destination ("": a sink that cannot replay) leaves a planned partition alone."""
-    if fingerprint and plan.fingerprint == fingerprint:
-        return None
-    planned = f"offsets {plan.first} to {plan.until} are planned for another destination ({plan.fingerprint})"
-    ours = f"ours is {fingerprint}" if fingerprint else "this sink cannot replay"
-    return f"{planned}, {ours}: only a member with that destination can finish them"
-
-
-def _missing(plan: Plan, log_start: int | None, log_end: int | None) -> tuple[tuple[int, int], ...]:
+def missing(plan: Plan, log_start: int | None, log_end: int | None) -> tuple[tuple[int, int], ...]:
+    """What of the range a log from `log_start` to `log_end` lacks, as (first, until); None: not asked, nothing."""
     begins = plan.first if log_start is None else min(max(plan.first, log_start), plan.until)
     ends = plan.until if log_end is None else max(min(plan.until, log_end), begins)
     return tuple(part for part in ((plan.first, begins), (ends, plan.until)) if part[0] < part[1])

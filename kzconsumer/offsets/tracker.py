@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper.znodes import Plan
 
 
 class OffsetTracker:
@@ -30,13 +31,24 @@ class OffsetTracker:
         "open",
         "paused",
         "processed",
+        "replay",
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, start: int, *, incarnation: int = 0, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        start: int,
+        *,
+        incarnation: int = 0,
+        epoch: int = 0,
+        replay: Plan | None = None,
+    ) -> None:
+        """With a `replay` it is that range's alone, which begins at `start`: another tracker goes on behind it."""
         self.topic_partition = topic_partition
         self.incarnation = incarnation
         self.epoch = epoch
+        self.replay = replay
         self.consumed = start
         self.processed = start
         self.open = True

@@ -17,7 +17,7 @@ import structlog
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, OwnerNode, Refused
+from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
@@ -29,10 +29,15 @@ log = structlog.get_logger("kzconsumer.group")
 class OwnerRegistry:
     """Reads and writes of `owners`, `claims` and (reads only) `offsets` on one session."""
 
-    def __init__(self, session: ZooKeeperSession, paths: GroupPaths, assignor: str) -> None:
+    def __init__(
+        self, session: ZooKeeperSession, paths: GroupPaths, assignor: str, fingerprint: str = "", isolation: str = ""
+    ) -> None:
+        """`fingerprint` is the destination's of a replayable sink, `isolation` how its ranges are read."""
         self._session = session
         self._paths = paths
         self._assignor = assignor
+        self._fingerprint = fingerprint
+        self._isolation = isolation
         # By topic: how often its containers were made, and who is making them now.
         self._made: Counter[str] = Counter()
         self._making: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
@@ -139,11 +144,17 @@ class OwnerRegistry:
     def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
         """The record as this claim leaves it. Raises ValueError where it holds what this version cannot honour."""
         if found is None:
-            return ClaimRecord(CLAIM_RECORD_VERSION, self._assignor, f"{incarnation:#x}")
+            return ClaimRecord(CLAIM_RECORD_VERSION, self._assignor, f"{incarnation:#x}", fingerprint=self._fingerprint)
         record = znodes.decode_claim_record(found.data)
-        if record.plan is not None:
-            raise ValueError("a range is planned there that only the version that planned it can replay")
-        return msgspec.structs.replace(record, assignor=self._assignor, incarnation=f"{incarnation:#x}")
+        if (plan := record.plan) is not None:
+            if (reason := refusal(plan, self._fingerprint)) is not None:
+                raise ValueError(reason)
+            if plan.isolation != self._isolation:
+                planned = f"offsets {plan.first} to {plan.until} are planned as read with {plan.isolation}"
+                raise ValueError(f'{planned}: set [fetch] isolation = "{plan.isolation}" until they are written')
+        return msgspec.structs.replace(
+            record, assignor=self._assignor, incarnation=f"{incarnation:#x}", fingerprint=self._fingerprint
+        )
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session that no claim stands for; anybody else's stays."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from kzconsumer.zookeeper.operations import Check
-from kzconsumer.zookeeper.znodes import ClaimRecord
+from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
 
 class OwnerNode(msgspec.Struct, frozen=True):
@@ -57,3 +57,12 @@ class Refused(msgspec.Struct, frozen=True):
 
     path: str
     reason: str
+
+
+def refusal(plan: Plan, fingerprint: str) -> str | None:
+    """Why a member with this destination ("": a sink that cannot replay) leaves a planned partition alone."""
+    if fingerprint and plan.fingerprint == fingerprint:
+        return None
+    planned = f"offsets {plan.first} to {plan.until} are planned for another destination ({plan.fingerprint})"
+    ours = f"ours is {fingerprint}" if fingerprint else "this sink cannot replay"
+    return f"{planned}, {ours}: only a member with that destination can finish them"

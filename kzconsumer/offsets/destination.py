@@ -1,0 +1,35 @@
+"""What a member has to know of a replayable sink's destination: which one it is, and what it holds.
+
+Pure, owns nothing. The sink implements it; claims ask it about ranges that somebody planned and did not commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+
+class RangeIdentity(NamedTuple):
+    """By what a destination knows a range, for ever: never by a batch, or by who wrote it."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    epoch: int
+    first: int
+    until: int
+
+
+class Destination(Protocol):
+    """Where publishing a range is atomic, the first publication wins, and nothing is deleted.
+
+    `fingerprint` tells it from any other: target, format, partition columns, function. Two members with the same one
+    write the same things to the same place.
+    """
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        """Those that are published, whole and for good, whoever published them."""
+        ...

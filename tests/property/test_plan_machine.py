@@ -1,0 +1,109 @@
+"""Exactly once into the destination: two members plan, publish and commit through whatever happens to them.
+
+The model's promises: no two published ranges of one epoch overlap, and nothing below the stored offset is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kzconsumer.offsets import adopter
+from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
+from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.zookeeper.operations import Check, Operation, SetData
+from tests.support.simulated.plan_world import PlanWorld, plan_world
+
+NAMES = ("a", "b")
+STEPS = 40
+
+
+def play(seed: int, *, planning: bool = True) -> PlanWorld:
+    """One random schedule, and a quiet end."""
+    with plan_world(seed) as scene:
+        scene.planning = planning
+        _play(scene, Random(seed + 1))
+    return scene
+
+
+def _play(scene: PlanWorld, chance: Random) -> None:
+    for name in NAMES:
+        scene.start(name)
+    faults: list[Callable[[str], None]] = [
+        scene.kill,
+        scene.kill,
+        lambda name: scene.freeze(name, chance.uniform(0.5, 15)),
+        scene.cut,
+        scene.lose_a_reply,
+        scene.lose_a_reply,
+        scene.expire,
+        lambda name: scene.delete_owner(),
+        lambda name: scene.consume_elsewhere(chance.randrange(1, 12)),
+        lambda name: scene.reset(chance.randrange(0, 30)),
+        lambda name: None,
+    ]
+    for _ in range(STEPS):
+        name = chance.choice(NAMES)
+        fault = chance.choice(faults)
+        fault(name)
+        scene.world.pass_time(chance.choice([0.01, 0.3, 1.0, 8.0]))
+        if fault == scene.kill:
+            scene.start(name)
+        scene.check()
+    scene.network.losing.clear()
+    before = len(scene.published)
+    scene.world.pass_time(90)
+    scene.check()
+    assert len(scene.published) > before, "nobody goes on"
+
+
+@settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples, 1000))
+@given(st.integers(0, 10**9))
+def test_exactly_once(seed: int) -> None:
+    play(seed)
+
+
+def broken(runs: int = 40, *, planning: bool = True) -> str:
+    """What the first schedule says that shows the fault; empty when none does."""
+    for seed in range(runs):
+        try:
+            play(seed, planning=planning)
+        except AssertionError as error:
+            return str(error)
+    return ""
+
+
+def test_the_schedules_lead_to_replays() -> None:
+    assert sum(play(seed).replays for seed in range(5)) > 5
+
+
+def test_without_plans_ranges_double() -> None:
+    """The negative control: written, not committed, and cut elsewhere by the next owner."""
+    assert "doubles what" in broken(planning=False)
+
+
+def test_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(*found: Any) -> Adoption:
+        answer = compare(*found)
+        return Clear(answer.first, "forgotten") if isinstance(answer, Replay) else answer
+
+    monkeypatch.setattr(adopter, "compare", forgetful)
+    assert "doubles what" in broken()
+
+
+def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = ZooKeeperOffsetStorage._operations
+
+    def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Operation, Operation, Operation]:
+        _, record, store = operations(self, write)
+        free = SetData(record.path, record.data, -1) if isinstance(record, SetData) else Check("/", -1)
+        return Check("/", -1), free, SetData(store.path, store.data, -1) if isinstance(store, SetData) else store
+
+    monkeypatch.setattr(ZooKeeperOffsetStorage, "_operations", unfenced)
+    assert re.search("doubles what|are nowhere", broken())
