@@ -86,6 +86,10 @@ class OffsetLost(KzConsumerError):
     """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`."""
 
 
+class RangeChanged(KzConsumerError):
+    """A planned range holds other records than when it was planned (compaction, truncation): never written over."""
+
+
 class ZooKeeperError(KzConsumerError):
     """ZooKeeper refused a request."""
 

@@ -33,7 +33,7 @@ from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
 from kzconsumer.zookeeper.session import Stat
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Topic
+from kzconsumer.zookeeper.znodes import Plan, Topic
 
 log = structlog.get_logger("kzconsumer.group")
 
@@ -235,6 +235,26 @@ class Claims:
             if self._open([partition]):
                 return  # a later seek goes on elsewhere
         raise NotOwned(partition)
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        """Have these ranges stand as in flight; returns the claims that are still ours."""
+        return await self._committer.plan(plans)
+
+    async def go_on(self, replayed: OffsetTracker) -> None:
+        """Fetch on behind a range that has been replayed and committed. Nothing happens to a claim that was lost."""
+        claim = self._claims.get(replayed.topic_partition)
+        if claim is None or claim.tracker is not replayed or not replayed.open:
+            return
+        tracker = OffsetTracker(
+            claim.topic_partition, replayed.processed, incarnation=replayed.incarnation, epoch=replayed.epoch
+        )
+        replayed.close()
+        self._committer.replace(replayed, tracker)
+        begun = self._begin(claim.topic_partition, claim.thread, claim.owner, tracker, tracker.processed)
+        try:
+            await self._guard([begun])
+        finally:
+            self._fetchers.start([begun.fetch])
 
     async def verify(self) -> None:
         """Look at every owner node of ours: a claim without one is closed at once."""

@@ -57,9 +57,14 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What one `write` makes durable: ranges of different partitions, never two of the same one."""
+    """What one `write` makes durable: ranges of different partitions, never two of the same one.
+
+    With `is_replay` it is one range that a member planned and did not commit: it may be written already, or be on its
+    way from there even now.
+    """
 
     ranges: tuple[RangeData, ...]
+    is_replay: bool = False
 
     @property
     def records(self) -> int:

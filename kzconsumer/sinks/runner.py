@@ -1,4 +1,4 @@
-"""Feeds the member's one sink from all its streams: collect, cut, write, mark, commit.
+"""Feeds the member's one sink from all its streams: collect, cut, plan, write, mark, commit.
 
 Owns the sink's lifetime, the batch being collected and the one being written. The daemon runs it. The next batch is
 collected while one is written, up to the limits of a batch; then the queues fill and the fetchers park: a slow sink is
@@ -21,6 +21,7 @@ from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKe
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, Sink, wanted_by
+from kzconsumer.sinks.planning import Planning
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -33,8 +34,10 @@ log = structlog.get_logger("kzconsumer.sink")
 class SinkRunner:
     """One sink's life: run as a task, fed when the member has joined, stopped before it leaves."""
 
-    def __init__(self, name: str, sink: Sink, limits: BatchSettings) -> None:
+    def __init__(self, name: str, sink: Sink, limits: BatchSettings, planning: Planning | None = None) -> None:
+        """`planning` is there for a replayable sink: plan, write, commit."""
         self._name = name
+        self._planning = planning
         self._sink = sink
         self._max_time = limits.max_time
         self._builder = BatchBuilder(limits.max_records, limits.max_bytes, wanted_by(sink))
@@ -132,6 +135,8 @@ class SinkRunner:
             self._room = anyio.Event()
             await self._write(batch, trackers)
             await self._commit(commit)
+            if self._planning is not None:
+                await self._planning.end(batch, trackers)
             if failed is not None:
                 raise failed
 
@@ -148,9 +153,11 @@ class SinkRunner:
     async def _write(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
         for tracker, part in zip(trackers, batch.ranges, strict=True):
             tracker.hand_over(part.until)
+        if self._planning is not None:
+            batch, trackers = await self._planning.begin(batch, trackers)
         began = now()
         # Ranges without records (control records, holes) are done as they are; who wants bytes is told of holes.
-        written = Batch(tuple(part for part in batch.ranges if part.records))
+        written = Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay)
         if written.ranges:
             claims = [tracker for tracker, part in zip(trackers, batch.ranges, strict=True) if part.records]
             if not await self._written(written, claims):

@@ -9,6 +9,7 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
 
 
@@ -139,3 +140,62 @@ def test_a_sink_of_bytes_is_given_holes_too() -> None:
     collecting.add(hole(claim, 5, 9))
     (part,) = collecting.cut()[0].ranges
     assert (part.raw, part.records, part.range) == ((), 4, OffsetRange(TOPIC, 0, 5, 9))
+
+
+def replayed(first: int, until: int, partition: int = 0) -> OffsetTracker:
+    plan = Plan(
+        id="p",
+        first=first,
+        until=until,
+        offset_version=0,
+        records=until - first,
+        checksum="0",
+        incarnation="0x0",
+        epoch=0,
+        isolation="read_committed",
+        fingerprint="f",
+    )
+    return OffsetTracker(TopicPartition(TOPIC, partition), first, replay=plan)
+
+
+def test_a_replay_is_a_batch_of_its_own_and_whole() -> None:
+    collecting, replay, other = builder(), replayed(5, 11), tracker(1)
+    collecting.add(chunk(replay, 5, 8))
+    assert (bool(collecting), collecting.full) == (False, False)  # nothing of it is written before all of it is there
+    collecting.add(chunk(other, 0, 2))
+    assert ranges(collecting.cut()[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
+    collecting.add(chunk(other, 2, 4))
+    collecting.add(chunk(replay, 8, 11))
+    assert collecting.full
+    batch, trackers = collecting.cut()
+    assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 0, 5, 11)], True, [replay])
+    assert rows(batch.ranges[0]) == list(range(5, 11))
+    assert not collecting.full
+    batch, trackers = collecting.cut()
+    assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
+
+
+def test_a_replay_larger_than_the_limits_are_now() -> None:
+    collecting, replay = builder(max_records=2, max_bytes=10), replayed(0, 9)
+    collecting.add(chunk(replay, 0, 6))
+    assert not collecting.full
+    collecting.add(chunk(replay, 6, 9))
+    assert ranges(collecting.cut()[0]) == [OffsetRange(TOPIC, 0, 0, 9)]
+
+
+def test_two_replays_are_two_batches() -> None:
+    collecting, one, two = builder(), replayed(0, 2), replayed(7, 9, partition=1)
+    collecting.add(chunk(one, 0, 2))
+    collecting.add(chunk(two, 7, 9))
+    assert [ranges(collecting.cut()[0]) for _ in range(3)] == [
+        [OffsetRange(TOPIC, 0, 0, 2)],
+        [OffsetRange(TOPIC, 1, 7, 9)],
+        [],
+    ]
+
+
+def test_a_lost_replay_is_left_out() -> None:
+    collecting, replay = builder(), replayed(0, 2)
+    collecting.add(chunk(replay, 0, 2))
+    replay.close()
+    assert (bool(collecting), collecting.full, collecting.cut()) == (False, False, (Batch(()), []))

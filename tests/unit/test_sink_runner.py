@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -14,11 +14,15 @@ import pytest
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
 
 LIMIT = 5.0
@@ -438,3 +442,63 @@ async def test_queues_that_end() -> None:
         await asyncio.sleep(0.02)
         assert not task.done()
     assert sink.events == ["enter", "write", "exit"]
+
+
+async def test_a_replayable_sink_is_given_what_is_planned() -> None:
+    """Plan, write, commit, in this order; what is lost by the plan is neither written nor marked."""
+    kept, lost, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory(open_gate=False)
+    steps: list[object] = []
+
+    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        steps.append({claim.topic_partition.partition: (plan.first, plan.until) for claim, plan in plans.items()})
+        assert not sink.writing.is_set()
+        lost.close()
+        return [kept]
+
+    async def go_on(claim: OffsetTracker) -> None:
+        raise AssertionError("nothing was replayed")
+
+    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
+    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    commits = Commits([kept, lost])
+    put(queue, chunk(kept, 0, 3), chunk(lost, 0, 2))
+    async with running(runner, [queue], commits):
+        await until(sink.writing.is_set)
+        assert steps == [{0: (0, 3), 1: (0, 2)}]
+        sink.gate.set()
+        await until(lambda: commits.made)
+    assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
+
+
+async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None:
+    part = chunk(tracker(0), 0, 3)
+    assert part.batch is not None
+    plan = Plan(
+        id="p",
+        first=0,
+        until=3,
+        offset_version=0,
+        records=3,
+        checksum=checksum([part.batch]),
+        incarnation="0x0",
+        epoch=0,
+        isolation="read_committed",
+        fingerprint="f",
+    )
+    claim = OffsetTracker(TopicPartition("orders", 0), 0, replay=plan)
+    queue, sink, commits = ChunkQueue(1 << 20), Memory(), Commits([claim])
+    gone_on: list[tuple[OffsetTracker, list[list[int]]]] = []
+
+    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        raise AssertionError("its plan stands")
+
+    async def go_on(replayed: OffsetTracker) -> None:
+        gone_on.append((replayed, list(commits.made)))
+
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=60)
+    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    put(queue, chunk(claim, 0, 3))
+    async with running(runner, [queue], commits):
+        await until(lambda: gone_on)
+    assert gone_on == [(claim, [[3]])]
+    assert [batch.is_replay for batch in sink.batches] == [True]

@@ -1,0 +1,116 @@
+"""Plan, write, commit: what is planned before a replayable sink is given a batch, and what a replay must be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+import pytest
+
+from kzconsumer.errors import RangeChanged, SessionExpired
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.zookeeper.znodes import Plan
+from tests.support.range_data import range_data
+
+
+class Member:
+    """Keeps what it is asked to have stand; some claims may be lost."""
+
+    def __init__(self, lost: Collection[OffsetTracker] = (), error: Exception | None = None) -> None:
+        self.plans: dict[OffsetTracker, Plan] = {}
+        self.gone_on: list[OffsetTracker] = []
+        self.lost = lost
+        self.error = error
+        self.planning = Planning("9f3c", "read_committed", self.put, self.go_on)
+
+    async def put(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        if self.error is not None:
+            raise self.error
+        self.plans.update(plans)
+        return [tracker for tracker in plans if tracker not in self.lost]
+
+    async def go_on(self, tracker: OffsetTracker) -> None:
+        self.gone_on.append(tracker)
+
+
+def tracker(partition: int, start: int, replay: Plan | None = None) -> OffsetTracker:
+    return OffsetTracker(TopicPartition("orders", partition), start, incarnation=0x2A, replay=replay)
+
+
+async def test_what_a_plan_says() -> None:
+    member, claim, part = Member(), tracker(0, 3), range_data("orders", 0, 3, 9)
+    batch = Batch((part,))
+    assert await member.planning.begin(batch, [claim]) == (batch, [claim])
+    await member.planning.end(batch, [claim])
+    plan = member.plans[claim]
+    assert msgspec.structs.replace(plan, id="") == Plan(
+        id="",
+        first=3,
+        until=9,
+        offset_version=-1,
+        records=6,
+        checksum=checksum(part.batches),
+        incarnation="0x2a",
+        epoch=0,
+        isolation="read_committed",
+        fingerprint="9f3c",
+    )
+    assert (len(plan.id), member.gone_on) == (32, [])
+
+
+async def test_what_is_lost_is_not_written_and_what_holds_nothing_is_not_planned() -> None:
+    kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
+    parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
+    member = Member(lost=[lost])
+    batch, trackers = await member.planning.begin(Batch(parts), [kept, lost, empty])
+    assert (batch.ranges, trackers) == ((parts[0], parts[2]), [kept, empty])
+    assert member.plans.keys() == {kept, lost}
+
+
+async def test_nothing_is_written_in_a_session_that_is_over() -> None:
+    member = Member(error=SessionExpired("over"))
+    batch, trackers = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [tracker(0, 0)])
+    assert (batch.ranges, trackers) == ((), [])
+
+
+def planned(part: RangeData) -> Plan:
+    return Plan(
+        id="p",
+        first=part.first,
+        until=part.until,
+        offset_version=4,
+        records=part.records,
+        checksum=checksum(part.batches),
+        incarnation="0x2a",
+        epoch=0,
+        isolation="read_committed",
+        fingerprint="9f3c",
+    )
+
+
+async def test_a_replay_of_what_was_planned() -> None:
+    part = range_data("orders", 0, 3, 9)
+    member, claim = Member(), tracker(0, 3, planned(part))
+    again = Batch((range_data("orders", 0, 3, 9, batches=6),), is_replay=True)
+    assert await member.planning.begin(again, [claim]) == (again, [claim])
+    await member.planning.end(again, [claim])
+    assert (member.plans, member.gone_on) == ({}, [claim])  # its plan stands already
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        range_data("orders", 0, 3, 9, [{"offset": 3, "value": b"other"}]),
+        range_data("orders", 0, 3, 8),
+        range_data("orders", 0, 3, 10),
+        range_data("orders", 0, 3, 9, []),
+    ],
+)
+async def test_a_replay_of_anything_else(now: RangeData) -> None:
+    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    with pytest.raises(RangeChanged, match="offsets 3 to 9 were planned with 6 records"):
+        await Member().planning.begin(Batch((now,), is_replay=True), [claim])
