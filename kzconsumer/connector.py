@@ -32,6 +32,8 @@ from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
+from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
@@ -43,7 +45,7 @@ from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import STATIC, Registration
+from kzconsumer.zookeeper.znodes import STATIC, Plan, Registration
 
 log = structlog.get_logger("kzconsumer")
 
@@ -59,6 +61,7 @@ class ConsumerConnector:
         settings: Settings,
         brokers: Brokers,
         read: Reading,
+        destination: Destination | None,
         stops: Stops | None,
         tasks: TaskGroup,
         lease: Lease,
@@ -67,6 +70,7 @@ class ConsumerConnector:
         self._settings = settings
         self._brokers = brokers
         self._read = read
+        self._destination = destination
         self._stops = stops
         self._tasks = tasks
         self._assignor = cast(
@@ -158,6 +162,18 @@ class ConsumerConnector:
         """
         if self._member is not None:
             await self._member.claims.commit()
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        """For the sink runner: have ranges stand as in flight; returns the claims that are still ours.
+
+        Raises SessionExpired, ZooKeeperError.
+        """
+        return await self._member.claims.plan(plans) if self._member is not None else ()
+
+    async def go_on(self, replayed: OffsetTracker) -> None:
+        """For the sink runner: a planned range has been written again and is committed."""
+        if self._member is not None:
+            await self._member.claims.go_on(replayed)
 
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
@@ -283,6 +299,7 @@ class ConsumerConnector:
             paused=self._paused,
             brokers=self._brokers,
             read=self._read,
+            destination=self._destination,
             stops=self._stops,
             assignor=self._assignor,
             listener=self._listener,
@@ -336,14 +353,17 @@ async def connect(
     listener: RebalanceListener | None = None,
     lease: Lease | None = None,
     wants: Wants = "columns",
+    destination: Destination | None = None,
     stop_at: Mapping[TopicPartition, int] | None = None,
 ) -> AsyncIterator[ConsumerConnector]:
     """A connector; leaving the block commits what is processed and leaves the group.
 
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
     is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
-    queues; the streams cannot be iterated then. `stop_at`: for each partition that ends the first offset that is not
-    read any more; beside it `[subscription] stop_at` does not count. The streams end when all that is owned is done.
+    queues; the streams cannot be iterated then. `destination` is that of a replayable sink, whose ranges are planned:
+    then, too, the queues are for a sink runner, and not to be iterated. `stop_at`: for each partition that ends the
+    first offset that is not read any more; beside it `[subscription] stop_at` does not count. The streams end when all
+    that is owned is done.
 
     Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
     good: PluginError, OffsetLost, CorruptRecord (from its stream).
@@ -360,7 +380,7 @@ async def connect(
             anyio.create_task_group() as tasks,
         ):
             connector = ConsumerConnector(
-                settings, brokers, read, stops, tasks, lease or Lease(), ListenerCalls(listener)
+                settings, brokers, read, destination, stops, tasks, lease or Lease(), ListenerCalls(listener)
             )
             try:
                 yield connector

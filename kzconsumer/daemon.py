@@ -11,7 +11,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import anyio
 import msgspec
@@ -22,13 +22,17 @@ from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
 from kzconsumer.network.security import load_security
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
+from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.cluster import cluster_identity
 from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer")
 
@@ -107,10 +111,14 @@ class Daemon:
             safe_until=lambda: self._lease.safe_until,
         )
         sink = configured_sink(settings, context)
-        runner = SinkRunner(chosen.plugin, sink, settings.batch)
+        destination = destination_of(chosen.plugin, sink)
+        planning = None
+        if destination is not None:
+            planning = Planning(destination.fingerprint, settings.fetch.isolation, self._plan, self._go_on)
+        runner = SinkRunner(chosen.plugin, sink, settings.batch, planning)
         async with anyio.create_task_group() as tasks:
             await tasks.start(runner.run, self._source)
-            async with connect(settings, lease=self._lease, wants=wanted_by(sink)) as consumer:
+            async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:
                 self._consumer = consumer
                 queues = [stream.queue for stream in await self._join(consumer)]
                 self._fed = queues, self._lease, consumer.commit_offsets
@@ -135,6 +143,14 @@ class Daemon:
         await self._joined.wait()
         assert self._fed is not None
         return self._fed
+
+    async def _plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        assert self._consumer is not None  # it has brought what is planned
+        return await self._consumer.plan(plans)
+
+    async def _go_on(self, replayed: OffsetTracker) -> None:
+        assert self._consumer is not None
+        await self._consumer.go_on(replayed)
 
     async def _end_with_lease(self, runner: SinkRunner) -> None:
         """Once stopping: nothing that ends after the lease can be committed, so no longer than a reconnect takes."""

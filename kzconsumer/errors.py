@@ -83,7 +83,7 @@ class NotOwned(KzConsumerError):
 
 
 class OffsetLost(KzConsumerError):
-    """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`."""
+    """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`; or a planned range."""
 
 
 class RangeChanged(KzConsumerError):

@@ -32,6 +32,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -66,6 +67,7 @@ class Member:
         paused: Collection[TopicPartition],
         brokers: Brokers,
         read: Reading,
+        destination: Destination | None,
         stops: Stops | None,
         assignor: Assignor,
         listener: ListenerCalls,
@@ -90,7 +92,8 @@ class Member:
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, paths)
         topics = TopicRegistry(session, watches, settings.brokers)
-        owners = OwnerRegistry(session, paths, group.assignor)
+        fingerprint = destination.fingerprint if destination is not None else ""
+        owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation)
         storage = ZooKeeperOffsetStorage(session, paths)
         committer = Committer(storage, trigger.fire)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
@@ -101,7 +104,7 @@ class Member:
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops)
         self.claims = Claims(
             owners,
-            Adopter(committer, None),
+            Adopter(committer, destination),
             watches,
             paths,
             committer,

@@ -93,6 +93,12 @@ class Sink(Protocol):
 
     An attribute `wants = "raw"` asks for bytes instead of columns; without it a sink gets "columns". A sink of bytes is
     also given ranges that hold none (`raw` is empty): what the log does not have any more.
+
+    A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
+    that a range written twice, also by two members at once, is there once. It says so by `fingerprint` and `has` (see
+    `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. Each range is planned in ZooKeeper then
+    before it is written, and whoever owns the partition next writes exactly that range first. `has` may be called while
+    `write` runs.
     """
 
     async def __aenter__(self) -> Self: ...

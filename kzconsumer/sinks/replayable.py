@@ -1,0 +1,43 @@
+"""Whether a sink is replayable, and its destination as claims ask it.
+
+Owns no state; the daemon calls it. What the sink raises becomes SinkFailed here, as it does in the runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import cast
+
+from kzconsumer.errors import KzConsumerError, PluginError, SinkFailed
+from kzconsumer.offsets.destination import Destination, RangeIdentity
+from kzconsumer.sinks.interface import Sink, wanted_by
+
+
+def destination_of(name: str, sink: Sink) -> Destination | None:
+    """What the sink declares by `fingerprint` and `has`; None without, or with an empty fingerprint.
+
+    Raises PluginError for a sink of bytes: nobody counts the records of its ranges, so no plan can tell them.
+    """
+    if not getattr(sink, "fingerprint", ""):
+        return None
+    if wanted_by(sink) != "columns":
+        raise PluginError(f"{sink!r} wants bytes: only a sink of columns can be replayable")
+    return _Asked(name, cast(Destination, sink))
+
+
+class _Asked:
+    def __init__(self, name: str, sink: Destination) -> None:
+        self._name = name
+        self._sink = sink
+
+    @property
+    def fingerprint(self) -> str:
+        return self._sink.fingerprint
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        try:
+            return await self._sink.has(ranges)
+        except KzConsumerError:
+            raise
+        except Exception as error:
+            raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error
