@@ -28,7 +28,7 @@ _TITLES: dict[FindingKind, str] = {
     "other_session_owner": "Owner nodes of an earlier session of the member",
     "persistent_owner": "Owner nodes that no session holds",
     "persistent_registration": "Registrations that no session holds",
-    "planned_range": "Ranges planned by a newer version",
+    "planned_range": "Planned ranges without owner",
     "unknown_claim_record": "Claim records that this version cannot read",
     "unknown_node": "Nodes that are no partition's",
     "unreadable_offset": "Offsets that cannot be read",

@@ -179,9 +179,10 @@ def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartit
         except ValueError as error:
             findings.append(Finding("unknown_claim_record", path, str(error)))
         else:
-            if record.plan is not None:
-                plan = msgspec.json.encode(record.plan).decode()
-                findings.append(Finding("planned_range", path, f"only the version that planned it can replay {plan}"))
+            if (plan := record.plan) is not None and GroupPaths(nodes.group).owner(partition) not in nodes.owners:
+                waiting = f"offsets {plan.first} to {plan.until} are planned and not committed"
+                reason = f"{waiting}: the next owner with the destination {plan.fingerprint} writes them first"
+                findings.append(Finding("planned_range", path, reason))
         yield partition
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.identity import Owner
 from kzconsumer_spark.java import java_environment
@@ -45,6 +46,23 @@ def staged(target: Target, name: str, text: str) -> Path:
     file = target.attempts / name
     pq.write_table(pa.table({"text": [text]}), file)
     return file
+
+
+async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
+    def sink(**options: str) -> SparkSink:
+        told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        return SparkSink(options, told)
+
+    path = tmp_path / "out"
+    parquet = sink(destination="parquet", path=str(path))
+    made = Target(path)
+    made.claim(OWNER)
+    made.publish([(spooled(0, 0), None)], made.attempts, free)
+    there, not_there = (RangeIdentity("t", partition, 1, 0, 0, 9) for partition in (0, 1))
+    assert await parquet.has([there, not_there, there._replace(epoch=1), there._replace(until=8)]) == [there]
+    assert parquet.fingerprint == sink(destination="parquet", path=f"file:{path}").fingerprint != ""
+    assert parquet.fingerprint != sink(destination="parquet", path=str(tmp_path / "other")).fingerprint
+    assert sink(destination="function", function="tests.support.spark_functions:obey").fingerprint == ""
 
 
 def test_a_target_is_claimed_again_by_its_owner_only(target: Target) -> None:

@@ -166,9 +166,12 @@ def test_nodes_that_say_nothing() -> None:
     found = describe(
         group(
             {"g_a": listed("white_list", {"(": 1}), "g_b": node(ORIGINAL)},
-            {"orders/1-0": node("g_a-0", OURS)},  # broker and partition: the form of 0.7
+            {
+                "orders/1-0": node("g_a-0", OURS),  # broker and partition: the form of 0.7
+                "orders/3": node("g_a-0", OURS),  # its plan is its owner's business
+            },
             {"orders/0": node("many")},
-            {"orders/0": node(newer), "orders/1": node(planned), "orders/2": node(RECORD)},
+            {"orders/0": node(newer), "orders/1": node(planned), "orders/2": node(RECORD), "orders/3": node(planned)},
             topics={"orders": topic(4), "bad": node("[]")},
         )
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer_spark.messages import SpooledRange
 
 
@@ -38,7 +39,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
 
 
-def range_name(part: SpooledRange) -> str:
+def range_name(part: SpooledRange | RangeIdentity) -> str:
     """`<topic>+<partition>+<incarnation hex>.<epoch>+<first, 20 digits>+<until, 20 digits>`; topics have no `+`."""
     return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
 

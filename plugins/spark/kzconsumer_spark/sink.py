@@ -7,11 +7,12 @@ loop never waits for py4j or the JVM, and a dead worker does not cost the member
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ import anyio.to_thread
 import structlog
 
 from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.function_reference import load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner
@@ -88,6 +90,19 @@ class SparkSink:
         finally:
             with anyio.CancelScope(shield=True):  # each step of it is bounded
                 await self._stack.aclose()
+
+    @property
+    def fingerprint(self) -> str:
+        """The target directory's; a function is not replayable: nobody can ask it what it has done."""
+        if self._target is None:
+            return ""
+        return hashlib.blake2b(f"parquet\n{self._target.path}".encode(), digest_size=8).hexdigest()
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        """Those with an entry in the target's ledger. Raises OSError."""
+        assert self._target is not None
+        target = self._target
+        return await anyio.to_thread.run_sync(lambda: [each for each in ranges if target.has(each)])
 
     async def write(self, batch: Batch) -> None:
         if not batch.ranges or (self._target is None and not batch.records):

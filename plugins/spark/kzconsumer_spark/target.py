@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
 from kzconsumer_spark.identity import Owner, data_file, ledger_entry, range_name
 from kzconsumer_spark.messages import SpooledRange
@@ -55,7 +56,7 @@ class Target:
         if found != owner:
             raise NotOurs(f"{self.path} belongs to {found}; this is {owner}")
 
-    def has(self, part: SpooledRange) -> bool:
+    def has(self, part: SpooledRange | RangeIdentity) -> bool:
         """Whether the range is published: whether its ledger entry exists, never whether data files do."""
         return self._entry(part).exists()
 
@@ -85,5 +86,5 @@ class Target:
         sync_directory(self._state)
         return won
 
-    def _entry(self, part: SpooledRange) -> Path:
+    def _entry(self, part: SpooledRange | RangeIdentity) -> Path:
         return self._state / f"{range_name(part)}.json"

@@ -1,0 +1,89 @@
+"""kill -9 of a member whose Spark has a planned range in hand: the next member writes that range, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pyarrow.dataset as ds
+import pytest
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.paths import GroupPaths
+from tests.support.members import Daemon, daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session
+
+pytestmark = pytest.mark.timeout(400)
+LIMIT = 120.0
+
+
+def sink(path: Path) -> str:
+    return f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{path}"\n'
+
+
+async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:
+    records = [Sent(0, None, b"%d" % n) for n in range(first, until)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def planned(cluster: Cluster, topic: str) -> znodes.Plan:
+    """The first plan that is seen to stand."""
+    path = GroupPaths(topic).claim_record(TopicPartition(topic, 0))
+    async with session(cluster.connect) as zookeeper:
+        with anyio.fail_after(LIMIT):
+            while True:
+                node = await zookeeper.find(path)
+                if node is not None and (plan := znodes.decode_claim_record(node.data).plan) is not None:
+                    return plan
+                await anyio.sleep(0.005)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with anyio.fail_after(LIMIT):
+        while not condition():
+            await anyio.sleep(0.005)
+
+
+def ranges(path: Path) -> list[tuple[int, int]]:
+    """What the ledger says is published."""
+    names = [file.stem.split("+") for file in (path / "_kzconsumer").glob("*+*.json")]
+    return sorted((int(first), int(last)) for *_, first, last in names)
+
+
+async def committed(cluster: Cluster, topic: str, offset: int) -> None:
+    with anyio.fail_after(LIMIT):
+        while await stored_offsets(cluster.connect, topic, topic, 1) != [offset]:
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("step", ["planned", "published"])
+async def test_the_next_member_writes_the_planned_range(
+    cluster: Cluster, unique: str, tmp_path: Path, step: str
+) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 0, 100)
+    out = tmp_path / "out"
+    first: Daemon
+    with daemon(tmp_path / "first", cluster.connect, unique, {unique: 1}, sink(out)) as first:
+        plan = await planned(cluster, unique)
+        if step == "published":
+            await until(lambda: ranges(out))
+        first.signal(signal.SIGKILL)
+        await first.ended()
+    await send(cluster, unique, 100, 300)  # another cut would take these along
+    with daemon(tmp_path / "second", cluster.connect, unique, {unique: 1}, sink(out)) as second:
+        await committed(cluster, unique, 300)
+        second.signal(signal.SIGTERM)
+        assert await second.ended() == 0
+    found = ranges(out)
+    assert found[0] == (plan.first, plan.until)
+    assert [first for first, _ in found] == [0, *(last for _, last in found[:-1])]
+    table = ds.dataset(out, format="parquet").to_table().sort_by("offset")
+    assert table.column("offset").to_pylist() == list(range(300))
