@@ -5,6 +5,7 @@ Owns no state. The sink runner calls it. What ZooKeeper holds is the member's to
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
@@ -48,9 +49,10 @@ class Planning:
         return Batch(tuple(kept.values())), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
-        """The batch is written and committed."""
+        """The batch is written, and committed if the session lasts."""
         if batch.is_replay:
-            await self._go_on(trackers[0])
+            with contextlib.suppress(SessionExpired):  # as above
+                await self._go_on(trackers[0])
 
     def _plan(self, part: RangeData) -> Plan:
         return Plan(

@@ -34,6 +34,8 @@ class Member:
         return [tracker for tracker in plans if tracker not in self.lost]
 
     async def go_on(self, tracker: OffsetTracker) -> None:
+        if self.error is not None:
+            raise self.error
         self.gone_on.append(tracker)
 
 
@@ -75,6 +77,8 @@ async def test_nothing_is_written_in_a_session_that_is_over() -> None:
     member = Member(error=SessionExpired("over"))
     batch, trackers = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [tracker(0, 0)])
     assert (batch.ranges, trackers) == ((), [])
+    part = range_data("orders", 0, 0, 2)
+    await member.planning.end(Batch((part,), is_replay=True), [tracker(0, 0, planned(part))])
 
 
 def planned(part: RangeData) -> Plan:
