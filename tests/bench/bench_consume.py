@@ -12,6 +12,7 @@ import argparse
 import random
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def main() -> int:
 
 async def _run(args: argparse.Namespace) -> None:
     runs = args.repetitions + 1
-    steps = runs * len(args.size) * len(args.codec) * len(args.clients) * ("rate" in args.part)
+    steps = runs * len(args.size) * sum(len(_able(args.clients, codec)) for codec in args.codec) * ("rate" in args.part)
     steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
     sections: list[Section] = []
     delays: list[DelaySection] = []
@@ -147,14 +148,18 @@ async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec:
     told.tell(f"producing {records:,} x {size} B, {codec}")
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, size, codec))
-    runs: dict[str, list[Measurement]] = {client: [] for client in args.clients}
+    runs: dict[str, list[Measurement]] = {client: [] for client in _able(args.clients, codec)}
     for repetition in range(args.repetitions + 1):
-        for client in args.clients:
+        for client in runs:
             measured = await _run_client(client, source)
             told.tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
             if repetition > 0:
                 runs[client].append(measured)
     return Section(size=size, codec=codec, records=records, lines=lines(runs, REFERENCE))
+
+
+def _able(clients: Sequence[str], codec: str) -> list[str]:
+    return [client for client in clients if codec not in CLIENTS[client].unknown_codecs]
 
 
 def fill(source: Source, size: int, codec: str) -> None:

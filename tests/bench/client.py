@@ -126,10 +126,12 @@ async def _read_aiokafka(source: Source) -> Measurement:
 
 
 class Client(NamedTuple):
-    """How to read a source, and how much of it is enough for a figure: the slow ones need not read all."""
+    """How to read a source, how much of it is enough for a figure (the slow ones need not read all), and what it cannot
+    read."""
 
     read: Callable[[Source], Measurement]
     share: float = 1.0
+    unknown_codecs: tuple[str, ...] = ()
 
 
 CLIENTS: dict[str, Client] = {
@@ -138,7 +140,7 @@ CLIENTS: dict[str, Client] = {
     "confluent-kafka consume(1000)": Client(read_confluent),
     "aiokafka async for": Client(read_aiokafka, 0.1),
     "Java 3.9.1": Client(read_java),
-    "Scala 1.1.1": Client(read_scala, 0.5),
+    "Scala 1.1.1": Client(read_scala, 0.5, ("zstd",)),
 }
 
 
