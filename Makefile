@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JOBS ?= 3
 
 .PHONY: help demo test fuzz chaos-stop lint bench bench-group bench-scale lock
 
@@ -21,8 +22,9 @@ help:
 demo: $(READY)
 	$(BIN)/kzconsumer demo
 
+# Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 test: $(READY)
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
