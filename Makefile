@@ -6,12 +6,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo test fuzz chaos-stop lint bench bench-group bench-scale lock
+.PHONY: help demo test fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
+	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
+	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
@@ -28,6 +30,12 @@ test: $(READY)
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
+
+chaos-spark: $(READY)
+	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s tests/faults/test_chaos_spark.py
+
+chaos-spark-control: $(READY)
+	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/faults/test_chaos_spark.py
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz

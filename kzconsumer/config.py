@@ -105,6 +105,9 @@ class GroupSettings(_Table, frozen=True, kw_only=True):
     reconcile_interval: PositiveDuration = 30.0
     # how long a partition of the group may be without owner until it is told as an error
     unowned_alarm: PositiveDuration = 60.0
+    # how long a partition that must go to another member waits for the work in hand to end; beside original members
+    # 3.5 s at most, since they try for 8 s and then give up
+    revoke_deadline: PositiveDuration = 5.0
     # for tests only: replaces the generated part of the member's id, which must never be used by two members
     consumer_id: Name | None = None
 
@@ -136,6 +139,9 @@ class OffsetsSettings(_Table, frozen=True, kw_only=True):
     # for a partition without a stored offset, or whose stored offset is no longer in the log: first record, only what
     # comes, or stop with an error. The original's default is largest; ours loses nothing
     reset: Reset = "smallest"
+    # with a replayable sink, where the log ends before what was consumed (an unclean leader election): stop with an
+    # error, or go on at its end, under a new reset epoch. Other members do as `reset` says
+    truncated: Literal["fail", "continue"] = "fail"
     # between two commits of what is processed (with a sink: of batches the sink has made durable)
     commit_interval: PositiveDuration = 10.0
 
@@ -193,6 +199,14 @@ class SinkSettings(_Table, frozen=True, kw_only=True):
     plugin: PluginName
     # the plugin's own table, checked by the plugin
     options: Mapping[str, object] = msgspec.field(default_factory=dict)
+    # what to do about a batch that the sink cannot write: stop with nothing of it committed, or try its ranges one by
+    # one, keep those that fail in the directory `quarantine`, and go on
+    on_batch_failure: Literal["stop", "quarantine"] = "stop"
+    quarantine: Annotated[str, Meta(min_length=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_batch_failure == "quarantine" and self.quarantine is None:
+            raise ValueError('on_batch_failure = "quarantine" needs the key quarantine, a directory')
 
 
 class StopSettings(_Table, frozen=True, kw_only=True):

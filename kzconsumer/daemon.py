@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -26,6 +27,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -114,8 +116,16 @@ class Daemon:
         destination = destination_of(chosen.plugin, sink)
         planning = None
         if destination is not None:
-            planning = Planning(destination.fingerprint, settings.fetch.isolation, self._plan, self._go_on)
-        runner = SinkRunner(chosen.plugin, sink, settings.batch, planning)
+            planning = Planning(
+                destination.fingerprint,
+                settings.fetch.isolation,
+                self._plan,
+                self._go_on,
+                refuses_loss=settings.offsets.reset == "fail",
+            )
+        aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
+        quarantine = aside if chosen.on_batch_failure == "quarantine" else None
+        runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
         async with anyio.create_task_group() as tasks:
             await tasks.start(runner.run, self._source)
             async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:

@@ -97,14 +97,15 @@ class Member:
         storage = ZooKeeperOffsetStorage(session, paths)
         committer = Committer(storage, trigger.fire)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
-        reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation)
+        truncated = settings.offsets.truncated if destination is not None else None
+        reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops)
         self.claims = Claims(
             owners,
-            Adopter(committer, destination),
+            Adopter(committer, destination, refuses_loss=reset.refuses),
             watches,
             paths,
             committer,
@@ -127,6 +128,7 @@ class Member:
             assignor_name=group.assignor,
             assignor=assignor,
             keep=group.ownership == "keep",
+            revoke_deadline=group.revoke_deadline,
             listener=listener,
             notices=notices,
             reconciler=Reconciler(

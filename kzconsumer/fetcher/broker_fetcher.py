@@ -317,6 +317,7 @@ class BrokerFetcher:
         # Not on the fetch connection: an answer there may be held back for as long as max_wait.
         control = await self._brokers.connection(self.broker, "control")
         self._send_back(await self._reset.resolve(control, due))
+        self._forget([state for state in due if state.failed])
 
     def _send_back(self, states: Iterable[PartitionFetchState]) -> None:
         leaving = list(states)

@@ -108,7 +108,7 @@ class FetcherManager:
             self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:
-        """A planned range is fetched only when the log holds all of it: what is gone must not be replaced by less."""
+        """A planned range is fetched when it is known that the log holds all of it; else the policy decides."""
         short: set[PartitionFetchState] = set()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
             try:
@@ -125,12 +125,19 @@ class FetcherManager:
                 lacking = missing(state.tracker.replay, begin, end)
                 if self._replays.get(partition) is not state or not state.open:
                     continue
-                if lacking and begin <= state.tracker.replay.first and state not in short:
+                plan = state.tracker.replay
+                if end < plan.until and state not in short:
                     short.add(state)  # who has just become leader may not know yet how far the log goes
                     continue
                 del self._replays[partition]
-                if lacking:
+                if end < plan.until:
+                    goes_on = await self._reset.end_early(state, plan, begin, end)
+                else:
+                    goes_on = not lacking or self._reset.begin_late(state, plan, begin)
+                if not goes_on:
                     state.fail(_replay_lost(state, lacking, begin, end))
+                elif state.tracker.replay is None:
+                    self.start([state])
                 else:
                     whole.append(state)
             self._leader_finder.add(whole)
@@ -165,7 +172,9 @@ def _replay_lost(state: PartitionFetchState, lacking: tuple[tuple[int, int], ...
     plan = state.tracker.replay
     assert plan is not None
     gone = " and ".join(f"{first} to {until}" for first, until in lacking)
+    key = 'truncated = "continue"' if end < plan.until else 'reset = "smallest"'
+    way_out = f"Set [offsets] {key} to go on without"
     return OffsetLost(
         f"{state.topic_partition}: offsets {plan.first} to {plan.until} were planned and not committed, and the log, "
-        f"which is from {begin} to {end}, has lost {gone}; the destination does not have the range"
+        f"which is from {begin} to {end}, has lost {gone}; the destination does not have the range. {way_out}"
     )

@@ -2,7 +2,8 @@
 
 Owns no state; called by the BrokerFetcher that holds the partition, asks that partition's leader. A resolved position
 is stored, fenced, before anything is delivered from it: otherwise a takeover before the first commit would resolve
-`largest` anew and lose what lies between.
+`largest` anew and lose what lies between. A replayable sink's positions never move back silently: its destination has
+what they stand for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -27,14 +29,18 @@ SMALLEST, LARGEST, FAIL = "smallest", "largest", "fail"
 class OffsetReset:
     """The policy of one member: `smallest`, `largest` or `fail`.
 
-    With `isolation` READ_COMMITTED `largest` is the last stable offset, as for Kafka's own consumer.
+    With `isolation` READ_COMMITTED `largest` is the last stable offset, as for Kafka's own consumer. For a replayable
+    sink `truncated` says what to do about a log that ends before what was consumed: `fail` or `continue`.
     """
 
-    def __init__(self, policy: str, committer: Committer, timeout: float, isolation: int) -> None:
+    def __init__(
+        self, policy: str, committer: Committer, timeout: float, isolation: int, truncated: str | None = None
+    ) -> None:
         self._policy = policy
         self._isolation = isolation
         self._committer = committer
         self._timeout = timeout
+        self._truncated = truncated
 
     @property
     def refuses(self) -> bool:
@@ -48,6 +54,45 @@ class OffsetReset:
         )
         return OffsetLost(f'{state.topic_partition} {what}, and reset = "fail"')
 
+    def begin_late(self, state: PartitionFetchState, plan: Plan, begin: int) -> bool:
+        """The log begins behind the first offset of a planned range: have what is left of it fetched, by the policy.
+
+        False when the policy is to fail. What is left is written as that range: then its destination, which takes a
+        range once, has these records once, whoever else may still be writing all of them.
+        """
+        if self.refuses:
+            return False
+        until = min(begin, plan.until)
+        topic, partition = state.topic_partition
+        event = "records are gone from the log"
+        log.error(
+            event,
+            topic=topic,
+            partition=partition,
+            first=plan.first,
+            until=until,
+            policy=self._policy,
+            planned=f"{plan.first} to {plan.until}",
+        )
+        state.queue.put(FetchedChunk(state.tracker, plan.first, until, None, 0))
+        state.position = until
+        return True
+
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
+        """The log ends before a planned range does: it was truncated. The plan is given up, in a new epoch, by policy.
+
+        False when the policy is to fail. What is still there of the range comes again, and may be cut otherwise.
+        """
+        if self.refuses or self._truncated != "continue":
+            return False
+        at = min(max(plan.first, begin), end)
+        tracker = state.tracker
+        if await self._committer.store_start(tracker, at, new_epoch=True):
+            tracker.give_up_replay(at)
+            state.position = at
+            self._tell_truncated(state, max(plan.first, end), plan.until, end, at)
+        return True
+
     async def resolve(
         self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
     ) -> list[PartitionFetchState]:
@@ -59,6 +104,12 @@ class OffsetReset:
         request = ListOffsetsRequest({state.topic_partition: timestamp for state in states}, self._isolation)
         listed = await connection.call(request, timeout=self._timeout)
         elsewhere = []
+        if self._truncated is not None and timestamp == EARLIEST:
+            # Where a position lies behind the end, the end is asked for: going on at the beginning would double it all.
+            behind = [state for state in states if _moves_back(state, listed.get(state.topic_partition))]
+            if behind:
+                request = ListOffsetsRequest({state.topic_partition: LATEST for state in behind}, self._isolation)
+                listed = {**listed, **await connection.call(request, timeout=self._timeout)}
         for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
@@ -70,15 +121,21 @@ class OffsetReset:
     async def _apply(self, state: PartitionFetchState, offset: int) -> None:
         before, tracker = state.position, state.tracker
         where = {"topic": state.topic_partition.topic, "partition": state.topic_partition.partition}
+        truncated = self._truncated is not None and before is not None and offset < before
+        if truncated and self._truncated == "fail":
+            state.fail(truncation(state, offset))
+            return
         if before is not None and offset > before and self._policy == SMALLEST:
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim's positions move over the hole in their place in the queue, after what was fetched before it.
             # That is not stored first: the next owner would find the same hole, or a larger one.
             state.queue.put(FetchedChunk(tracker, before, offset, None, 0))
         elif before is None or (tracker.settled and tracker.consumed == before):
-            if before is not None:
+            if truncated and before is not None:
+                self._tell_truncated(state, offset, before, offset, offset)
+            elif before is not None:
                 log.error("the log does not hold the stored offset", **where, stored=before, now=offset)
-            if not await self._committer.store_start(tracker, offset):
+            if not await self._committer.store_start(tracker, offset, new_epoch=truncated):
                 return  # no longer ours: the committer has closed the claim
             tracker.restart(offset)
         else:
@@ -88,3 +145,24 @@ class OffsetReset:
         state.succeed()
         if before is None:
             state.retry_at = 0.0  # nothing was wrong; after a position outside the log the next one may be so, too
+
+    @staticmethod
+    def _tell_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
+        topic, partition = state.topic_partition
+        event = "the log was truncated: records that were consumed are gone, others take their offsets"
+        log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, goes_on_at=at)
+
+
+def truncation(state: PartitionFetchState, end: int) -> OffsetLost:
+    """Why a replayable sink's member stops at a log that has become shorter, and what there is to do about it."""
+    return OffsetLost(
+        f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "
+        'truncated (an unclean leader election); set [offsets] truncated = "continue" to go on at its end'
+    )
+
+
+def _moves_back(state: PartitionFetchState, listed: ListedOffset | None) -> bool:
+    before = state.position
+    return (
+        before is not None and listed is not None and listed.error == error_codes.NONE and 0 <= listed.offset < before
+    )

@@ -37,9 +37,8 @@ from kzconsumer.zookeeper.znodes import Plan, Topic
 
 log = structlog.get_logger("kzconsumer.group")
 
-# How long a partition that must go waits for the work in hand and for the listener, in seconds.
-REVOKE_DEADLINE = 5.0
-# An original member tries four times, 2 s apart, and then gives up: this leaves it two of the four.
+# Most seconds that a partition that must go waits, beside original members, for the work in hand and for the listener:
+# an original tries four times, 2 s apart, and then gives up; this leaves it two of the four.
 REVOKE_DEADLINE_WITH_ORIGINALS = 3.5
 # What a listener gets even when the work in hand has used the deadline up.
 LEAST_FOR_LISTENER = 0.5
@@ -73,7 +72,7 @@ class Claims:
         self._paused = paused
         self._listener = listener
         self._claims: dict[TopicPartition, Claim] = {}
-        self.revoke_deadline = REVOKE_DEADLINE  # set by the rebalancer, who knows whom we share the group with
+        self.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS  # set by the rebalancer, who knows whom we share with
         self._doubtful: set[TopicPartition] = set()  # an owner node may have been made without a claim
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ import structlog
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, GroupUnreadable, KzConsumerError, NodeExists, ZooKeeperError
-from kzconsumer.group.claims import REVOKE_DEADLINE, REVOKE_DEADLINE_WITH_ORIGINALS, Claims
+from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.ownership_plan import OwnershipPlan, assignment, compare, wanted_by
@@ -53,6 +53,7 @@ class Rebalancer:
         assignor_name: str,
         assignor: Assignor,
         keep: bool,
+        revoke_deadline: float,
         listener: ListenerCalls,
         notices: Notices,
         reconciler: Reconciler,
@@ -66,6 +67,7 @@ class Rebalancer:
         self._assignor_name = assignor_name
         self._assignor = assignor
         self._keep = keep
+        self._revoke_deadline = revoke_deadline
         self._listener = listener
         self._reconciler = reconciler
         self._notices = notices
@@ -122,8 +124,8 @@ class Rebalancer:
         self._notices.idle_streams(snapshot, wanted)
         if not plan.changes_nothing:
             self._listener.generation += 1
-        with_originals = needs_looking(snapshot.members)
-        self._claims.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS if with_originals else REVOKE_DEADLINE
+        most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
+        self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(plan, snapshot)
         claimed = len(plan.claim) - len(failed)
         if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():

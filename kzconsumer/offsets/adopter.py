@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import structlog
 
+from kzconsumer.errors import OffsetLost
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.destination import Destination, RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.zookeeper.ownership import Claimed
+from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
 
@@ -30,25 +32,33 @@ class Adopted(NamedTuple):
 
 
 class Adopter:
-    """`destination` is None for a sink that cannot replay: claims find no plan then, for they are refused before."""
+    """`destination` is None for a sink that cannot replay: claims find no plan then, for they are refused before.
 
-    def __init__(self, committer: Committer, destination: Destination | None) -> None:
+    With `refuses_loss` it does not go on where records of a planned range are gone for good.
+    """
+
+    def __init__(self, committer: Committer, destination: Destination | None, *, refuses_loss: bool = False) -> None:
         self._committer = committer
         self._destination = destination
+        self._refuses_loss = refuses_loss
 
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
         """Of each partition, its topic's incarnation and the claim. One that is lost meanwhile has a closed tracker.
 
-        Raises SessionExpired, ZooKeeperError, and what the destination raises: then none of them is open.
+        Raises SessionExpired, ZooKeeperError, OffsetLost, and what the destination raises: then none of them is open.
         """
         adopted: list[Adopted] = []
         try:
             for partition, incarnation, claimed in claims:
                 adopted.append(self._begin(partition, incarnation, claimed))
-            replays = {i: _identity(each.tracker) for i, each in enumerate(adopted) if each.tracker.replay is not None}
-            published = await self._destination.has(list(replays.values())) if self._destination and replays else ()
-            for index, identity in replays.items():
-                if identity in published:
+            found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
+            planned = {i: _identity(adopted[i].tracker, plan) for i, plan in found.items() if plan is not None}
+            published = await self._destination.has(list(planned.values())) if self._destination and planned else ()
+            for index, identity in planned.items():
+                if adopted[index].tracker.replay is None:
+                    if identity.incarnation != adopted[index].tracker.incarnation and identity not in published:
+                        self._tell_gone(identity)
+                elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
             for each in adopted:
                 if each.claimed.record.plan is not None and each.tracker.replay is None and each.position is not None:
@@ -90,6 +100,16 @@ class Adopter:
         self._committer.open(tracker, Committed(claimed.fence, record, claimed.stored, claimed.stored_version))
         return Adopted(claimed, tracker, position)
 
+    def _tell_gone(self, planned: RangeIdentity) -> None:
+        """The topic was deleted with records of a range that was planned and is not in the destination."""
+        if self._refuses_loss:
+            raise OffsetLost(
+                f"{planned.topic}-{planned.partition}: offsets {planned.first} to {planned.until} were planned and not "
+                "committed, and are gone with the topic, which was made anew; the destination does not have the range. "
+                'Set [offsets] reset = "smallest" to go on without'
+            )
+        log.error("records are gone with their topic, which was made anew", **planned._asdict())
+
     def _behind(self, adopted: Adopted, published: RangeIdentity) -> Adopted:
         """The range was published and not committed: only the commit is left."""
         old = adopted.tracker
@@ -101,7 +121,5 @@ class Adopter:
         return Adopted(adopted.claimed, tracker, published.until)
 
 
-def _identity(replay: OffsetTracker) -> RangeIdentity:
-    assert replay.replay is not None
-    partition, plan = replay.topic_partition, replay.replay
-    return RangeIdentity(partition.topic, partition.partition, replay.incarnation, replay.epoch, plan.first, plan.until)
+def _identity(tracker: OffsetTracker, plan: Plan) -> RangeIdentity:
+    return RangeIdentity(*tracker.topic_partition, int(plan.incarnation, 16), plan.epoch, plan.first, plan.until)

@@ -75,7 +75,8 @@ class Committer:
         empties the plans. Raises SessionExpired, ZooKeeperError: then it is not known what was planned.
         """
         async with self._one_at_a_time:
-            ours = {tracker: plan for tracker, plan in plans.items() if tracker.open and tracker in self._positions}
+            # A release under way waits for this very work: what is closed and not lost is planned and done as well.
+            ours = {tracker: plan for tracker, plan in plans.items() if not tracker.lost and tracker in self._positions}
             await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours)
             return {tracker for tracker in ours if tracker in self._positions}
 
@@ -97,16 +98,20 @@ class Committer:
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
-    async def store_start(self, tracker: OffsetTracker, offset: int) -> bool:
+    async def store_start(self, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
         """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
 
-        False when the claim is lost. The only write that may move a stored offset back.
+        With a `new_epoch` offsets mean other records from now on: the claim's tracker has it when this returns. False
+        when the claim is lost. The only write that may move a stored offset back.
         """
         async with self._one_at_a_time:
             if not tracker.open:
                 return False
-            await self._write({tracker: offset})
-            return tracker in self._positions
+            await self._write({tracker: offset}, new_epoch=new_epoch)
+            if (position := self._positions.get(tracker)) is None:
+                return False
+            tracker.epoch = position.committed.record.epoch
+            return True
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
         """The claim is somebody else's, or nobody's: it is closed, and nothing of it is written any more."""
@@ -120,11 +125,17 @@ class Committer:
             {
                 tracker: tracker.processed
                 for tracker in trackers
-                if (offset := self.committed(tracker)) is not None and offset < tracker.processed
+                if (position := self._positions.get(tracker)) is not None and _is_due(position, tracker.processed)
             }
         )
 
-    async def _write(self, due: Mapping[OffsetTracker, int], plans: Mapping[OffsetTracker, Plan] | None = None) -> None:
+    async def _write(
+        self,
+        due: Mapping[OffsetTracker, int],
+        plans: Mapping[OffsetTracker, Plan] | None = None,
+        *,
+        new_epoch: bool = False,
+    ) -> None:
         """Store these offsets, with these plans; where none is given, none is left."""
         await self._settle([self._positions[tracker] for tracker in due])
         writes = {}
@@ -132,7 +143,8 @@ class Committer:
             if tracker in self._positions:  # not lost while others were looked up
                 position, plan = self._positions[tracker], plans[tracker] if plans else None
                 at = position.committed
-                write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan)
+                epoch = at.record.epoch + new_epoch
+                write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch)
                 position.in_doubt = writes[tracker] = write
         results: dict[TopicPartition, Stored | Lost] = (
             await self._storage.write(list(writes.values())) if writes else {}
@@ -152,6 +164,12 @@ class Committer:
             if (stored := made.get(write.topic_partition)) is not None:
                 position.committed = _left(write, stored)
             position.in_doubt = None
+
+
+def _is_due(position: _Position, processed: int) -> bool:
+    """Something is processed that is not stored, or a plan may stand of which nobody was told: nothing came of it."""
+    at, doubt = position.committed, position.in_doubt
+    return at.offset is not None and (at.offset < processed or (doubt is not None and doubt.plan is not None))
 
 
 def _left(write: OffsetWrite, stored: Stored) -> Committed:

@@ -77,6 +77,11 @@ class OffsetTracker:
         assert self.settled, self
         self.consumed = self.processed = start
 
+    def give_up_replay(self, start: int) -> None:
+        """The planned range is not written any more: an ordinary claim goes on at `start`."""
+        self.replay = None
+        self.restart(start)
+
     def hand_over(self, until: int) -> None:
         """The application or sink has everything below `until`."""
         self.consumed = max(self.consumed, until)

@@ -33,7 +33,7 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     """One offset to be stored, and the plan that stands beside it from then on (None: no range is in flight).
 
     `fence`, `record` and `version` are the claim's as its last write left them; `version` is the offset node's, -1
-    while there is none.
+    while there is none. `epoch` is the record's, or the one that begins with this write.
     """
 
     topic_partition: TopicPartition
@@ -41,17 +41,18 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     record: ClaimRecord
     version: int
     offset: int
-    plan: Plan | None = None
+    plan: Plan | None
+    epoch: int
 
     @property
     def leaves(self) -> Stored:
         """How the claim stands when this has been executed."""
         version = self.version + 1
-        if self.plan is None and self.record.plan is None:
+        if self.plan is None and self.record.plan is None and self.epoch == self.record.epoch:
             return Stored(self.fence, self.record, version)
         plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
         fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)
-        return Stored(fence, msgspec.structs.replace(self.record, plan=plan), version)
+        return Stored(fence, msgspec.structs.replace(self.record, plan=plan, epoch=self.epoch), version)
 
 
 class Stored(msgspec.Struct, frozen=True):

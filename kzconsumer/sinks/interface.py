@@ -87,9 +87,10 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
 class Sink(Protocol):
     """Where batches go.
 
-    `write` returns when the batch is durable; raising stops the member with nothing of the batch committed. Being slow
-    is the backpressure. `write` is never called twice at once. It is cancelled when the member must stop, and when all
-    partitions of the batch have been lost: others may be writing the same records then, and the next batch follows.
+    `write` returns when the batch is durable; raising stops the member with nothing of the batch committed, or, by
+    `[sink] on_batch_failure`, has its ranges come again one by one. Being slow is the backpressure. `write` is never
+    called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have been
+    lost: others may be writing the same records then, and the next batch follows.
 
     An attribute `wants = "raw"` asks for bytes instead of columns; without it a sink gets "columns". A sink of bytes is
     also given ranges that hold none (`raw` is empty): what the log does not have any more.

@@ -9,15 +9,22 @@ import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
+import structlog
+
 from kzconsumer.errors import RangeChanged, SessionExpired
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.zookeeper.znodes import Plan
 
+log = structlog.get_logger("kzconsumer.sink")
+
 
 class Planning:
-    """`put` has plans stand and returns the claims that are still ours; `go_on` fetches on behind a replayed range."""
+    """`put` has plans stand and returns the claims that are still ours; `go_on` fetches on behind a replayed range.
+
+    With `refuses_loss` a range that is not what was planned any more is not written.
+    """
 
     def __init__(
         self,
@@ -25,20 +32,28 @@ class Planning:
         isolation: str,
         put: Callable[[Mapping[OffsetTracker, Plan]], Awaitable[Collection[OffsetTracker]]],
         go_on: Callable[[OffsetTracker], Awaitable[None]],
+        *,
+        refuses_loss: bool = False,
     ) -> None:
         self._fingerprint = fingerprint
         self._isolation = isolation
         self._put = put
         self._go_on = go_on
+        self._refuses_loss = refuses_loss
 
     async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
         """Returns the part of the batch that may be written, of claims that are still ours, and planned.
 
-        Raises RangeChanged for a replay of other records than were planned, ZooKeeperError when it is not known whether
-        the plans stand.
+        A replay of other records than were planned is told with its offsets, or RangeChanged is raised. Raises
+        ZooKeeperError when it is not known whether the plans stand.
         """
         if batch.is_replay:
-            _require_same(batch.ranges[0], trackers[0].replay)
+            changed = _changed(batch.ranges[0], trackers[0].replay)
+            if changed is not None and self._refuses_loss:
+                raise RangeChanged(f'{changed}. Set [offsets] reset = "smallest" to go on with these')
+            if changed is not None:
+                part = batch.ranges[0]
+                log.error("a planned range is written as the log has it now", **part.range._asdict(), reason=changed)
             return batch, trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
@@ -69,11 +84,14 @@ class Planning:
         )
 
 
-def _require_same(part: RangeData, plan: Plan | None) -> None:
+def _changed(part: RangeData, plan: Plan | None) -> str | None:
+    """What tells the records of a replay from those that were planned."""
     assert plan is not None
+    assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
     found = part.records, checksum(part.batches)
-    if (part.first, part.until, *found) != (plan.first, plan.until, plan.records, plan.checksum):
-        raise RangeChanged(
-            f"{part.topic_partition}: offsets {plan.first} to {plan.until} were planned with {plan.records} records "
-            f"(checksum {plan.checksum}) and not committed; the log holds {found[0]} there now (checksum {found[1]})"
-        )
+    if found == (plan.records, plan.checksum):
+        return None
+    return (
+        f"{part.topic_partition}: offsets {plan.first} to {plan.until} were planned with {plan.records} records "
+        f"(checksum {plan.checksum}) and not committed; the log holds {found[0]} there now (checksum {found[1]})"
+    )

@@ -22,6 +22,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -34,10 +35,18 @@ log = structlog.get_logger("kzconsumer.sink")
 class SinkRunner:
     """One sink's life: run as a task, fed when the member has joined, stopped before it leaves."""
 
-    def __init__(self, name: str, sink: Sink, limits: BatchSettings, planning: Planning | None = None) -> None:
-        """`planning` is there for a replayable sink: plan, write, commit."""
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        limits: BatchSettings,
+        planning: Planning | None = None,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        """`planning` is for a replayable sink: plan, write, commit. `quarantine` takes what the sink cannot write."""
         self._name = name
         self._planning = planning
+        self._quarantine = quarantine
         self._sink = sink
         self._max_time = limits.max_time
         self._builder = BatchBuilder(limits.max_records, limits.max_bytes, wanted_by(sink))
@@ -133,7 +142,7 @@ class SinkRunner:
             batch, trackers = self._builder.cut()
             self._room.set()
             self._room = anyio.Event()
-            await self._write(batch, trackers)
+            await self._write(batch, trackers, lease)
             await self._commit(commit)
             if self._planning is not None:
                 await self._planning.end(batch, trackers)
@@ -150,26 +159,67 @@ class SinkRunner:
             with anyio.move_on_after(left):
                 await self._change.wait()
 
-    async def _write(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
+    async def _write(self, batch: Batch, trackers: list[OffsetTracker], lease: Lease) -> None:
         for tracker, part in zip(trackers, batch.ranges, strict=True):
             tracker.hand_over(part.until)
         if self._planning is not None:
             batch, trackers = await self._planning.begin(batch, trackers)
-        began = now()
         # Ranges without records (control records, holes) are done as they are; who wants bytes is told of holes.
-        written = Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay)
-        if written.ranges:
-            claims = [tracker for tracker, part in zip(trackers, batch.ranges, strict=True) if part.records]
-            if not await self._written(written, claims):
-                return
-            log.debug(
-                "batch written",
-                ranges=[str(part.range) for part in written.ranges],
-                records=written.records,
-                seconds=round(now() - began, 3),
-            )
+        parts, claims = [], []
         for tracker, part in zip(trackers, batch.ranges, strict=True):
-            tracker.mark(part.first, part.until)
+            if part.records:
+                parts.append(part)
+                claims.append(tracker)
+            else:
+                tracker.mark(part.first, part.until)
+        if not parts:
+            return
+        try:
+            await self._write_in_lease(Batch(tuple(parts), batch.is_replay), claims, lease)
+        except SinkFailed as error:
+            if self._quarantine is None:
+                log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in parts])
+                raise
+            log.warning("batch failed, its ranges are tried one by one", reason=str(error))
+            for claim, part in zip(claims, parts, strict=True):
+                await self._write_alone(Batch((part,), batch.is_replay), claim, lease, self._quarantine)
+
+    async def _write_alone(self, batch: Batch, claim: OffsetTracker, lease: Lease, quarantine: Quarantine) -> None:
+        """Have the sink write a range of a batch that it could not; one that it cannot write alone is kept aside."""
+        if claim.lost:
+            return  # somebody else finds its plan, or its stored offset
+        await lease.wait()
+        try:
+            await self._write_in_lease(batch, [claim], lease)
+        except SinkFailed as error:
+            (part,) = batch.ranges
+            kept = await quarantine.keep(part, str(error))
+            event = "records are not in the destination: the sink cannot write them, and they are kept aside"
+            log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
+            claim.mark(part.first, part.until)
+
+    async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> None:
+        """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason."""
+        began = now()
+        while True:
+            try:
+                written = await self._written(batch, claims)
+                break
+            except SinkFailed as error:
+                if lease.held:
+                    raise
+                log.warning("batch failed without the lease, trying again with it", reason=str(error))
+                await lease.wait()
+        if not written:
+            return
+        log.debug(
+            "batch written",
+            ranges=[str(part.range) for part in batch.ranges],
+            records=batch.records,
+            seconds=round(now() - began, 3),
+        )
+        for claim, part in zip(claims, batch.ranges, strict=True):
+            claim.mark(part.first, part.until)
 
     async def _written(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Have the sink write a batch; False when it was given up, since every partition of it has been lost."""
@@ -185,9 +235,6 @@ class SinkRunner:
             try:
                 with self._mapped():
                     await self._sink.write(batch)
-            except SinkFailed:
-                log.error("batch failed, nothing of it is committed", ranges=[str(p.range) for p in batch.ranges])
-                raise
             finally:
                 for claim in claims:
                     claim.when_lost(None)

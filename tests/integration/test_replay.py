@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import anyio
+import msgspec
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
+from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.errors import OffsetLost, SinkFailed
@@ -75,14 +77,23 @@ def _identity(part: RangeData) -> RangeIdentity:
 
 
 async def consume(
-    cluster: Cluster, topic: str, sink: Sink, until_true: Callable[[], object], records: int = 1000
+    cluster: Cluster,
+    topic: str,
+    sink: Sink,
+    until_true: Callable[[], object],
+    records: int = 1000,
+    *,
+    patience: float = 5.0,
+    group: Mapping[str, str] = MappingProxyType({}),
+    **offsets: str,
 ) -> None:
     """A member as the daemon builds it, until the condition holds or the sink fails."""
     settings = kzconsumer.Settings.from_dict(
         {
             "zookeeper": {"connect": cluster.connect},
-            "group": {"id": topic},
+            "group": {"id": topic, **group},
             "batch": {"max_records": records, "max_time": "100ms"},
+            "offsets": offsets,
         }
     )
     destination = destination_of("memory", sink)
@@ -90,7 +101,13 @@ async def consume(
     fed: asyncio.Future[tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]] = asyncio.Future()
     async with kzconsumer.connect(settings, lease=lease, destination=destination) as consumer:
         planning = (
-            Planning(destination.fingerprint, settings.fetch.isolation, consumer.plan, consumer.go_on)
+            Planning(
+                destination.fingerprint,
+                settings.fetch.isolation,
+                consumer.plan,
+                consumer.go_on,
+                refuses_loss=settings.offsets.reset == "fail",
+            )
             if destination is not None
             else None
         )
@@ -106,7 +123,7 @@ async def consume(
             while not task.done() and not until_true():
                 await anyio.sleep(0.01)
         if not task.done():
-            await runner.stop(5)
+            await runner.stop(patience)
         await task
 
 
@@ -170,21 +187,129 @@ async def test_without_a_plan_the_same_end_doubles(cluster: Cluster, unique: str
     assert not tiled(target, 60)
 
 
-async def test_what_the_log_has_lost_is_told_and_not_replaced(cluster: Cluster, unique: str) -> None:
-    await create_topic(cluster.connect, unique, 1)
-    await produced(cluster, unique, 30)
-    target = Target()
+async def planned(cluster: Cluster, topic: str, target: Target) -> znodes.Plan:
+    """Thirty records, all in a plan of which nothing is published."""
+    await create_topic(cluster.connect, topic, 1)
+    await produced(cluster, topic, 30)
     with pytest.raises(SinkFailed):
-        await consume(cluster, unique, Sink(target, "before"), lambda: False)
-    before = await plan_of(cluster, unique)
+        await consume(cluster, topic, Sink(target, "before"), lambda: False)
+    plan = await plan_of(cluster, topic)
+    assert plan is not None
+    return plan
+
+
+async def retained_from(cluster: Cluster, topic: str, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (deleted,) = admin.delete_records([KafkaPartition(unique, 0, 10)]).values()
-    assert (await asyncio.to_thread(deleted.result, LIMIT)).low_watermark == 10
+    (deleted,) = admin.delete_records([KafkaPartition(topic, 0, offset)]).values()
+    assert (await asyncio.to_thread(deleted.result, LIMIT)).low_watermark == offset
+
+
+def losses(logs: Sequence[MutableMapping[str, object]]) -> list[tuple[object, ...]]:
+    """Topic, partition, first and until of everything told as an error."""
+    told = [each for each in logs if each["log_level"] == "error"]
+    return [tuple(each.get(name) for name in ("topic", "partition", "first", "until")) for each in told]
+
+
+async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster: Cluster, unique: str) -> None:
+    target = Target()
+    before = await planned(cluster, unique, target)
+    await retained_from(cluster, unique, 10)
+
+    strict = Sink(target)
+    lost = r"offsets 0 to 30 were planned .* from 10 to 30, has lost 0 to 10; .* reset = \"smallest\""
+    with pytest.raises(OffsetLost, match=lost):
+        await consume(cluster, unique, strict, lambda: False, reset="fail")
+    assert (strict.batches, target.ranges, await plan_of(cluster, unique)) == ([], {}, before)
+
     following = Sink(target)
-    with pytest.raises(OffsetLost, match=r"offsets 0 to 30 were planned .* from 10 to 30, has lost 0 to 10;"):
-        await consume(cluster, unique, following, lambda: False)
-    assert (following.batches, target.ranges) == ([], {})
-    assert await plan_of(cluster, unique) == before
+    await produced(cluster, unique, 5)
+    with capture_logs() as logs:
+        await consume(cluster, unique, following, lambda: tiled(target, 35))
+    assert {part[4:]: records for part, records in target.ranges.items()} == {(0, 30): 20, (30, 35): 5}
+    # Where the log begins, and that the range is another one than was planned.
+    assert losses(logs) == [(unique, 0, 0, 10), (unique, 0, 0, 30)]
+    assert await stored_offset(cluster, unique, unique) == 35
+
+
+async def test_a_range_that_retention_has_deleted_is_told_and_passed(cluster: Cluster, unique: str) -> None:
+    target = Target()
+    await planned(cluster, unique, target)
+    await produced(cluster, unique, 5)
+    await retained_from(cluster, unique, 32)
+    with capture_logs() as logs:
+        await consume(cluster, unique, Sink(target), lambda: target.ranges)
+    assert losses(logs) == [(unique, 0, 0, 30), (unique, 0, 0, 30), (unique, 0, 30, 32)]
+    assert [part[4:] for part in target.ranges] == [(30, 35)]
+    assert await stored_offset(cluster, unique, unique) == 35
+
+
+async def beyond_the_end(cluster: Cluster, topic: str, plan: znodes.Plan | None) -> None:
+    """As an unclean leader election leaves it: the group has come further than the log, a range in flight or not."""
+    paths, partition = GroupPaths(topic), TopicPartition(topic, 0)
+    async with session(cluster.connect) as zookeeper:
+        node = await zookeeper.get(paths.claim_record(partition))
+        record = znodes.decode_claim_record(node.data)
+        if plan is not None:
+            plan = msgspec.structs.replace(plan, until=50, records=50)
+        else:
+            await zookeeper.set(paths.offset(partition), b"50", -1)
+        data = znodes.encode_claim_record(msgspec.structs.replace(record, plan=plan))
+        await zookeeper.set(paths.claim_record(partition), data, -1)
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
+    cluster: Cluster, unique: str, in_flight: bool
+) -> None:
+    target = Target()
+    plan = await planned(cluster, unique, target)
+    await beyond_the_end(cluster, unique, plan if in_flight else None)
+    with pytest.raises(OffsetLost, match='truncated = "continue"'):
+        await consume(cluster, unique, Sink(target), lambda: False)
+    assert not target.ranges
+
+    await produced(cluster, unique, 5)
+    goes_on = (
+        0 if in_flight else 35
+    )  # what is in flight is not in the destination, and what the log has of it is written
+    with capture_logs() as logs:
+        following = asyncio.create_task(
+            consume(
+                cluster, unique, Sink(target), lambda: any(p.until == 40 for p in target.ranges), truncated="continue"
+            )
+        )
+        async with session(cluster.connect) as zookeeper:
+            path = GroupPaths(unique).offset(TopicPartition(unique, 0))
+            with anyio.fail_after(LIMIT):
+                while (await zookeeper.get(path)).data not in (b"35", b"40"):
+                    await anyio.sleep(0.02)
+        await produced(cluster, unique, 5)
+        await following
+    assert losses(logs) == [(unique, 0, 35, 50)]
+    assert {part.epoch for part in target.ranges} == {1}
+    assert sorted((part.first, part.until) for part in target.ranges)[0][0] == goes_on
+    assert await stored_offset(cluster, unique, unique) == 40
+    assert await plan_of(cluster, unique) is None
+
+
+async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str) -> None:
+    target = Target()
+    await planned(cluster, unique, target)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (deleted,) = admin.delete_topics([unique]).values()
+    await asyncio.to_thread(deleted.result, LIMIT)
+    async with session(cluster.connect) as zookeeper:
+        with anyio.fail_after(LIMIT):
+            while await zookeeper.exists(f"/brokers/topics/{unique}"):
+                await anyio.sleep(0.02)
+    await create_topic(cluster.connect, unique, 1)
+    await produced(cluster, unique, 5)
+    with pytest.raises(OffsetLost, match=r"offsets 0 to 30 were planned .* gone with the topic"):
+        await consume(cluster, unique, Sink(target), lambda: False, reset="fail")
+    with capture_logs() as logs:
+        await consume(cluster, unique, Sink(target), lambda: target.ranges)
+    assert losses(logs) == [(unique, 0, 0, 30)]
+    assert [part[4:] for part in target.ranges] == [(0, 5)]
 
 
 @pytest.mark.parametrize("fingerprint", ["", "elsewhere"])

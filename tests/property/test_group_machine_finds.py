@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from kzconsumer.group.claims import Claims
+from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -92,8 +93,12 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @RARE
 def test_work_in_hand_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kzconsumer.group.claims.REVOKE_DEADLINE", 0.0)
-    monkeypatch.setattr("kzconsumer.group.rebalancer.REVOKE_DEADLINE", 0.0)
+    made = Rebalancer.__init__
+
+    def impatient(self: Rebalancer, **given: Any) -> None:
+        made(self, **given | {"revoke_deadline": 0.0})
+
+    monkeypatch.setattr(Rebalancer, "__init__", impatient)
     find(r"which \w+ had at")
 
 

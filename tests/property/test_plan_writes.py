@@ -64,6 +64,8 @@ class Writer:
         self.taken: set[TopicPartition] = set()
         self.moved: set[TopicPartition] = set()
         self.planned = 0
+        self.believed: set[str] = set()
+        self.standing: dict[TopicPartition, Plan | None] = {}
         ensemble.committed.append(self._look)
 
     async def run(self, script: Sequence[Step]) -> None:
@@ -80,6 +82,9 @@ class Writer:
             for step in script:
                 await self._do(step)
                 await self._compare_with_the_nodes(session)
+            await self._do(Step("commit", frozenset(), None, None))
+            for partition in set(PARTITIONS) - self.taken - self.in_flight.keys():
+                assert self._record(partition).plan is None, f"a plan of {partition} that nobody was told of is left"
 
     async def _do(self, step: Step) -> None:
         for number in sorted(step.who):
@@ -115,6 +120,7 @@ class Writer:
         for tracker in await self.committer.plan(plans):
             partition, plan = tracker.topic_partition, plans[tracker]
             self.in_flight[partition] = plan
+            self.believed.add(plan.id)
             record = self._record(partition)
             assert record.plan is not None, f"{partition} is believed to be planned"
             assert record.plan.id == plan.id
@@ -171,8 +177,9 @@ class Writer:
             if plan is not None:
                 assert (node.data, node.stat().version) == (b"%d" % plan.first, plan.offset_version)
                 self.moved.discard(partition)
-            else:
-                assert node.data != b"0", "a plan is emptied by the commit of what it planned"
+            elif (before := self.standing.get(partition)) is not None and node.data == b"%d" % before.first:
+                assert before.id not in self.believed, "a plan is emptied by the commit of what it planned"
+            self.standing[partition] = plan
 
 
 def play(seed: int, script: Sequence[Step]) -> Writer:

@@ -32,3 +32,9 @@ def obey(df: Any, batch_id: int) -> None:
         table = df.sparkSession.read.parquet(str(directory / "table"))
         seen["table"] = sorted(row["text"] for row in table.collect())
     (directory / f"seen-{batch_id}").write_text(json.dumps(seen))
+
+
+def append(df: Any, batch_id: int) -> None:
+    """What many would write first: it lingers a little, so that a kill may come between the write and its commit."""
+    df.select("partition", "offset").write.mode("append").parquet(str(Path(os.environ[FUNCTION_DIRECTORY], "appended")))
+    time.sleep(1.0)

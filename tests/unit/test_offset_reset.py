@@ -27,7 +27,8 @@ class LogsThatBegin:
     async def call(self, request: object, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
         return {tracker().topic_partition: ListedOffset(0, BEGINNING, -1)}
 
-    async def store_start(self, claim: OffsetTracker, offset: int) -> bool:
+    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool) -> bool:
+        assert not new_epoch
         return True
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.errors import RangeChanged, SessionExpired
 from kzconsumer.model import TopicPartition
@@ -20,12 +21,14 @@ from tests.support.range_data import range_data
 class Member:
     """Keeps what it is asked to have stand; some claims may be lost."""
 
-    def __init__(self, lost: Collection[OffsetTracker] = (), error: Exception | None = None) -> None:
+    def __init__(
+        self, lost: Collection[OffsetTracker] = (), error: Exception | None = None, *, refuses_loss: bool = False
+    ) -> None:
         self.plans: dict[OffsetTracker, Plan] = {}
         self.gone_on: list[OffsetTracker] = []
         self.lost = lost
         self.error = error
-        self.planning = Planning("9f3c", "read_committed", self.put, self.go_on)
+        self.planning = Planning("9f3c", "read_committed", self.put, self.go_on, refuses_loss=refuses_loss)
 
     async def put(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         if self.error is not None:
@@ -105,16 +108,36 @@ async def test_a_replay_of_what_was_planned() -> None:
     assert (member.plans, member.gone_on) == ({}, [claim])  # its plan stands already
 
 
-@pytest.mark.parametrize(
-    "now",
-    [
-        range_data("orders", 0, 3, 9, [{"offset": 3, "value": b"other"}]),
-        range_data("orders", 0, 3, 8),
-        range_data("orders", 0, 3, 10),
-        range_data("orders", 0, 3, 9, []),
-    ],
+CHANGED = pytest.mark.parametrize(
+    "now", [range_data("orders", 0, 3, 9, [{"offset": 3, "value": b"other"}]), range_data("orders", 0, 3, 9, [])]
 )
-async def test_a_replay_of_anything_else(now: RangeData) -> None:
+
+
+@CHANGED
+async def test_a_replay_of_other_records_is_refused_where_loss_is(now: RangeData) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(RangeChanged, match="offsets 3 to 9 were planned with 6 records"):
-        await Member().planning.begin(Batch((now,), is_replay=True), [claim])
+        await Member(refuses_loss=True).planning.begin(Batch((now,), is_replay=True), [claim])
+
+
+@CHANGED
+async def test_a_replay_of_other_records_is_told(now: RangeData) -> None:
+    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    batch = Batch((now,), is_replay=True)
+    with capture_logs() as logs:
+        assert await Member().planning.begin(batch, [claim]) == (batch, [claim])
+    (told,) = logs
+    assert (told["log_level"], told["topic"], told["partition"], told["first"], told["until"]) == (
+        "error",
+        "orders",
+        0,
+        3,
+        9,
+    )
+
+
+@pytest.mark.parametrize("until", [8, 10])
+async def test_a_replay_of_another_range(until: int) -> None:
+    claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
+    with pytest.raises(AssertionError, match="is not what was planned"):
+        await Member().planning.begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from kzconsumer.group.claims import REVOKE_DEADLINE
+from kzconsumer.config import GroupSettings
 from kzconsumer.model import TopicPartition
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.paths import GroupPaths
@@ -121,7 +121,7 @@ class Promises:
             return True
         done = self.world.now if earlier.done is None else earlier.done
         left = earlier.member.left_at
-        return done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left)
+        return done - earlier.at >= GroupSettings(id="g").revoke_deadline or (left is not None and done >= left)
 
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
         """Every transaction that ZooKeeper executed."""

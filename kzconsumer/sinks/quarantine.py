@@ -1,0 +1,64 @@
+"""Where ranges go that the sink cannot write, so that the group goes on: `[sink] on_batch_failure = "quarantine"`.
+
+Owns the directory. The sink runner calls it. A file is on disk before its range is committed, is named by the range,
+and is never replaced: whoever meets the range again finds it there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from anyio import to_thread
+
+from kzconsumer.errors import SinkFailed
+from kzconsumer.records.columns import SCHEMA
+from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file
+from kzconsumer.sinks.interface import RangeData
+
+METADATA = "kzconsumer.quarantine"
+"""Key of a file's metadata: why it is there, as JSON."""
+
+
+class Quarantine:
+    """One directory of one group's sink, made when it is first needed. Members may share it."""
+
+    def __init__(self, directory: Path, sink: str) -> None:
+        self._directory = directory
+        self._sink = sink
+
+    async def keep(self, part: RangeData, reason: str) -> Path:
+        """The file that holds the range's records. Raises SinkFailed when it cannot be kept."""
+        try:
+            return await to_thread.run_sync(self._write, part, reason)
+        except (OSError, pa.ArrowException) as error:
+            raise SinkFailed(
+                f"{part.range}: the sink cannot write it ({reason}), nor can it be kept: {error}"
+            ) from error
+
+    def _write(self, part: RangeData, reason: str) -> Path:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
+        staged = self._directory / f".{final.name}.{uuid.uuid4().hex}"
+        try:
+            if part.raw is None:
+                about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
+                table = pa.Table.from_batches(part.batches, SCHEMA)
+                pq.write_table(table.replace_schema_metadata({METADATA: msgspec.json.encode(about)}), staged)
+            else:
+                with staged.open("xb") as file:
+                    file.writelines(part.raw)
+            sync_file(staged)
+            put_in_place(staged, final)
+        finally:
+            staged.unlink(missing_ok=True)
+        sync_directory(self._directory)
+        return final
+
+
+def _name(part: RangeData) -> str:
+    """All that tells a range from any other; topics have no `+`."""
+    return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"

@@ -1,0 +1,261 @@
+"""A group of daemons with a Spark sink, what befalls its members at moments that a seed chooses, and the verdict.
+
+`SparkGroup` owns the daemon processes; they are killed when the block ends. What differs between destinations is one
+object: `Destination`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import anyio
+import pyarrow.parquet as pq
+
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.sandbox.cluster import Cluster
+from tests.support.ensemble import Ensemble
+from tests.support.members import Daemon, owners, stored_offsets
+from tests.support.processes import exists
+from tests.support.zookeeper_sessions import session
+
+SESSION = 6.0
+LIMIT = 150.0
+"""Seconds for whatever has to happen: a JVM that starts on a busy machine may take a minute."""
+
+Row = tuple[int, int]
+"""Partition, offset."""
+
+
+class Destination(Protocol):
+    """What a sink's table says, and what is there."""
+
+    @property
+    def tables(self) -> str: ...
+
+    def rows(self) -> Counter[Row]:
+        """How often each record is there, as a reader of the destination finds it."""
+        ...
+
+
+class ParquetFiles:
+    """Files that never change once they have their name, so that each is read once."""
+
+    def __init__(self, path: Path, options: str) -> None:
+        self._path = path
+        self._options = options
+        self._read: dict[Path, list[Row]] = {}
+
+    @property
+    def tables(self) -> str:
+        return f'[sink]\nplugin = "spark"\n[sink.options]\n{self._options}\n'
+
+    def rows(self) -> Counter[Row]:
+        for file in self._path.glob("*.parquet"):
+            if file not in self._read:
+                table = pq.read_table(file, columns=["partition", "offset"], partitioning=None)
+                self._read[file] = [(row["partition"], row["offset"]) for row in table.to_pylist()]
+        return Counter(row for rows in self._read.values() for row in rows)
+
+
+def published(path: Path) -> Destination:
+    """The Spark sink's own destination."""
+    return ParquetFiles(path, f'destination = "parquet"\npath = "{path}"')
+
+
+def appended(path: Path) -> Destination:
+    """The negative control: a function that appends, and lingers before it says so; `path` is in the environment."""
+    return ParquetFiles(
+        path / "appended", 'destination = "function"\nfunction = "tests.support.spark_functions:append"'
+    )
+
+
+class SparkGroup:
+    """Made by `spark_group`. The group has its topic's name."""
+
+    def __init__(
+        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
+    ) -> None:
+        self.three = three
+        self.cluster = cluster
+        self.topic = topic
+        self.partitions = partitions
+        self.destination = destination
+        self._folder = folder
+        self._members: dict[str, Daemon] = {}
+
+    def start(self, name: str) -> None:
+        if name not in self._members:
+            folder = self._folder / name
+            tables = self.destination.tables
+            self._members[name] = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, tables, "smallest")
+        self._members[name].start()
+
+    def process(self, name: str) -> int:
+        process = self._members[name].process
+        assert process is not None
+        return process.pid
+
+    def worker(self, name: str) -> int:
+        """The worker process that it started last."""
+        return int(self._members[name].events("spark ready")[-1]["pid"])
+
+    def workers_of(self, name: str) -> list[int]:
+        """All of the last worker's session: its Python driver first, the JVM, Spark's Python processes."""
+        worker = self.worker(name)
+        return sorted(_session(worker), key=lambda pid: pid != worker)
+
+    def java(self, name: str) -> int:
+        (java,) = (pid for pid in self.workers_of(name) if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
+        return java
+
+    async def kill(self, name: str) -> None:
+        os.kill(self.process(name), signal.SIGKILL)
+        await self._members[name].ended()
+
+    async def stop(self, name: str) -> None:
+        self._members[name].signal(signal.SIGTERM)
+        assert await self._members[name].ended(60.0) == 0, self._members[name].err.read_text()[-3000:]
+
+    async def whole(self, members: int) -> None:
+        """Until so many of them own partitions, all partitions are owned, and each member's Spark is up."""
+
+        async def is_whole() -> bool:
+            async with session(self.cluster.connect) as zookeeper:
+                owned = await owners(zookeeper, self.topic, self.topic, self.partitions)
+            threads = set(owned.values())
+            return len(owned) == self.partitions and len(threads) == members
+
+        await self.until(is_whole)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        with anyio.fail_after(LIMIT):
+            while True:
+                self._all_run()
+                try:
+                    if await condition():
+                        return
+                except (KzConsumerError, TimeoutError):
+                    pass  # its server was killed, too
+                await anyio.sleep(0.1)
+
+    async def committed(self) -> list[int]:
+        found = await stored_offsets(self.cluster.connect, self.topic, self.topic, self.partitions)
+        return [offset or 0 for offset in found]
+
+    async def past(self, offsets: list[int]) -> None:
+        """Until every partition is committed up to there."""
+
+        async def is_past() -> bool:
+            return all(at >= offset for at, offset in zip(await self.committed(), offsets, strict=True))
+
+        await self.until(is_past)
+
+    async def verdict(self) -> tuple[list[Row], list[Row]]:
+        """What is committed and missing in the destination, and what is there more than once."""
+        committed: list[int] = []
+
+        async def known() -> bool:
+            committed[:] = await self.committed()
+            return True
+
+        await self.until(known)
+        rows = await anyio.to_thread.run_sync(self.destination.rows)
+        missing = [(p, offset) for p, until in enumerate(committed) for offset in range(until) if not rows[p, offset]]
+        return missing, [row for row, times in rows.items() if times > 1]
+
+    def _all_run(self) -> None:
+        for name, member in self._members.items():
+            if member.process is not None and member.process.poll() not in (None, 0, -signal.SIGKILL):
+                raise AssertionError(f"member {name} ended:\n{member.err.read_text()[-3000:]}")
+
+    def kill_all(self) -> None:
+        for name, member in self._members.items():
+            if member.process is not None and member.process.poll() is None:
+                workers = self.workers_of(name) if member.events("spark ready") else []
+                for pid in [member.process.pid, *workers]:
+                    if exists(pid):
+                        os.kill(pid, signal.SIGKILL)
+                member.process.wait()
+
+
+@contextmanager
+def spark_group(
+    three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
+) -> Iterator[SparkGroup]:
+    group = SparkGroup(three, cluster, topic, partitions, folder, destination)
+    try:
+        yield group
+    finally:
+        group.kill_all()
+
+
+# -- what may happen. Each leaves members a and b running, or on their way.
+
+
+async def kill_daemon(group: SparkGroup, name: str, chance: Random) -> None:
+    await group.kill(name)
+    group.start(name)
+
+
+async def kill_worker(group: SparkGroup, name: str, chance: Random) -> None:
+    os.kill(group.worker(name), signal.SIGKILL)
+
+
+async def kill_java(group: SparkGroup, name: str, chance: Random) -> None:
+    os.kill(group.java(name), signal.SIGKILL)
+
+
+async def freeze(group: SparkGroup, name: str, chance: Random) -> None:
+    """Past its session; its Spark may work on meanwhile, as a zombie, or wake up with it."""
+    frozen = [group.process(name), *(group.workers_of(name) if chance.random() < 0.5 else [])]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await anyio.sleep(chance.uniform(1.3, 2.0) * SESSION)
+    finally:
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+
+
+async def kill_leader(group: SparkGroup, name: str, chance: Random) -> None:
+    leader = group.three.leader
+    leader.kill()
+    await anyio.sleep(chance.uniform(0.0, 3.0))
+    leader.start()
+    await anyio.to_thread.run_sync(group.three.wait_ready)
+
+
+async def terminate(group: SparkGroup, name: str, chance: Random) -> None:
+    await group.stop(name)
+    group.start(name)
+
+
+async def a_third(group: SparkGroup, name: str, chance: Random) -> None:
+    """It joins, takes its share, and leaves."""
+    group.start("c")
+    await group.whole(3)
+    await group.past([at + 1 for at in await group.committed()])
+    await group.stop("c")
+
+
+FAULTS = (kill_daemon, kill_java, freeze, kill_worker, kill_leader, terminate, a_third)
+
+
+def _session(leader: int) -> list[int]:
+    """Every living process of the session that `leader` leads."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, _, of_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if of_session == str(leader) and state not in "ZX":
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,132 @@
+"""A batch that the sink cannot write: which ranges are kept aside, and which failures say nothing of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.config import BatchSettings
+from kzconsumer.errors import SinkFailed
+from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.quarantine import METADATA, Quarantine
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from tests.support.chunks import LeaseInHand, chunk, put, tracker
+from tests.support.range_data import range_data
+from tests.unit.test_sink_runner import Commits, Memory, running, until
+
+
+class Choosy(Memory):
+    """Cannot write these partitions."""
+
+    def __init__(self, poison: Collection[int], lease: LeaseInHand | None = None) -> None:
+        super().__init__()
+        self.poison = set(poison)
+        self.lease = lease
+        self.tried: list[list[int]] = []
+
+    async def write(self, batch: Batch) -> None:
+        self.tried.append([part.partition for part in batch.ranges])
+        if self.lease is not None and len(self.tried) == 1:
+            self.lease.lose()
+        if self.poison.intersection(self.tried[-1]):
+            raise ValueError("cannot be cast to INT")
+        await super().write(batch)
+
+
+def runner_of(sink: Memory, quarantine: Quarantine | None) -> SinkRunner:
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    return SinkRunner("choosy", sink, limits, quarantine=quarantine)
+
+
+async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> None:
+    claims = [tracker(number) for number in range(3)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Commits(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    with capture_logs() as logs:
+        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+            await until(lambda: commits.made)
+    assert commits.made[0] == [5, 5, 5]
+    assert sink.tried == [[0, 1, 2], [0], [1], [2]]
+    assert sorted(sink.ranges) == [(0, 0, 5), (2, 0, 5)]
+    (file,) = (tmp_path / "aside").iterdir()
+    assert file.name == f"orders+1+0.0+{0:020d}+{5:020d}.parquet"
+    table = pq.read_table(file)
+    assert table.column("value").to_pylist() == [b"v%d" % n for n in range(5)]
+    assert "cannot be cast to INT" in msgspec.json.decode(table.schema.metadata[METADATA.encode()])["reason"]
+    (told,) = [each for each in logs if each["log_level"] == "error"]
+    assert [told[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
+
+
+async def test_without_a_quarantine_nothing_is_tried_again() -> None:
+    claims = [tracker(number) for number in range(2)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Commits(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, None), [queue], commits) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkFailed)
+    assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
+
+
+async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
+    claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Commits()
+    (tmp_path / "aside").write_text("not a directory")
+    put(queue, chunk(claim, 0, 5))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be kept")
+    assert (claim.processed, commits.made) == (0, [])
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) -> None:
+    """The sink may have refused to publish for that very reason."""
+    claim, queue, lease, commits = tracker(), ChunkQueue(1 << 20), LeaseInHand(), Commits()
+    sink = Choosy({0}, lease)
+    put(queue, chunk(claim, 0, 5))
+    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
+    async with running(runner_of(sink, quarantine), [queue], commits, lease):
+        await until(lambda: sink.tried)
+        sink.poison.clear()
+        assert sink.tried == [[0]]
+        lease.hold()
+        await until(lambda: commits.made)
+    assert sink.ranges == [(0, 0, 5)]
+    assert not (tmp_path / "aside").exists()
+
+
+async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
+    staying, going = tracker(0), tracker(1)
+    queue, commits = ChunkQueue(1 << 20), Commits([staying, going])
+
+    class Losing(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if len(self.tried) == 1:
+                going.close()
+            await super().write(batch)
+
+    sink = Losing({1})
+    put(queue, chunk(staying, 0, 5), chunk(going, 0, 5))
+    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+        await until(lambda: commits.made)
+    assert (sink.tried, commits.made[0]) == ([[0, 1], [0]], [5, 0])
+    assert not (tmp_path / "aside").exists()
+
+
+async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
+    quarantine, part = Quarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
+    first = await quarantine.keep(part, "one reason")
+    before = first.read_bytes()
+    assert await quarantine.keep(part, "another") == first
+    assert (first.read_bytes(), list(tmp_path.iterdir())) == (before, [first])
+    raw = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
+    assert (await quarantine.keep(raw, "bytes")).read_bytes() == b"abc"
