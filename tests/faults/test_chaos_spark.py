@@ -30,7 +30,7 @@ SEED = int(
 CONTROL = os.environ.get("KZCONSUMER_CHAOS_CONTROL")
 PARTITIONS = 4
 
-pytestmark = pytest.mark.timeout(300 + 120 * ROUNDS)
+pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
 
 
 async def one_round(group: SparkGroup, seed: int) -> str:

@@ -51,11 +51,11 @@ async def filled(cluster: Cluster, topic: str, partitions: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-def whole(target: Target, partitions: Iterable[int]) -> bool:
+def whole(target: Target, partitions: Iterable[int], end: int = RECORDS) -> bool:
     """Every offset of these is in exactly one range."""
     return all(
         sorted(n for part in target.ranges if part.partition == partition for n in range(part.first, part.until))
-        == list(range(RECORDS))
+        == list(range(end))
         for partition in partitions
     )
 

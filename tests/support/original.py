@@ -124,9 +124,10 @@ def console_consumer(
     consumer: str = "original",
     version: str = NEWEST_ORIGINAL,
     from_beginning: bool = False,
+    max_messages: int | None = None,
     **properties: object,
 ) -> Iterator[Original]:
-    """`kafka.tools.ConsoleConsumer`: a white list, one stream, prints every record.
+    """`kafka.tools.ConsoleConsumer`: a white list, one stream, prints every record, or so many and then leaves.
 
     It refuses `from_beginning` where the group has offsets. `properties` are the consumer's, with `_` for `.`.
     """
@@ -134,6 +135,8 @@ def console_consumer(
     args = ["--zookeeper", cluster.connect, "--whitelist", white_list, "--consumer.config", str(config)]
     if from_beginning:
         args.append("--from-beginning")
+    if max_messages is not None:
+        args += ["--max-messages", str(max_messages)]
     command = _command(servers, version, "kafka.tools.ConsoleConsumer", args, folder)
     yield from _running(Original(command, folder, group, consumer))
 
