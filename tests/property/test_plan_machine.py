@@ -1,12 +1,13 @@
 """Exactly once into the destination: two members plan, publish and commit through whatever happens to them.
 
-The model's promises: no two published ranges of one epoch overlap, and nothing below the stored offset is missing.
+The model's promises: no two published ranges of one epoch overlap, nothing below the stored offset is missing, and no
+member of ours moves an offset back but with a new epoch.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 
 from kzconsumer.offsets import adopter
 from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
-from tests.support.simulated.plan_world import PlanWorld, plan_world
+from kzconsumer.zookeeper.znodes import Plan
+from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
 
 NAMES = ("a", "b")
 STEPS = 40
@@ -44,7 +49,8 @@ def _play(scene: PlanWorld, chance: Random) -> None:
         scene.lose_a_reply,
         scene.expire,
         lambda name: scene.delete_owner(),
-        lambda name: scene.consume_elsewhere(chance.randrange(1, 12)),
+        lambda name: scene.consume_elsewhere(chance.choice(PARTITIONS), chance.randrange(1, 12)),
+        lambda name: scene.visit(chance.uniform(0.1, 8.0), chance.randrange(1, 12)),
         lambda name: scene.reset(chance.randrange(0, 30)),
         lambda name: None,
     ]
@@ -107,3 +113,44 @@ def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ZooKeeperOffsetStorage, "_operations", unfenced)
     assert re.search("doubles what|are nowhere", broken())
+
+
+def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier commit failed to store lies between: the next owner would take the plan for one out of place."""
+    write = Committer._write
+
+    async def careless(self: Committer, due: Mapping[OffsetTracker, int], plans: Any = None, **more: Any) -> None:
+        if plans:
+            due = {tracker: self.committed(tracker) or 0 for tracker in due}
+        await write(self, due, plans, **more)
+
+    monkeypatch.setattr(Committer, "_write", careless)
+    assert re.search("doubles what|are nowhere|went back", broken())
+
+
+def test_a_plan_that_is_replayed_wherever_the_offset_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stubborn(plan: Plan | None, stored: int | None, *rest: Any) -> Adoption:
+        answer = compare(plan, stored, *rest)
+        moved = isinstance(answer, Clear) and "was moved" in answer.reason
+        return Replay(plan.first, plan.until, stored) if moved and plan is not None else answer
+
+    monkeypatch.setattr(adopter, "compare", stubborn)
+    assert re.search("doubles what|went back", broken())
+
+
+def test_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    store_start = Committer.store_start
+
+    async def same(self: Committer, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+        return await store_start(self, tracker, offset)
+
+    monkeypatch.setattr(Committer, "store_start", same)
+    assert re.search("doubles what|went back", broken())
+
+
+def test_a_destination_that_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def everything(self: PlanWorld, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return ranges
+
+    monkeypatch.setattr(PlanWorld, "has", everything)
+    assert "are nowhere" in broken()

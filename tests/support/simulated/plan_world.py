@@ -1,7 +1,8 @@
-"""Members that plan, publish and commit one partition's ranges in a simulated world, and what must never come of it.
+"""Members that plan, publish and commit two partitions' ranges in a simulated world, and what must never come of it.
 
-`PlanWorld` owns the destination and who did what to the offset; its members run the product's session, owner registry,
-committer and adopter. Faults come from its caller. The log never ends and loses nothing.
+`PlanWorld` owns the destination and who did what to the offsets; its members run the product's session, owner registry,
+committer and adopter. Faults come from its caller. Logs never end; what a truncation takes has other records after it,
+in an epoch of its own.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.operations import Delete, SetData
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
 from kzconsumer.zookeeper.ownership import Blocked, Claimed
 from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.znodes import Plan
-from tests.support.simulated.ensemble import Ensemble
+from tests.support.simulated.ensemble import NOBODY, Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import Process, World
 
-PARTITION = TopicPartition("orders", 0)
+PARTITIONS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
 PATHS = GroupPaths("g")
 INCARNATION = 0x2A
 FINGERPRINT, ISOLATION = "9f3c", "read_committed"
 SESSION_TIMEOUT = 6.0
+ORIGINAL = b"g_original-0"
 
 
 class PlanWorld:
@@ -51,13 +53,16 @@ class PlanWorld:
         self.published: dict[RangeIdentity, str] = {}
         self.replays = 0
         self.planning = True
-        self._elsewhere: set[tuple[int, int]] = set()  # (epoch, offset) that somebody else has consumed
-        self._begins = {0: 0}  # epoch -> where it began
+        self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by others
+        self._begins = {(partition, 0): 0 for partition in PARTITIONS}  # and epoch -> where it began
+        self._stored_last: dict[tuple[TopicPartition, int], int] = {}
+        self._violations: list[str] = []
         self._members: dict[str, Process] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._over = False
         self._plans = 0
         self._lives = 0
+        self.ensemble.committed.append(self._look)
 
     # -- the destination
 
@@ -69,7 +74,8 @@ class PlanWorld:
         if identity in self.published or self._over:
             return
         for other in self.published:
-            if other.epoch == identity.epoch and other.first < identity.until and identity.first < other.until:
+            same = (other.partition, other.epoch) == (identity.partition, identity.epoch)
+            if same and other.first < identity.until and identity.first < other.until:
                 raise AssertionError(f"{identity} by {who} doubles what {self.published[other]} put in {other}")
         self.published[identity] = who
 
@@ -106,42 +112,82 @@ class PlanWorld:
                 self.ensemble.close(session)
 
     def delete_owner(self) -> None:
-        self.ensemble.operate(Delete(PATHS.owner(PARTITION), -1))
+        """Somebody's unconditional delete hits an owner node of ours."""
+        path = PATHS.owner(self.random.choice(PARTITIONS))
+        if self.ensemble.tree.data(path) not in (None, ORIGINAL):
+            self.ensemble.operate(Delete(path, -1))
 
-    def consume_elsewhere(self, records: int) -> None:
-        """An original member has had the partition for a moment, or a tool moved the offset forwards."""
-        stored = self._stored()
+    def consume_elsewhere(self, partition: TopicPartition, records: int) -> None:
+        """A tool moves the offset forwards, or an original member commits."""
+        stored = self._stored(partition)
         if stored is not None:
-            self._elsewhere |= {(self._record().epoch, offset) for offset in range(stored, stored + records)}
-            self.ensemble.operate(SetData(PATHS.offset(PARTITION), b"%d" % (stored + records), -1))
+            epoch = self._record(partition).epoch
+            self._elsewhere |= {(partition, epoch, offset) for offset in range(stored, stored + records)}
+            self.ensemble.operate(SetData(PATHS.offset(partition), b"%d" % (stored + records), -1))
+
+    def visit(self, seconds: float, records: int) -> None:
+        """An original member has a partition for a while, if nobody else has, and commits as it leaves."""
+        partition = self.random.choice(PARTITIONS)
+        path = PATHS.owner(partition)
+        if self._stored(partition) is None or self.ensemble.tree.data(path) is not None:
+            return
+        self.ensemble.operate(Create(path, ORIGINAL))
+
+        def leave() -> None:
+            self.consume_elsewhere(partition, records)
+            self.ensemble.operate(Delete(path, -1))
+
+        self.world.after(seconds, leave)
 
     def reset(self, offset: int) -> None:
         """As the tool for stopped groups: plan cleared, epoch raised, all in one transaction."""
-        if self.ensemble.tree.data(PATHS.owner(PARTITION)) is None and self._stored() is not None:
-            record = znodes.ClaimRecord(1, "range", "0x2a", self._record().epoch + 1, FINGERPRINT)
-            self._begins[record.epoch] = offset
+        partition = self.random.choice(PARTITIONS)
+        if self.ensemble.tree.data(PATHS.owner(partition)) is None and self._stored(partition) is not None:
+            record = znodes.ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
             self.ensemble.operate(
-                SetData(PATHS.claim_record(PARTITION), znodes.encode_claim_record(record), -1),
-                SetData(PATHS.offset(PARTITION), b"%d" % offset, -1),
+                SetData(PATHS.claim_record(partition), znodes.encode_claim_record(record), -1),
+                SetData(PATHS.offset(partition), b"%d" % offset, -1),
             )
 
     def check(self) -> None:
         """Everything below the stored offset is in the destination, or somebody else has it."""
+        assert not self._violations, self._violations[0]
         for process in self.world.processes:
             assert not process.errors, process.errors
         for task in self._tasks:
             if task.done():
                 task.result()
-        if (stored := self._stored()) is None:
-            return
-        epoch = self._record().epoch
-        there = {offset for each in self.published if each.epoch == epoch for offset in range(each.first, each.until)}
-        lost = [
-            offset
-            for offset in range(self._begins[epoch], stored)
-            if offset not in there and (epoch, offset) not in self._elsewhere
-        ]
-        assert not lost, f"of epoch {epoch}, stored at {stored}, these are nowhere: {lost[:5]}"
+        for partition in PARTITIONS:
+            if (stored := self._stored(partition)) is None:
+                continue
+            epoch = self._record(partition).epoch
+            ranges = [r for r in self.published if (r.partition, r.epoch) == (partition.partition, epoch)]
+            there = {offset for each in ranges for offset in range(each.first, each.until)}
+            lost = [
+                offset
+                for offset in range(self._begins[partition, epoch], stored)
+                if offset not in there and (partition, epoch, offset) not in self._elsewhere
+            ]
+            assert not lost, f"of epoch {epoch}, stored at {stored}, these are nowhere: {lost[:5]}"
+
+    def _look(self, session: int, operations: Sequence[Operation]) -> None:
+        """At every transaction: where an epoch begins, and that a member takes offsets back with a new one only.
+
+        What somebody else writes under a live owner is set right, whichever way that is.
+        """
+        for partition in PARTITIONS:
+            if (stored := self._stored(partition)) is None:
+                continue
+            epoch = self._record(partition).epoch
+            self._begins.setdefault((partition, epoch), stored)
+            last = self._stored_last.get((partition, epoch), stored)
+            if session != NOBODY:
+                if stored < last:
+                    self._violations.append(f"{partition} went back from {last} to {stored} in epoch {epoch}")
+                if any(operation.path == PATHS.offset(partition) for operation in operations):
+                    self._stored_last[partition, epoch] = stored
+            elif self.ensemble.tree.data(PATHS.owner(partition)) in (None, ORIGINAL):
+                self._stored_last[partition, epoch] = stored
 
     def end(self) -> None:
         """End all processes, whatever they do."""
@@ -171,45 +217,81 @@ class PlanWorld:
                 await anyio.sleep(0.2)
 
     async def _own(self, process: Process, session: ZooKeeperSession) -> None:
-        """From one claim to its release."""
+        """From claims to their release."""
         owners = OwnerRegistry(session, PATHS, "range", FINGERPRINT, ISOLATION)
         committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
-        claimed = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), INCARNATION)
-        if isinstance(claimed, Blocked):
+        claims = []
+        for partition in self.random.sample(PARTITIONS, self.random.randrange(1, len(PARTITIONS) + 1)):
+            claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), INCARNATION)
+            if not isinstance(claimed, Blocked):
+                assert isinstance(claimed, Claimed), claimed
+                claims.append((partition, INCARNATION, claimed))
+        if not claims:
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
-        assert isinstance(claimed, Claimed), claimed
-        ((_, tracker, position),) = await Adopter(committer, self).adopt([(PARTITION, INCARNATION, claimed)])
-        if position is None:
-            await committer.store_start(tracker, self._begins[0])
-            tracker.restart(self._begins[0])
+        trackers = []
+        for _, tracker, position in await Adopter(committer, self).adopt(claims):
+            if position is None:
+                await committer.store_start(tracker, 0)
+                tracker.restart(0)
+            trackers.append(tracker)
         for _ in range(self.random.randrange(1, 8)):
-            if not await self._write_one(process, committer, tracker):
-                break
-            if tracker.replay is not None:
-                self.replays += 1
-                behind = OffsetTracker(PARTITION, tracker.processed, incarnation=INCARNATION, epoch=tracker.epoch)
-                committer.replace(tracker, behind)
-                tracker = behind
-        closed = await committer.close([tracker])
-        if tracker in closed:
-            await owners.release(closed[tracker].fence)
+            trackers = await self._write_one(process, committer, trackers)
+        for tracker, closed in (await committer.close(trackers)).items():
+            tracker.close()
+            await owners.release(closed.fence)
         await anyio.sleep(self.random.uniform(0.0, 2.0))
 
-    async def _write_one(self, process: Process, committer: Committer, tracker: OffsetTracker) -> bool:
-        """Plan, publish, commit; False when the partition is lost."""
-        first, until = tracker.processed, tracker.processed + self.random.randrange(1, 10)
-        if tracker.replay is not None:
-            first, until = tracker.replay.first, tracker.replay.until
-        elif self.planning and tracker not in await committer.plan({tracker: self._plan(first, until, tracker.epoch)}):
-            return False
-        tracker.hand_over(until)
-        await anyio.sleep(self.random.choice([0.0, 0.05, 0.5, 3.0]))
-        self.publish(process.name, RangeIdentity(*PARTITION, tracker.incarnation, tracker.epoch, first, until))
+    async def _write_one(
+        self, process: Process, committer: Committer, trackers: list[OffsetTracker]
+    ) -> list[OffsetTracker]:
+        """Plan, publish, commit one batch; returns the claims that are still ours."""
+        trackers = [tracker for tracker in trackers if tracker.open]
+        if not trackers:
+            return []
+        if (replay := next((tracker for tracker in trackers if tracker.replay is not None), None)) is not None:
+            assert replay.replay is not None
+            await self._publish(process, committer, {replay: replay.replay.until})
+            self.replays += 1
+            if not replay.open:
+                return trackers
+            behind = OffsetTracker(
+                replay.topic_partition, replay.processed, incarnation=INCARNATION, epoch=replay.epoch
+            )
+            replay.close()
+            committer.replace(replay, behind)
+            return [behind if tracker is replay else tracker for tracker in trackers]
+        chosen = self.random.sample(trackers, self.random.randrange(1, len(trackers) + 1))
+        if self.random.random() < 0.05:
+            at = max(0, chosen[0].processed - self.random.randrange(0, 8))
+            if await committer.store_start(chosen[0], at, new_epoch=True):  # its log was truncated
+                chosen[0].restart(at)
+            return trackers
+        ends = {tracker: tracker.processed + self.random.randrange(1, 10) for tracker in chosen}
+        if self.planning:
+            ours = None
+            with anyio.move_on_after(self.random.choice([None, None, None, 0.01])):
+                plans = {t: self._plan(t.processed, until, t.epoch) for t, until in ends.items()}
+                ours = await committer.plan(plans)
+            if ours is None:  # cancelled: nothing of it is written
+                await committer.commit()
+                return trackers
+            ends = {tracker: until for tracker, until in ends.items() if tracker in ours}
+        await self._publish(process, committer, ends)
+        return trackers
+
+    async def _publish(self, process: Process, committer: Committer, ends: dict[OffsetTracker, int]) -> None:
+        for tracker, until in ends.items():
+            tracker.hand_over(until)
+        for tracker, until in ends.items():
+            await anyio.sleep(self.random.choice([0.0, 0.05, 0.5, 3.0]))
+            identity = RangeIdentity(*tracker.topic_partition, INCARNATION, tracker.epoch, tracker.processed, until)
+            self.publish(process.name, identity)
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
-        tracker.mark(first, until)
-        await committer.commit()
-        return committer.committed(tracker) == until
+        for tracker, until in ends.items():
+            tracker.mark(tracker.processed, until)
+        if self.random.random() < 0.9:  # a commit may fail, and what it had to store comes with the next plan
+            await committer.commit()
 
     def _plan(self, first: int, until: int, epoch: int) -> Plan:
         self._plans += 1
@@ -230,11 +312,11 @@ class PlanWorld:
         if process in self._members.values():
             process.frozen = False
 
-    def _record(self) -> znodes.ClaimRecord:
-        return znodes.decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(PARTITION)).data)
+    def _record(self, partition: TopicPartition) -> znodes.ClaimRecord:
+        return znodes.decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
 
-    def _stored(self) -> int | None:
-        data = self.ensemble.tree.data(PATHS.offset(PARTITION))
+    def _stored(self, partition: TopicPartition) -> int | None:
+        data = self.ensemble.tree.data(PATHS.offset(partition))
         return None if data is None else znodes.decode_offset(data)
 
 
