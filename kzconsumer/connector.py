@@ -203,8 +203,11 @@ class ConsumerConnector:
         """Go on at `offset`, forwards or back, and store that at once: its next owner would begin there too.
 
         Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is up
-        to `[offsets] reset`. Raises NotOwned, SessionExpired, ZooKeeperError. Source: `KafkaConsumer.seek`.
+        to `[offsets] reset`. Raises NotOwned, SessionExpired, ZooKeeperError, and ValueError beside a replayable sink:
+        its destination would have the same records twice, in other ranges. Source: `KafkaConsumer.seek`.
         """
+        if self._destination is not None:
+            raise ValueError("a member with a replayable sink goes on where its ranges ended: it cannot seek")
         if offset < 0:
             raise ValueError(f"{offset} is not an offset")
         if self._member is None:

@@ -167,9 +167,9 @@ class Committer:
 
 
 def _is_due(position: _Position, processed: int) -> bool:
-    """Something is processed that is not stored, or a plan may stand of which nobody was told: nothing came of it."""
-    at, doubt = position.committed, position.in_doubt
-    return at.offset is not None and (at.offset < processed or (doubt is not None and doubt.plan is not None))
+    """Something is processed that is not stored, or a write was given up: a plan may stand of which nobody was told."""
+    offset = position.committed.offset
+    return offset is not None and (offset < processed or position.in_doubt is not None)
 
 
 def _left(write: OffsetWrite, stored: Stored) -> Committed:

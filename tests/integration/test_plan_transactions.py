@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import anyio
 import msgspec
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -106,3 +107,21 @@ async def test_the_fence_after_a_plan_releases(zookeeper: ZooKeeperServer, uniqu
         refused = await owners.claim(partition, ConsumerThreadId("g_b", 0), 0x2A)
         assert isinstance(refused, Refused)
         assert refused.path == PATHS.claim_record(partition)
+
+
+async def test_a_release_under_way_waits_for_what_is_planned_meanwhile(zookeeper: ZooKeeperServer, unique: str) -> None:
+    """Its records were handed to the sink before: they are planned and done, or the release would wait in vain."""
+    partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, (going, lost) = await opened(zk, partitions)
+        settled = anyio.Event()
+        for tracker in (going, lost):
+            tracker.hand_over(20)
+        going.close(settled.set)
+        lost.close()
+        assert await committer.plan({tracker: plan(tracker) for tracker in (going, lost)}) == {going}
+        going.mark(10, 20)
+        assert settled.is_set()
+        closed = await committer.close([going])
+        assert (closed[going].offset, closed[going].record.plan) == (20, None)

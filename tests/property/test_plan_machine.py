@@ -69,7 +69,7 @@ def _play(scene: PlanWorld, chance: Random) -> None:
     assert len(scene.published) > before, "nobody goes on"
 
 
-@settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples, 1000))
+@settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples // 2, 1000))
 @given(st.integers(0, 10**9))
 def test_exactly_once(seed: int) -> None:
     play(seed)

@@ -7,6 +7,7 @@ its transaction makes the offset its first; nothing of ours is taken for lost, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import NamedTuple
 
 import anyio
@@ -198,3 +199,19 @@ def play(seed: int, script: Sequence[Step]) -> Writer:
 @given(st.integers(0, 1000), st.lists(STEPS, min_size=5, max_size=25))
 def test_what_is_believed_is_what_there_is(seed: int, script: list[Step]) -> None:
     play(seed, script)
+
+
+def test_plans_that_were_given_up_are_emptied() -> None:
+    """Short scripts of calls that are cancelled early: what hypothesis seldom comes to."""
+    for seed in range(60):
+        chance = Random(seed)
+        script = [
+            Step(
+                chance.choice(["plan", "plan", "work", "commit"]),
+                frozenset(chance.sample(range(3), chance.randrange(1, 4))),
+                chance.choice([None, 0.0, chance.uniform(0.0, 0.02)]),
+                chance.choice([None, None, "reply lost", "request lost"]),
+            )
+            for _ in range(chance.randrange(3, 8))
+        ]
+        play(seed, script)
