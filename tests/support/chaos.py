@@ -94,9 +94,12 @@ class SparkGroup:
 
     def start(self, name: str) -> None:
         if name not in self._members:
-            folder = self._folder / name
             tables = self.destination.tables
-            self._members[name] = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, tables, "smallest")
+            topics = {self.topic: 1}
+            member = Daemon(self._folder / name, self.cluster.connect, self.topic, topics, tables, "smallest")
+            text = member.config.read_text()
+            member.config.write_text(text.replace("max_records = 500", "max_records = 50000"))
+            self._members[name] = member
         self._members[name].start()
 
     def process(self, name: str) -> int:
