@@ -141,9 +141,9 @@ def test_a_pause_that_lets_what_is_fetched_go_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forgetful(self: Committer, tracker: OffsetTracker, offset: int) -> bool:
+    async def forgetful(self: Committer, tracker: OffsetTracker, offset: int, **more: Any) -> bool:
         if self.committed(tracker) is None:
-            return await store_start(self, tracker, offset)
+            return await store_start(self, tracker, offset, **more)
         return tracker.open
 
     store_start = Committer.store_start
