@@ -8,12 +8,13 @@ what they stand for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from kzconsumer.errors import OffsetLost
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.model import TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.protocol import error_codes
@@ -100,42 +101,61 @@ class OffsetReset:
 
         Raises ConnectionLost, ProtocolError.
         """
-        timestamp = LATEST if self._policy == LARGEST else EARLIEST
-        request = ListOffsetsRequest({state.topic_partition: timestamp for state in states}, self._isolation)
-        listed = await connection.call(request, timeout=self._timeout)
+        listed = await self._list(connection, {state: self._timestamp(state) for state in states})
+        # Where a position lies behind the end, that end is asked for: a destination has what is before it.
+        behind = [s for s in states if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
+        if behind:
+            listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
         elsewhere = []
-        if self._truncated is not None and timestamp == EARLIEST:
-            # Where a position lies behind the end, the end is asked for: going on at the beginning would double it all.
-            behind = [state for state in states if _moves_back(state, listed.get(state.topic_partition))]
-            if behind:
-                request = ListOffsetsRequest({state.topic_partition: LATEST for state in behind}, self._isolation)
-                listed = {**listed, **await connection.call(request, timeout=self._timeout)}
         for state in states:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
                 elsewhere.append(state)
+            elif state.open and state in behind:
+                await self._shorten(state, answer.offset)
             elif state.open:
                 await self._apply(state, answer.offset)
         return elsewhere
 
+    async def _list(
+        self, connection: BrokerConnection, asked: Mapping[PartitionFetchState, int]
+    ) -> Mapping[TopicPartition, ListedOffset]:
+        times = {state.topic_partition: timestamp for state, timestamp in asked.items()}
+        return await connection.call(ListOffsetsRequest(times, self._isolation), timeout=self._timeout)
+
+    def _timestamp(self, state: PartitionFetchState) -> int:
+        return LATEST if self._policy == LARGEST and state.tracker.replay is None else EARLIEST
+
+    async def _shorten(self, state: PartitionFetchState, end: int) -> None:
+        """The log of a replayable sink's partition ends before the position, or did a moment ago."""
+        before, tracker = state.position, state.tracker
+        assert before is not None
+        if end >= before:
+            state.reset_due = False  # who had just become leader did not know yet how far it goes
+        elif self._truncated != "continue" or tracker.replay is not None:
+            state.fail(_truncation(state, end))
+        elif tracker.settled and tracker.consumed == before:
+            self._tell_truncated(state, end, before, end, end)
+            if await self._committer.store_start(tracker, end, new_epoch=True):
+                tracker.restart(end)
+                state.position = end
+                state.reset_due = False
+                state.succeed()
+
     async def _apply(self, state: PartitionFetchState, offset: int) -> None:
         before, tracker = state.position, state.tracker
         where = {"topic": state.topic_partition.topic, "partition": state.topic_partition.partition}
-        truncated = self._truncated is not None and before is not None and offset < before
-        if truncated and self._truncated == "fail":
-            state.fail(truncation(state, offset))
-            return
-        if before is not None and offset > before and self._policy == SMALLEST:
+        if tracker.replay is not None:
+            offset = min(offset, tracker.replay.until)
+        if before is not None and offset > before and (self._policy == SMALLEST or tracker.replay is not None):
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim's positions move over the hole in their place in the queue, after what was fetched before it.
             # That is not stored first: the next owner would find the same hole, or a larger one.
             state.queue.put(FetchedChunk(tracker, before, offset, None, 0))
         elif before is None or (tracker.settled and tracker.consumed == before):
-            if truncated and before is not None:
-                self._tell_truncated(state, offset, before, offset, offset)
-            elif before is not None:
+            if before is not None:
                 log.error("the log does not hold the stored offset", **where, stored=before, now=offset)
-            if not await self._committer.store_start(tracker, offset, new_epoch=truncated):
+            if not await self._committer.store_start(tracker, offset):
                 return  # no longer ours: the committer has closed the claim
             tracker.restart(offset)
         else:
@@ -153,7 +173,7 @@ class OffsetReset:
         log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, goes_on_at=at)
 
 
-def truncation(state: PartitionFetchState, end: int) -> OffsetLost:
+def _truncation(state: PartitionFetchState, end: int) -> OffsetLost:
     """Why a replayable sink's member stops at a log that has become shorter, and what there is to do about it."""
     return OffsetLost(
         f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "

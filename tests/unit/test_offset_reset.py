@@ -6,16 +6,17 @@ from typing import cast
 
 import pytest
 
-from kzconsumer.fetcher.offset_reset import SMALLEST, OffsetReset
+from kzconsumer.fetcher.offset_reset import LARGEST, SMALLEST, OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.protocol.list_offsets import ListedOffset
+from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from tests.support.chunks import tracker
+from kzconsumer.zookeeper.znodes import Plan
+from tests.support.chunks import TOPIC, tracker
 
 NOW = 1000.0
 BEGINNING = 7
@@ -27,8 +28,7 @@ class LogsThatBegin:
     async def call(self, request: object, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
         return {tracker().topic_partition: ListedOffset(0, BEGINNING, -1)}
 
-    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool) -> bool:
-        assert not new_epoch
+    async def store_start(self, claim: OffsetTracker, offset: int) -> bool:
         return True
 
 
@@ -41,3 +41,73 @@ async def test_only_a_position_that_was_refused_is_followed_by_a_pause(position:
     state.pause(NOW)  # as the fetcher does before it asks
     assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
     assert (state.position, state.fetchable(NOW)) == (BEGINNING, fetchable)
+
+
+class Ends:
+    """A broker of one log, which may have grown between two questions; and a store that remembers."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        self.begin, self.end = begin, end
+        self.stored: list[tuple[int, bool]] = []
+
+    async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
+        return {
+            partition: ListedOffset(0, self.begin if timestamp == EARLIEST else self.end, -1)
+            for partition, timestamp in request.partitions.items()
+        }
+
+    async def store_start(self, claim: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
+        self.stored.append((offset, new_epoch))
+        return True
+
+
+async def resolved(logs: Ends, state: PartitionFetchState, policy: str, truncated: str | None) -> None:
+    reset = OffsetReset(policy, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"], truncated)
+    state.reset_due = True
+    assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
+
+
+def state_at(position: int, replay: Plan | None = None) -> PartitionFetchState:
+    claim = OffsetTracker(TopicPartition(TOPIC, 0), position, replay=replay)
+    return PartitionFetchState(claim, ChunkQueue(1 << 20), position, 1 << 20)
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+async def test_a_log_that_has_become_shorter_under_a_replayable_sink(policy: str) -> None:
+    logs = Ends(0, 30)
+    state = state_at(50)
+    await resolved(logs, state, policy, "continue")
+    assert (state.position, state.reset_due, logs.stored) == (30, False, [(30, True)])
+
+    stopped, untouched = state_at(50), Ends(0, 30)
+    await resolved(untouched, stopped, policy, "fail")
+    assert (stopped.failed, untouched.stored) == (True, [])
+
+
+async def test_a_position_that_is_in_the_log_again() -> None:
+    """Nothing is jumped over: a leader of a moment ago did not know how far its log goes."""
+    logs, state = Ends(0, 60), state_at(50)
+    await resolved(logs, state, SMALLEST, "fail")
+    assert (state.position, state.reset_due, state.failed, logs.stored) == (50, False, False, [])
+    assert state.queue.get_nowait() is None
+
+
+@pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
+async def test_a_planned_range_that_retention_overtakes_ends_where_it_was_planned_to(policy: str) -> None:
+    plan = Plan(
+        id="p",
+        first=10,
+        until=20,
+        offset_version=0,
+        records=10,
+        checksum="",
+        incarnation="0x0",
+        epoch=0,
+        isolation="read_uncommitted",
+        fingerprint="f",
+    )
+    logs, state = Ends(40, 60), state_at(10, plan)
+    await resolved(logs, state, policy, "fail")
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert (chunk.first, chunk.until, chunk.batch, state.position, logs.stored) == (10, 20, None, 20, [])
