@@ -147,6 +147,14 @@ class NotThere(KzConsumerError):
     """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
 
 
+class GroupInUse(KzConsumerError):
+    """Members are there, or came meanwhile: what was asked for is for a group without any. The text says how far."""
+
+
+class NotDone(KzConsumerError):
+    """A change that an operator asked for was not made; the text says why, and what was made before."""
+
+
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The one exception of a group of groups of one, as its raiser meant it; the group itself if there are more."""
     error: BaseException = group

@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from kzconsumer.cli import groups_care
+from kzconsumer.cli.target import add_group, add_target, required_group, target
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.config import ZooKeeperSettings
-
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    groups = subparsers.add_parser("groups", help="list groups, and describe one: members, owners, stored offsets")
+    groups = subparsers.add_parser("groups", help="list, describe, verify, examine, delete and clean groups")
     actions = groups.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
@@ -29,16 +30,15 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         description="Show the members, partitions, owners and stored offsets of a group, and every node that is not as "
         "it should be. Nothing is changed, and no broker is asked.",
     )
-    describing.add_argument("group", metavar="GROUP", nargs="?", type=_group, help="default: the one of --config")
+    add_group(describing)
     for action, run in ((listing, run_list), (describing, run_describe)):
-        action.add_argument("--zookeeper", metavar="CONNECT", type=_connect, help="such as zk1:2181,zk2:2181/kafka")
-        action.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="or a group's TOML file")
-        action.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-        action.set_defaults(run=run, misused=action.error)
+        add_target(action)
+        action.set_defaults(run=run)
+    groups_care.add_actions(actions)
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    where, _ = _where(arguments)
+    at = target(arguments)
 
     import anyio
     import msgspec
@@ -48,14 +48,14 @@ def run_list(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.group_reader import read_summaries
 
     log.configure("warning", "auto")
-    groups = anyio.run(read_summaries, where)
+    groups = anyio.run(read_summaries, at.zookeeper)
     print(msgspec.json.encode(groups).decode() if arguments.output == "json" else list_table(groups))
     return 0
 
 
 def run_describe(arguments: argparse.Namespace) -> int:
-    where, configured = _where(arguments)
-    group: str = arguments.group or configured or arguments.misused("no group named; give GROUP, or --config FILE")
+    at = target(arguments)
+    group = required_group(arguments, at)
 
     import anyio
     import msgspec
@@ -66,35 +66,6 @@ def run_describe(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.group_reader import read_nodes
 
     log.configure("warning", "auto")
-    found = describe(anyio.run(read_nodes, where, group))
+    found = describe(anyio.run(read_nodes, at.zookeeper, group))
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else describe_table(found))
     return 0
-
-
-def _where(arguments: argparse.Namespace) -> tuple[ZooKeeperSettings, str | None]:
-    """Which ZooKeeper, and the group of the file if there is one."""
-    from kzconsumer.config import Settings, ZooKeeperSettings
-
-    if arguments.zookeeper is not None and arguments.config is not None:
-        arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
-    if arguments.zookeeper is not None:
-        return ZooKeeperSettings(connect=arguments.zookeeper), None
-    if arguments.config is None:
-        arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
-    settings = Settings.load(arguments.config)
-    return settings.zookeeper, settings.group.id
-
-
-def _connect(text: str) -> str:
-    from kzconsumer.setting_types import read_connect
-
-    try:
-        return read_connect(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
-
-
-def _group(text: str) -> str:
-    if not text or "/" in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a group")
-    return text

@@ -2,7 +2,8 @@
 
 Owns no state. A verb is a module of this package with `add_arguments(subparsers)`, which adds the verb's own parser
 and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, so that
-`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration (restarting will not help).
+`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 78 wrong configuration
+(restarting will not help).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _VERBS = {
     "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
     "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
-    "groups": ("kzconsumer.cli.groups", "list groups, and describe one: members, owners, stored offsets"),
+    "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
+    "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
+    "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
     "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),
@@ -50,7 +53,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 78 wrong configuration.",
+        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 78 wrong configuration.",
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")

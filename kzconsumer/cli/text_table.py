@@ -1,6 +1,6 @@
 """What the tables of the command line share: columns, short names, long names cut, in 80 columns.
 
-Pure. Used by `assign_table` and `groups_table`.
+Pure. Used by the modules `*_table`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ def clip(text: str, width: int) -> str:
         return text
     tail = (width - 1) // 2
     return f"{text[: width - 1 - tail]}…{text[-tail:]}"
+
+
+def dash(value: float | None) -> str:
+    """What is not known is `-`, never 0."""
+    return "-" if value is None else str(value)
 
 
 def count(number: int, noun: str) -> str:

@@ -46,19 +46,12 @@ class LogOffsets:
                 missing = {p: timestamp for p, timestamp in partitions.items() if p not in found}
                 if not missing:
                     return found
-                by_leader: dict[Broker, dict[TopicPartition, int]] = {}
                 try:
-                    for partition, leader in (await self._leaders.of(missing)).items():
-                        if isinstance(leader, Broker):
-                            by_leader.setdefault(leader, {})[partition] = missing[partition]
+                    for partition, answer in (await self.once(missing)).items():
+                        if isinstance(answer, ListedOffset):
+                            found[partition] = answer
                         else:
-                            reason = ConnectionLost(f"{partition} has no leader: {leader}")
-                    for leader, asked in by_leader.items():
-                        for partition, answer in (await self._ask(leader, asked)).items():
-                            if answer.error == NONE:
-                                found[partition] = answer
-                            else:
-                                reason = broker_error(answer.error, str(partition))
+                            reason = answer
                 except (ConnectionLost, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:
@@ -66,6 +59,31 @@ class LogOffsets:
                 if len(found) < len(partitions):
                     await anyio.sleep(PAUSE)
         raise reason
+
+    async def once(
+        self, partitions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+        """Each partition's answer, or why there is none; every leader is asked once.
+
+        Raises BrokersUnreachable or ConnectionLost when no broker says who leads, UnsupportedVersion.
+        """
+        found: dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError] = {}
+        by_leader: dict[Broker, dict[TopicPartition, int]] = {}
+        for partition, leader in (await self._leaders.of(partitions)).items():
+            if isinstance(leader, Broker):
+                by_leader.setdefault(leader, {})[partition] = partitions[partition]
+            else:
+                found[partition] = ConnectionLost(f"{partition} has no leader: {leader}")
+        for leader, asked in by_leader.items():
+            try:
+                answers = await self._ask(leader, asked)
+            except (ConnectionLost, BrokerError) as error:
+                found.update(dict.fromkeys(asked, error))
+                continue
+            for partition, answer in answers.items():
+                failed = broker_error(answer.error, str(partition)) if answer.error != NONE else None
+                found[partition] = failed or answer
+        return found
 
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         connection = await self._brokers.connection(leader, "control")

@@ -71,16 +71,35 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
 async def read_nodes(zookeeper: ZooKeeperSettings, group: str) -> GroupNodes:
     """Every node of the group, and of the topics in it. Raises NotThere without such a group, ZooKeeperUnreachable."""
     async with errand(zookeeper) as session:
-        groups = await _groups(session, zookeeper.connect)
-        if group not in groups:
-            meant = nearest(group, groups)
-            hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` shows those there are"
-            raise NotThere(f"{zookeeper.connect}: there is no group {group}; {hint}")
-        for _ in range(_READINGS):
-            nodes = await _nodes(session, group)
-            if await _children(session, GroupPaths(group).ids) == list(nodes.registrations):
-                break
-        return nodes
+        await require_group(session, zookeeper.connect, group)
+        return await nodes_of(session, group)
+
+
+async def require_group(session: ZooKeeperSession, connect: str, group: str) -> None:
+    """Raises NotThere without such a group, or without a cluster at that connect string."""
+    groups = await _groups(session, connect)
+    if group not in groups:
+        meant = nearest(group, groups)
+        hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` shows those there are"
+        raise NotThere(f"{connect}: there is no group {group}; {hint}")
+
+
+async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
+    """Every node of the group, and of the topics in it; nothing of a group that does not exist."""
+    for _ in range(_READINGS):
+        nodes = await _nodes(session, group)
+        if await _children(session, GroupPaths(group).ids) == list(nodes.registrations):
+            break
+    return nodes
+
+
+async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
+    """Path -> node, of that node and everything below; empty without it."""
+    found = await _found(session, [path])
+    below = await together([tree_of(session, f"{path}/{name}") for name in await _children(session, path)])
+    for tree in below:
+        found |= tree
+    return found
 
 
 async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:

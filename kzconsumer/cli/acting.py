@@ -1,0 +1,60 @@
+"""What verbs that change something share: a plan unless `--execute`, and an undo file on disk before anything changes.
+
+Owns no state.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kzconsumer.errors import NotDone
+
+if TYPE_CHECKING:
+    from kzconsumer.zookeeper.node_changes import Change
+
+
+def add_execute(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--execute", action="store_true", help="do it; without it only the plan is shown")
+    undo = "where to keep what stands there now (default: a new file in this folder, named in the answer)"
+    action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
+
+
+def write_undo(chosen: Path | None, group: str, changes: Iterable[Change]) -> Path:
+    """The file that undoes the changes, on disk when this returns. Raises NotDone when it cannot be written."""
+    from kzconsumer.zookeeper.node_changes import undo_file
+
+    path = chosen or Path(f"undo-{group}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl")
+    write_file(path, undo_file(changes))
+    return path
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """A new file, on disk when this returns. Raises NotDone when it exists, or cannot be written."""
+    from kzconsumer.sinks.durable_files import sync_directory, write_new
+
+    try:
+        write_new(path, content)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise NotDone(f"{path}: cannot be written ({error.strerror}); nothing was changed") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Raises NotDone when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise NotDone(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def ending(executed: bool, undo: str | None, how_to_undo: str, changes: int) -> str:
+    """The last line of the answer."""
+    if not changes:
+        return "Nothing to change."
+    if not executed:
+        return "Nothing was changed. Add --execute to do it; an undo file is written first."
+    return f"Done. To undo: kzconsumer {how_to_undo} {undo} --execute"

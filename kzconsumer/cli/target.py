@@ -1,0 +1,77 @@
+"""Which ZooKeeper, brokers and group a verb is about: `--zookeeper CONNECT`, or a group's file.
+
+Owns no state. Shared by the verbs that look at groups from outside.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from kzconsumer.config import BrokersSettings, ZooKeeperSettings
+    from kzconsumer.group.outside import Outside
+
+
+class Target(NamedTuple):
+    """`group` is the one named, or that of the file; `source` begins faults of the file."""
+
+    zookeeper: ZooKeeperSettings
+    brokers: BrokersSettings
+    group: str | None
+    source: str
+
+    def outside(self) -> AbstractAsyncContextManager[Outside]:
+        """One errand there."""
+        from kzconsumer.group.outside import outside
+
+        return outside(self.zookeeper, self.brokers, self.source)
+
+
+def add_target(action: argparse.ArgumentParser, *, output: bool = True) -> None:
+    """The options that say where, and the form of the answer."""
+    action.add_argument("--zookeeper", metavar="CONNECT", type=connect_string, help="such as zk1:2181,zk2:2181/kafka")
+    action.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="or a group's TOML file")
+    if output:
+        action.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    action.set_defaults(misused=action.error)
+
+
+def add_group(action: argparse.ArgumentParser) -> None:
+    action.add_argument("group", metavar="GROUP", nargs="?", type=group_name, help="default: the one of --config")
+
+
+def target(arguments: argparse.Namespace) -> Target:
+    """Where to look; `group` may be None still. Ends with status 2 when nothing, or two things, say where."""
+    from kzconsumer.config import BrokersSettings, Settings, ZooKeeperSettings
+
+    named: str | None = getattr(arguments, "group", None)
+    if arguments.zookeeper is not None and arguments.config is not None:
+        arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
+    if arguments.zookeeper is not None:
+        return Target(ZooKeeperSettings(connect=arguments.zookeeper), BrokersSettings(), named, "--zookeeper")
+    if arguments.config is None:
+        arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
+    settings = Settings.load(arguments.config)
+    return Target(settings.zookeeper, settings.brokers, named or settings.group.id, settings.source)
+
+
+def required_group(arguments: argparse.Namespace, at: Target) -> str:
+    return at.group or arguments.misused("no group named; give GROUP, or --config FILE")
+
+
+def connect_string(text: str) -> str:
+    from kzconsumer.setting_types import read_connect
+
+    try:
+        return read_connect(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def group_name(text: str) -> str:
+    if not text or "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a group")
+    return text

@@ -1,0 +1,95 @@
+"""A cluster as an operator's tool sees it: a session for one errand, and its brokers asked about logs.
+
+Owns the session and the connections while the block lasts. The command line calls it; it is a member of no group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from functools import partial
+
+from kzconsumer.config import BrokersSettings, ZooKeeperSettings
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.fetcher.record_times import RecordTimes
+from kzconsumer.model import TopicPartition
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
+from kzconsumer.offsets.moves import LogRange
+from kzconsumer.protocol.fetch import READ_UNCOMMITTED
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.errand import errand
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+
+# For each broker's answer, in seconds: below the errand's own limit, so that the broker is named.
+TIMEOUT = 5.0
+
+
+class Outside:
+    """One errand at a cluster."""
+
+    def __init__(self, session: ZooKeeperSession, log_offsets: LogOffsets, record_times: RecordTimes) -> None:
+        self.session = session
+        self._log_offsets = log_offsets
+        self.written = record_times.written
+
+    async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """The partition numbers of the topics that exist."""
+        nodes = await together([self.session.find(paths.topic(topic)) for topic in topics])
+        return {
+            topic: znodes.decode_topic(node.data) for topic, node in zip(topics, nodes, strict=True) if node is not None
+        }
+
+    async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """What each log holds. Raises ConnectionLost, BrokerError or BrokersUnreachable if a leader does not say."""
+        starts = await self._log_offsets.look_up(dict.fromkeys(partitions, EARLIEST))
+        ends = await self._log_offsets.look_up(dict.fromkeys(partitions, LATEST))
+        return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
+
+    async def known_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
+        """What those logs hold whose leaders answer at once; the others are left out: unknown."""
+        if not partitions:
+            return {}
+        try:
+            starts = await self._log_offsets.once(dict.fromkeys(partitions, EARLIEST))
+            ends = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
+        except KzConsumerError:
+            return {}
+        found = {}
+        for partition, start in starts.items():
+            end = ends.get(partition)
+            if isinstance(start, ListedOffset) and isinstance(end, ListedOffset):
+                found[partition] = LogRange(start.offset, end.offset)
+        return found
+
+    async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
+        """The first offset at or after a time, None where all records are older. Raises as `LogOffsets.look_up`."""
+        found = await self._log_offsets.look_up(dict.fromkeys(partitions, ms))
+        return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
+
+
+@asynccontextmanager
+async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str) -> AsyncIterator[Outside]:
+    """Raises ZooKeeperUnreachable when the block lasts longer than an errand may, ConfigError for unreadable keys."""
+    security = partial(load_security, brokers, source)
+    security()
+    async with (
+        errand(zookeeper) as session,
+        Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
+    ):
+        leaders = Leaders(TopicRegistry(session, Watches(session, _ignore), brokers), connections, TIMEOUT)
+        yield Outside(
+            session,
+            LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
+            RecordTimes(leaders, connections, TIMEOUT),
+        )
+
+
+def _ignore(reason: str) -> None:
+    """What changes meanwhile is not our business."""

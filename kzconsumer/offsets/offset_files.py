@@ -1,0 +1,131 @@
+"""Files of stored offsets: those of Kafka's own tools, and ours.
+
+Pure. `kzconsumer offsets export` writes them, `offsets import` and `offsets reset --from-file` read them. Kafka's:
+`/consumers/<group>/offsets/<topic>/<partition>:<offset>` (`kafka.tools.ExportZkOffsets`, 1.1.1), and CSV with
+`topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`). Ours are nodes
+(`zookeeper/node_changes`): the only ones that hold what is no offset, and that there was none.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.setting_types import read_topic
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.node_changes import SavedNode, read_nodes, write_nodes
+from kzconsumer.zookeeper.paths import GroupPaths
+
+FileFormat = Literal["zookeeper", "csv", "nodes"]
+
+_OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]+)")
+
+
+class SavedOffset(msgspec.Struct, frozen=True):
+    """One partition of a file. `group` is None where the file does not say it; `data` is the node's, None for none."""
+
+    group: str | None
+    partition: TopicPartition
+    data: bytes | None
+
+
+class OffsetFile(msgspec.Struct, frozen=True):
+    """What a file says. One of nodes is restored as it is; offsets of the others have to lie in the log."""
+
+    format: FileFormat
+    offsets: tuple[SavedOffset, ...]
+
+
+def read_offsets(content: bytes) -> OffsetFile:
+    """The form is recognised. Raises ValueError, naming the line, for anything that none of the three would hold."""
+    head = content.lstrip()[:1]
+    if not head:
+        raise ValueError("the file is empty")
+    kind: FileFormat = "nodes" if head == b"{" else "zookeeper" if head == b"/" else "csv"
+    if kind == "nodes":
+        saved = [_of_node(node) for node in read_nodes(content)]
+    else:
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"not UTF-8 text (byte {error.start})") from None
+        saved = list(_zookeeper_lines(text) if kind == "zookeeper" else _csv_lines(text))
+    seen: dict[tuple[str | None, TopicPartition], bytes | None] = {}
+    for each in saved:
+        if seen.setdefault((each.group, each.partition), each.data) != each.data:
+            raise ValueError(f"{each.partition} stands there twice, with different offsets")
+    return OffsetFile(kind, tuple(dict.fromkeys(saved)))
+
+
+def write_offsets(format: FileFormat, group: str, offsets: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
+    """Each partition's node as it stands. Raises ValueError where CSV, which holds numbers only, cannot say it."""
+    if format == "nodes":
+        return write_nodes(SavedNode(GroupPaths(group).offset(partition), data) for partition, data in offsets)
+    if format == "zookeeper":
+        lines = [GroupPaths(group).offset(partition).encode() + b":" + data + b"\n" for partition, data in offsets]
+        return b"".join(lines)
+    rows = io.StringIO()
+    writer = csv.writer(rows, lineterminator="\n")
+    for partition, data in offsets:
+        stored = znodes.decode_offset(data)
+        if stored is not None:  # -1 means none
+            writer.writerow((partition.topic, partition.partition, stored))
+    return rows.getvalue().encode()
+
+
+def _of_node(node: SavedNode) -> SavedOffset:
+    match = _OFFSET_PATH.fullmatch(node.path)
+    if match is None:
+        raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` takes files of other nodes")
+    return SavedOffset(match["group"], TopicPartition(match["topic"], int(match["partition"])), node.data)
+
+
+def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not (line := line.rstrip("\r")).strip():
+            continue
+        path, _, offset = line.rpartition(":")
+        match = _OFFSET_PATH.fullmatch(path)
+        if match is None:
+            raise ValueError(f"line {number}: not /consumers/<group>/offsets/<topic>/<partition>:<offset>")
+        partition = TopicPartition(match["topic"], int(match["partition"]))
+        yield SavedOffset(match["group"], partition, _offset(offset, number))
+
+
+def _csv_lines(text: str) -> Iterator[SavedOffset]:
+    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        for row in rows:
+            if not row:
+                continue
+            if len(row) not in (3, 4):
+                raise ValueError("not topic,partition,offset, nor group,topic,partition,offset")
+            *groups, topic, partition, offset = [cell.strip() for cell in row]
+            if not (partition.isascii() and partition.isdecimal()):
+                raise ValueError(f"{partition!r} is not a partition's number")
+            try:
+                read_topic(topic)
+            except ValueError as error:
+                raise ValueError(f"{topic!r} {error}") from None
+            saved = SavedOffset(
+                groups[0] if groups else None, TopicPartition(topic, int(partition)), _offset(offset, None)
+            )
+            yield saved
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"line {rows.line_num}: {error}") from None
+
+
+def _offset(text: str, line: int | None) -> bytes:
+    """As it is stored. -1, which is no offset, is kept as the original's tools keep it."""
+    data = text.strip().encode()
+    try:
+        znodes.decode_offset(data)
+    except (ValueError, UnicodeDecodeError):
+        raise ValueError((f"line {line}: " if line else "") + f"{text.strip()[:40]!r} is not an offset") from None
+    return data

@@ -1,0 +1,94 @@
+"""Changes of single nodes, from what was seen to what shall be there; and files of nodes, which undo them.
+
+Pure. `offsets/moves` and `group/leftovers` say what changes, `group/unattended` carries it out, `cli` writes the files.
+A file has a JSON object on each line: `path`, and what stands there as `data` or, where that is no text, as `base64`;
+`data` null says that there is no node.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+
+import msgspec
+
+from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One persistent node: what was seen of it, None for no node, and its content afterwards, None for no node."""
+
+    path: str
+    seen: Node | None
+    after: bytes | None
+
+    @property
+    def before(self) -> bytes | None:
+        return self.seen.data if self.seen is not None else None
+
+    def operation(self) -> Create | SetData | Delete | None:
+        """Refused by the server when the node is no longer as it was seen; None when there is nothing to do."""
+        if self.seen is None:
+            return None if self.after is None else Create(self.path, self.after)
+        if self.after is None:
+            return Delete(self.path, self.seen.stat.version)
+        return SetData(self.path, self.after, self.seen.stat.version)
+
+
+class SavedNode(msgspec.Struct, frozen=True):
+    """A node as a file keeps it."""
+
+    path: str
+    data: bytes | None
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    path: str
+    data: str | msgspec.UnsetType | None = msgspec.UNSET
+    base64: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def undo_file(changes: Iterable[Change]) -> bytes:
+    """What stood at each place, for `read_nodes`."""
+    return write_nodes(SavedNode(change.path, change.before) for change in changes)
+
+
+def write_nodes(nodes: Iterable[SavedNode]) -> bytes:
+    return b"".join(msgspec.json.encode(_line(node)) + b"\n" for node in nodes)
+
+
+def read_nodes(content: bytes) -> list[SavedNode]:
+    """Raises ValueError, naming the line, for what is no file of nodes."""
+    found: dict[str, SavedNode] = {}
+    for number, text in enumerate(content.splitlines(), 1):
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            node = SavedNode(line.path, _data(line))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ValueError(f"line {number}: not a node: {error}") from None
+        if found.setdefault(node.path, node) != node:
+            raise ValueError(f"line {number}: {node.path} stands there twice")
+    return list(found.values())
+
+
+def _line(node: SavedNode) -> _Line:
+    if node.data is None:
+        return _Line(node.path, data=None)
+    try:
+        return _Line(node.path, data=node.data.decode())
+    except UnicodeDecodeError:
+        return _Line(node.path, base64=base64.b64encode(node.data).decode())
+
+
+def _data(line: _Line) -> bytes | None:
+    if (line.data is msgspec.UNSET) == (line.base64 is msgspec.UNSET):
+        raise ValueError("it needs data or base64")
+    if isinstance(line.base64, str):
+        try:
+            return base64.b64decode(line.base64, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"base64: {error}") from None
+    return line.data.encode() if isinstance(line.data, str) else None
