@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.acting import ending
-from kzconsumer.cli.text_table import WIDTH, clip, count
+from kzconsumer.cli.text_table import WIDTH, clip, count, sentence
 
 if TYPE_CHECKING:
     from kzconsumer.cli.groups_care import Cared, Examined
@@ -62,7 +62,7 @@ def cared_table(answer: Cared) -> str:
     done = "changed" if answer.executed else "would change"
     lines = [clip(f"group {answer.group}: {nodes} {done}", WIDTH), *_nodes(answer)]
     if answer.attended is not None and not answer.executed:
-        lines.append(clip(f"The group {answer.attended}.", WIDTH))
+        lines += sentence(f"The group {answer.attended}.")
     return "\n".join([*lines, _ending(answer)])
 
 

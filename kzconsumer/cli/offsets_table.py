@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from kzconsumer.cli.acting import ending
 from kzconsumer.cli.offset_acts import Moved, MovedGroup
-from kzconsumer.cli.text_table import WIDTH, clip, columns, count, dash
+from kzconsumer.cli.text_table import WIDTH, clip, columns, count, dash, sentence
 from kzconsumer.group.group_offsets import GroupOffsets
 from kzconsumer.offsets.moves import DescribedMove
 
@@ -72,4 +72,4 @@ def _meaning(group: MovedGroup, executed: bool) -> Iterator[str]:
         yield f"{count(published, 'offset')} of these a replayable sink has published, or may have: its destination"
         yield "will hold these records twice. That needs --republish."
     if group.attended is not None and not executed:
-        yield clip(f"The group {group.attended}.", WIDTH)
+        yield from sentence(f"The group {group.attended}.")

@@ -6,6 +6,7 @@ Pure. Used by the modules `*_table`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from textwrap import wrap
 
 WIDTH = 80
 _LONGEST_THREAD = 16
@@ -34,6 +35,11 @@ def clip(text: str, width: int) -> str:
 def dash(value: float | None) -> str:
     """What is not known is `-`, never 0."""
     return "-" if value is None else str(value)
+
+
+def sentence(text: str) -> list[str]:
+    """Its lines; names are never broken, for they are to be copied."""
+    return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def count(number: int, noun: str) -> str:

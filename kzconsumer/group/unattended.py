@@ -58,18 +58,20 @@ def single(changes: Iterable[Change]) -> list[list[Change]]:
     return [[change] for change in changes]
 
 
-async def make_parents(session: ZooKeeperSession, changes: Iterable[Change]) -> None:
-    """What nodes that are made need above them."""
-    parents = {change.path.rpartition("/")[0] for change in changes if change.seen is None and change.after is not None}
-    for path in sorted(parents):
+async def make_parents(session: ZooKeeperSession, changes: Sequence[Change]) -> None:
+    """What nodes that are made need above them, but for what is made with them."""
+    made = {change.path for change in changes if change.seen is None and change.after is not None}
+    for path in sorted({path.rpartition("/")[0] for path in made}.difference(made)):
         await session.ensure(path)
 
 
 async def _containers(session: ZooKeeperSession, group: GroupPaths, topics: Iterable[str]) -> dict[str, bool]:
     """The nodes below which members' nodes would be, and whether each is there."""
-    above = [group.ids, *(group.containers(topic)[0] for topic in sorted(set(topics)))]
+    above = [group.root, group.ids, *(group.containers(topic)[0] for topic in sorted(set(topics)))]
     stats = await together([session.exists(path) for path in above])
     found = {path: stat is not None for path, stat in zip(above, stats, strict=True)}
+    if not found.pop(group.root):
+        return {}  # a transaction that makes the group itself, or is refused: no member can have been there before
     # A topic without a container has no owner, and gets none without a member in `ids`.
     return {path: there for path, there in found.items() if there or path == group.ids}
 

@@ -1,0 +1,467 @@
+"""`kzconsumer offsets`, `lag` and the newer verbs of `groups` on a real cluster: what they do, and refuse to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+
+from kzconsumer.cli.target import Target
+from kzconsumer.config import BrokersSettings, ZooKeeperSettings
+from kzconsumer.errors import GroupInUse, NotDone
+from kzconsumer.group.group_reader import nodes_of, tree_of
+from kzconsumer.group.offset_moves import execute, standing
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.moves import Move
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from tests.support.command_line import CommandLine
+from tests.support.members import reader, settings
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session, until
+
+NEW_YEAR = 1_767_225_600_000
+EACH = 10
+
+
+@pytest.fixture(scope="module")
+def filled(cluster: Cluster) -> tuple[Cluster, str]:
+    """A topic with 4 partitions of 10 records, a second apart: the fifth is of the new year 2026."""
+    topic = "offset-commands"
+    anyio.run(create_topic, cluster.connect, topic, 4)
+    records = [
+        Sent(partition, None, b"x", timestamp=NEW_YEAR + (n - 5) * 1000) for partition in range(4) for n in range(EACH)
+    ]
+    produce(cluster.bootstrap, cluster.version, topic, records)
+    return cluster, topic
+
+
+@pytest.fixture
+async def kzconsumer(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(capsys, "--zookeeper", cluster.connect)
+
+
+@pytest.fixture
+async def zookeeper(cluster: Cluster) -> AsyncIterator[ZooKeeperSession]:
+    async with session(cluster.connect) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Undo files go here."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def put(zookeeper: ZooKeeperSession, path: str, data: bytes) -> None:
+    await zookeeper.ensure(path)
+    await zookeeper.set(path, data, -1)
+
+
+async def store(zookeeper: ZooKeeperSession, group: str, topic: str, offsets: Mapping[int, bytes]) -> None:
+    for number, data in offsets.items():
+        await put(zookeeper, f"/consumers/{group}/offsets/{topic}/{number}", data)
+
+
+async def contents(zookeeper: ZooKeeperSession, path: str) -> dict[str, bytes]:
+    return {path: node.data for path, node in (await tree_of(zookeeper, path)).items()}
+
+
+async def offsets(zookeeper: ZooKeeperSession, group: str, topic: str) -> dict[int, bytes]:
+    found = await contents(zookeeper, f"/consumers/{group}/offsets/{topic}")
+    return {int(path.rpartition("/")[2]): data for path, data in found.items() if path.count("/") == 5}
+
+
+def planned(first: int, until: int, epoch: int = 0) -> ClaimRecord:
+    plan = Plan(
+        id="p",
+        first=first,
+        until=until,
+        offset_version=0,
+        records=until - first,
+        checksum="c",
+        incarnation="0x2a",
+        epoch=epoch,
+        isolation="read_uncommitted",
+        fingerprint="parquet",
+    )
+    return ClaimRecord(1, "range", "0x2a", epoch, "parquet", plan)
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["--to-earliest"], [0, 0, 0, 0]),
+        (["--to-latest"], [10, 10, 10, 10]),
+        (["--to-current"], [3, 10, 0, 10]),
+        (["--to-offset", "7"], [7, 7, 7, 7]),
+        (["--to-offset", "70"], [10, 10, 10, 10]),
+        (["--to-datetime", "2026-01-01T00:00:00.000"], [5, 5, 5, 5]),
+        (["--to-datetime", "2026-01-01T01:00:02+01:00"], [7, 7, 7, 7]),
+        (["--to-datetime", "2030-01-01T00:00:00Z"], [10, 10, 10, 10]),
+        (["--by-duration", "P0DT1S"], [10, 10, 10, 10]),
+        (["--by-duration", f"P{(datetime.now(UTC) - datetime(2025, 1, 1, tzinfo=UTC)).days}D"], [0, 0, 0, 0]),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each[0], str) else None,
+)
+async def test_where_a_reset_goes(
+    filled: tuple[Cluster, str],
+    kzconsumer: CommandLine,
+    zookeeper: ZooKeeperSession,
+    unique: str,
+    words: list[str],
+    new: list[int],
+) -> None:
+    """Stored are: an offset, one behind the log, one that nobody can read, none. Without --execute nothing changes."""
+    topic = filled[1]
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"5000", 2: b"0"})
+    before = await contents(zookeeper, f"/consumers/{unique}")
+    answer = await kzconsumer.json("offsets", "reset", unique, *words, "--all-topics")
+    (group,) = answer["groups"]
+    assert (answer["executed"], answer["undo"], group["attended"]) == (False, None, None)
+    assert [each["old"] for each in group["moves"]] == [3, 5000, 0, None]
+    assert [each["new"] for each in group["moves"]] == new
+    assert [(each["log_start"], each["log_end"]) for each in group["moves"]] == [(0, 10)] * 4
+    assert await contents(zookeeper, f"/consumers/{unique}") == before
+
+
+async def test_a_reset_and_its_undo(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
+) -> None:
+    """Only what was asked for, and everything of it back, byte for byte: also what is no offset, and no node."""
+    topic = filled[1]
+    was = {0: b"3", 1: b"007", 2: b"\xffnonsense"}
+    await store(zookeeper, unique, topic, was)
+    await put(zookeeper, f"/consumers/{unique}/claims/{topic}/1", encode_claim_record(ClaimRecord(1, "range", "0x2a")))
+    shown = await kzconsumer("offsets", "reset", unique, "--to-offset", "70", "--topic", f"{topic}:1,2,3", "--execute")
+    assert shown.status == 0, shown
+    assert max(map(len, shown.out.splitlines()[:-1])) <= 80
+    (undo,) = folder.iterdir()
+    assert shown.out.endswith(f"Done. To undo: kzconsumer offsets import {undo.name} --execute\n")
+    assert await offsets(zookeeper, unique, topic) == {0: b"3", 1: b"10", 2: b"10", 3: b"10"}
+    record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
+    assert decode_claim_record(record.data) == ClaimRecord(1, "range", "0x2a", epoch=1)
+    again = await kzconsumer.json("offsets", "reset", unique, "--to-latest", "--topic", f"{topic}:1", "--execute")
+    assert (again["executed"], again["groups"][0]["moves"][0]["changes"]) == (False, False)
+
+    undone = await kzconsumer("offsets", "import", undo.name, "--execute")
+    assert undone.status == 0, undone
+    assert await offsets(zookeeper, unique, topic) == was
+    record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
+    assert decode_claim_record(record.data).epoch == 2  # never back: the ranges of epoch 1 stay those of epoch 1
+
+
+async def test_shifts(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    topic = filled[1]
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"9"})
+    partitions = ["--topic", f"{topic}:0", "--topic", f"{topic}:1"]
+    for by, new in ((2, [5, 10]), (-4, [0, 5])):
+        answer = await kzconsumer.json("offsets", "reset", unique, "--shift-by", str(by), *partitions)
+        assert [each["new"] for each in answer["groups"][0]["moves"]] == new
+    refused = await kzconsumer("offsets", "reset", unique, "--shift-by", "1", "--all-topics")
+    assert (refused.status, refused.out) == (1, "")
+    assert "offset-commands-2 has no stored offset to shift; nothing was changed" in refused.err
+    for scope, told in ((f"{topic}:4", "has no partition 4 (it has 4)"), ("nowhere", "there is no topic nowhere")):
+        refused = await kzconsumer("offsets", "reset", unique, "--to-latest", "--topic", scope)
+        assert (refused.status, told in refused.err) == (1, True)
+
+
+async def test_a_replayable_sink_is_asked_for(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    """Back below what it has published, or has planned, needs --republish; forward does not; plans go either way."""
+    topic = filled[1]
+    claims = f"/consumers/{unique}/claims/{topic}"
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
+    for number in range(2):
+        await put(zookeeper, f"{claims}/{number}", encode_claim_record(planned(3, 6)))
+    before = await contents(zookeeper, f"/consumers/{unique}")
+    for words in (["--to-offset", "5"], ["--to-current"]):
+        refused = await kzconsumer("offsets", "reset", unique, *words, "--topic", f"{topic}:0,1", "--execute")
+        assert (refused.status, refused.out) == (1, "")
+        assert f"in {topic}-0, {topic}-1 would be consumed again" in refused.err
+        assert "say --republish if that is meant" in refused.err
+    assert await contents(zookeeper, f"/consumers/{unique}") == before
+    done = await kzconsumer("offsets", "reset", unique, "--to-offset", "6", "--topic", f"{topic}:0", "--execute")
+    assert done.status == 0, done
+    assert "plan 3-6 cleared" in done.out
+    words = ["--to-current", "--topic", f"{topic}:1", "--execute", "--republish"]
+    answer = await kzconsumer.json("offsets", "reset", unique, *words)
+    (move,) = answer["groups"][0]["moves"]
+    assert (move["new"], move["plan"], move["republished"], move["epoch"]) == (3, [3, 6], 3, 1)
+    for number in range(2):
+        record = decode_claim_record((await zookeeper.get(f"{claims}/{number}")).data)
+        assert (record.plan, record.epoch, record.fingerprint) == (None, 1, "parquet")
+
+
+async def test_nothing_is_done_to_a_live_group(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
+) -> None:
+    """Whatever would change its nodes is refused, and has left no file; `clean` finds nothing that is nobody's."""
+    cluster, topic = filled
+    other = f"{unique}-other"
+    await store(zookeeper, unique, topic, {0: b"3"})
+    await store(zookeeper, unique, "gone", {0: b"3"})
+    await store(zookeeper, other, topic, {0: b"4"})
+    path = f"/consumers/{unique}/offsets/{topic}/0"
+    (folder / "offsets").write_text(f"{path}:5\n")
+    (folder / "nodes").write_text(json.dumps({"path": f"{path}9", "data": "5"}) + "\n")
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {topic: 1}) as member:
+        await until(lambda: len(member.owned) == 4)
+        before = await contents(zookeeper, f"/consumers/{unique}")
+        for words in (
+            ["offsets", "reset", unique, "--to-earliest", "--all-topics"],
+            ["offsets", "reset", unique, "--from-file", "offsets"],
+            ["offsets", "import", "offsets"],
+            ["offsets", "clone", other, unique],
+            ["groups", "delete", unique],
+            ["groups", "delete", unique, "--topic", "gone"],
+            ["groups", "restore", "nodes"],
+        ):
+            plan = await kzconsumer(*words)
+            assert plan.status == 0, plan
+            told = f"The group has 1 member ({member.consumer.consumer}): stop it first."
+            assert told in " ".join(plan.out.split())
+            refused = await kzconsumer(*words, "--execute")
+            assert (refused.status, refused.out) == (1, "")
+            told = f"group {unique} has 1 member ({member.consumer.consumer}): stop it first; nothing was changed\n"
+            assert refused.err == f"kzconsumer: {told}"
+        cleaned = await kzconsumer.json("groups", "clean", unique, "--execute")
+        assert (cleaned["executed"], cleaned["nodes"]) == (False, [])
+        assert await contents(zookeeper, f"/consumers/{unique}") == before
+    assert sorted(each.name for each in folder.iterdir()) == ["nodes", "offsets"]
+
+
+@pytest.mark.parametrize("what", ["member", "owner", "offset"])
+async def test_who_comes_between_plan_and_execution(
+    filled: tuple[Cluster, str], zookeeper: ZooKeeperSession, unique: str, what: str
+) -> None:
+    """The transaction is refused: by a member, an owner or another offset that was not there when it was read."""
+    cluster, topic = filled
+    root = f"/consumers/{unique}"
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
+    await zookeeper.ensure(f"{root}/owners/{topic}")
+    target = Target(ZooKeeperSettings(connect=cluster.connect), BrokersSettings(), unique, "test")
+    async with target.outside() as outside:
+        nodes = await nodes_of(outside.session, unique)
+        moves = [Move(standing(nodes, TopicPartition(topic, number)), b"9") for number in range(3)]
+        match what:
+            case "member":
+                await zookeeper.ensure(f"{root}/ids")
+                await zookeeper.create(f"{root}/ids/{unique}_m", b"{}", ephemeral=True)
+            case "owner":
+                await zookeeper.create(f"{root}/owners/{topic}/2", b"m-0", ephemeral=True)
+            case "offset":
+                await zookeeper.set(f"{root}/offsets/{topic}/1", b"4", -1)
+        before = await contents(zookeeper, root)
+        expected = NotDone if what == "offset" else GroupInUse
+        with pytest.raises(expected, match="nothing was changed"):
+            await execute(outside, nodes, moves)
+    assert await contents(zookeeper, root) == before
+    assert (await zookeeper.get(f"{root}/offsets/{topic}/0")).data == b"3"
+
+
+async def test_a_group_of_many_partitions(
+    kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
+) -> None:
+    """More than one transaction holds, claim records with plans among them; no broker is asked for nodes."""
+    record = encode_claim_record(planned(3, 6))
+    for kind, data in (("offsets", b"3"), ("claims", record)):
+        await zookeeper.ensure(f"/consumers/{unique}/{kind}/many")
+        async with anyio.create_task_group() as tasks:
+            for number in range(400):
+                tasks.start_soon(zookeeper.create, f"/consumers/{unique}/{kind}/many/{number}", data)
+    lines = [json.dumps({"path": f"/consumers/{unique}/offsets/many/{n}", "data": "9"}) for n in range(700)]
+    (folder / "nodes").write_text("\n".join(lines))
+    done = await kzconsumer("offsets", "import", "nodes", "--execute", "--undo", "undo")
+    assert done.status == 0, done.err
+    assert await offsets(zookeeper, unique, "many") == dict.fromkeys(range(700), b"9")
+    undone = await kzconsumer("offsets", "import", "undo", "--execute", "--republish")
+    assert undone.status == 0, undone.err
+    assert await offsets(zookeeper, unique, "many") == dict.fromkeys(range(400), b"3")
+    node = await zookeeper.get(f"/consumers/{unique}/claims/many/399")
+    assert decode_claim_record(node.data) == ClaimRecord(1, "range", "0x2a", 2, "parquet")
+
+
+async def test_export_import_and_clone(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
+) -> None:
+    topic = filled[1]
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"9", 2: b"-1"})
+    await store(zookeeper, unique, "gone", {0: b"8"})
+    exported = await kzconsumer("offsets", "export", unique, "--topic", topic)
+    root = f"/consumers/{unique}/offsets/{topic}"
+    assert (exported.status, exported.out) == (0, f"{root}/0:3\n{root}/1:9\n{root}/2:-1\n")
+    csv = await kzconsumer("offsets", "export", unique, "--format", "csv", "--output-file", "csv", "--topic", topic)
+    assert (csv.status, (folder / "csv").read_text()) == (0, f"{topic},0,3\n{topic},1,9\n")
+    twice = await kzconsumer("offsets", "export", unique, "--output-file", "csv")
+    assert (twice.status, "csv: cannot be written (File exists)" in twice.err) == (1, True)
+
+    other = f"{unique}-other"
+    unnamed = await kzconsumer("offsets", "import", "csv", "--group", other, "--execute")
+    assert unnamed.status == 0, unnamed
+    assert await offsets(zookeeper, other, topic) == {0: b"3", 1: b"9"}
+    await store(zookeeper, unique, topic, {1: b"90"})
+    cloned = await kzconsumer.json("offsets", "clone", unique, other, "--execute")
+    assert [(each["partition"], each["old"], each["new"], each["asked"]) for each in cloned["groups"][0]["moves"]] == [
+        (0, 3, 3, None),
+        (1, 9, 10, 90),
+    ]
+    assert await offsets(zookeeper, other, topic) == {0: b"3", 1: b"10"}
+    assert sorted(await zookeeper.children(f"/consumers/{other}/offsets")) == [topic]
+
+    shown = await kzconsumer.json("offsets", "show", unique, "--topic", f"{topic}:0,2")
+    assert [(each["partition"], each["stored"], each["epoch"]) for each in shown["partitions"]] == [
+        (0, 3, None),
+        (2, None, None),
+    ]
+    written = datetime.fromisoformat(shown["partitions"][0]["written"])
+    assert abs((datetime.now(UTC) - written).total_seconds()) < 300
+    nobody = await kzconsumer("offsets", "clone", unique, other, "--topic", "gone")
+    assert (nobody.status, "has no stored offset of a partition that is meant and exists" in nobody.err) == (1, True)
+
+
+async def test_delete_and_restore(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    topic = filled[1]
+    root = f"/consumers/{unique}"
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"\xff"})
+    await store(zookeeper, unique, "gone", {0: b"8"})
+    await put(zookeeper, f"{root}/claims/{topic}/0", encode_claim_record(planned(3, 6, epoch=2)))
+    await zookeeper.ensure(f"{root}/owners/{topic}")
+    before = await contents(zookeeper, root)
+    for words, left in (
+        (["--topic", topic], [root, f"{root}/claims", f"{root}/offsets", f"{root}/offsets/gone"]),
+        ([], []),
+    ):
+        planned_only = await kzconsumer("groups", "delete", unique, *words)
+        assert planned_only.out.endswith(
+            "Nothing was changed. Add --execute to do it; an undo file is written first.\n"
+        )
+        assert await contents(zookeeper, root) == before
+        answer = await kzconsumer.json("groups", "delete", unique, *words, "--execute")
+        after = await contents(zookeeper, root)
+        assert set(left) <= set(after)
+        assert not [path for path in after if f"/{topic}" in path]
+        if not words:
+            assert after == {}
+        restored = await kzconsumer("groups", "restore", answer["undo"], "--execute")
+        assert restored.status == 0, restored
+        assert await contents(zookeeper, root) == before
+    await zookeeper.set(f"{root}/offsets/{topic}/0", b"4", -1)
+    refused = await kzconsumer("groups", "restore", answer["undo"], "--execute")
+    assert (refused.status, f"{root}/offsets/{topic}/0 holds something else today" in refused.err) == (1, True)
+
+
+async def test_clean_and_restore(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    """What no session holds goes, under a member's eyes as well; topics that are gone wait until nobody is there."""
+    cluster, topic = filled
+    root = f"/consumers/{unique}"
+    await store(zookeeper, unique, "gone", {0: b"8"})
+    await put(zookeeper, f"{root}/owners/{topic}/2", b"dead-0")
+    async with reader(settings(cluster.connect, unique), {topic: 1}) as member:
+        await until(lambda: len(member.owned) == 3)
+        verified = await kzconsumer.json("groups", "verify", unique, status=3)
+        assert [(each["kind"], each["path"]) for each in verified["symptoms"]] == [
+            ("unregistered_owner", f"{root}/owners/{topic}/2")
+        ]
+        answer = await kzconsumer.json("groups", "clean", unique, "--execute")
+        assert [(each["path"], each["old"]) for each in answer["nodes"]] == [(f"{root}/owners/{topic}/2", "dead-0")]
+        await until(lambda: len(member.owned) == 4, 20)
+        assert (await kzconsumer.json("groups", "verify", unique))["healthy"]
+    before = await contents(zookeeper, root)
+    answer = await kzconsumer.json("groups", "clean", unique, "--execute")
+    assert [each["path"] for each in answer["nodes"]] == [f"{root}/offsets/gone/0"]
+    assert set(before) - set(await contents(zookeeper, root)) == {f"{root}/offsets/gone/0"}
+    restored = await kzconsumer("groups", "restore", answer["undo"], "--execute")
+    assert restored.status == 0, restored
+    assert await contents(zookeeper, root) == before
+
+
+async def test_a_dead_owner_that_is_alive(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    """An owner node without registration is somebody whose session has not expired: it may store offsets still."""
+    topic = filled[1]
+    await store(zookeeper, unique, topic, {0: b"3"})
+    await zookeeper.ensure(f"/consumers/{unique}/owners/{topic}")
+    await zookeeper.create(f"/consumers/{unique}/owners/{topic}/0", b"zombie-0", ephemeral=True)
+    refused = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute")
+    assert refused.status == 1
+    assert "has owner nodes of zombie-0, not registered but alive: the session has to expire" in refused.err
+
+
+async def test_lag(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    """What is not known is null, in the sum too; seconds are those since the next record's time."""
+    topic = filled[1]
+    await store(zookeeper, unique, topic, {0: b"3", 1: b"10", 2: b"50", 3: b"x"})
+    await store(zookeeper, unique, "gone", {0: b"8"})
+    found = await kzconsumer.json("lag", unique)
+    rows = {(each["topic"], each["partition"]): each for each in found["partitions"]}
+    assert {key: each["lag"] for key, each in rows.items()} == {
+        ("gone", 0): None,
+        (topic, 0): 7,
+        (topic, 1): 0,
+        (topic, 2): None,
+        (topic, 3): None,
+    }
+    assert (found["lag"], found["unknown"], rows[topic, 1]["seconds"]) == (7, 3, 0)
+    age = datetime.now(UTC).timestamp() - (NEW_YEAR / 1000 - 2)
+    assert abs(rows[topic, 0]["seconds"] - age) < 60
+    assert [rows[topic, n]["seconds"] for n in (2, 3)] == [None, None]
+    shown = await kzconsumer("lag", unique, "--topic", topic)
+    assert shown.out.startswith(f"group {unique}: lag 7, ")
+    assert "4 partitions, 2 not known" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
+    assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
+
+
+async def test_what_a_doctor_finds(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    cluster, topic = filled
+    root = f"/consumers/{unique}"
+    async with reader(settings(cluster.connect, unique), {topic: 1}) as member:
+        await until(lambda: len(member.owned) == 4)
+        await until(lambda: len(member.messages) == 40)
+        healthy = await kzconsumer("groups", "doctor", unique)
+        assert (healthy.status, healthy.out) == (0, f"group {unique}: Healthy: nothing is wrong.\n")
+    czxid = (await zookeeper.get(f"/brokers/topics/{topic}")).stat.czxid
+    await store(zookeeper, unique, topic, {0: b"11"})
+    await put(zookeeper, f"{root}/claims/{topic}/1", encode_claim_record(planned(3, 6)))
+    async with session(cluster.connect) as other:
+        for opened, name, assignor in ((zookeeper, "a", "range"), (other, "b", "roundrobin")):
+            registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static","kzconsumer":"1"}' % topic.encode()
+            await opened.create(f"{root}/ids/{name}", registration, ephemeral=True)
+            number = 0 if name == "a" else 3
+            await opened.create(f"{root}/owners/{topic}/{number}", f"{name}-0".encode(), ephemeral=True)
+            record = encode_claim_record(ClaimRecord(1, assignor, f"{czxid:#x}"))
+            await put(zookeeper, f"{root}/claims/{topic}/{number}", record)
+        await other.create(f"{root}/owners/{topic}/2", b"c-0", ephemeral=True)
+        found = await kzconsumer.json("groups", "doctor", unique, status=3)
+        assert [(each["kind"], each["path"].removeprefix(root)) for each in found["symptoms"]] == [
+            ("different_assignors", f"/claims/{topic}/0"),
+            ("different_assignors", f"/claims/{topic}/3"),
+            ("offset_after_log", f"/offsets/{topic}/0"),
+            ("planned_range", f"/claims/{topic}/1"),
+            ("recreated_topic", f"/claims/{topic}/1"),
+            ("unowned_partition", f"/owners/{topic}/1"),
+            ("unregistered_owner", f"/owners/{topic}/2"),
+        ]
+        shown = await kzconsumer("groups", "doctor", unique)
+        assert shown.status == 3
+        assert shown.out.endswith("Not healthy: 7 findings.\n")

@@ -1,0 +1,146 @@
+"""Kafka's own tools and ours look at one group, and read each other's files: they agree.
+
+The tools are those of the last releases that have them; each is a Java process, and those that only look run together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.command_line import CommandLine
+from tests.support.members import reader, settings
+from tests.support.original import verify_command
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session, until
+
+PARTITIONS, EACH = 4, 10
+
+
+async def tool(command: list[str]) -> str:
+    """What a tool prints, on either stream: some tell their results as log lines."""
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+async def offsets_stored(cluster_of: Callable[[str], Cluster], unique: str) -> Cluster:
+    """A group's topic with 10 records in each of 4 partitions; stored are the offsets 1, 4, 7 and 10."""
+    cluster = cluster_of("1.1.1")
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    records = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(EACH)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    async with session(cluster.connect) as zookeeper:
+        for number in range(PARTITIONS):
+            path = f"/consumers/{unique}/offsets/{unique}/{number}"
+            await zookeeper.ensure(path)
+            await zookeeper.set(path, b"%d" % (3 * number + 1), -1)
+    return cluster
+
+
+async def test_a_running_group_looks_the_same(
+    servers: Servers, offsets_stored: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Owner, stored offset, end and lag of each partition; and whether each has an owner that is registered."""
+    cluster = offsets_stored
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+    where = ["--zookeeper", cluster.connect, "--group", unique]
+
+    def describe(version: str) -> list[str]:
+        return servers.java_command(version, "kafka.admin.ConsumerGroupCommand", "--describe", *where)
+
+    async with reader(settings(cluster.connect, unique), {unique: 2}) as member:
+        await until(lambda: len(member.messages) == sum(EACH - 3 * n - 1 for n in range(PARTITIONS)))
+        await member.consumer.commit_offsets()
+        member.consumer.stop_fetching()
+        # Records that nobody reads, so that there is a lag.
+        more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
+        lag = await kzconsumer.json("lag", unique)
+        ours = {
+            each["partition"]: (each["stored"], each["log_end"], each["lag"], each["owner"])
+            for each in lag["partitions"]
+        }
+        consumer = member.consumer.consumer
+        assert ours == {n: (EACH, EACH + n, n, f"{consumer}-{n // 2}") for n in range(PARTITIONS)}
+        checker = servers.java_command("0.10.2.2", "kafka.tools.ConsumerOffsetChecker", *where, "--topic", unique)
+        verifying = verify_command(servers, cluster, unique)
+        checked, old, new, verified = await asyncio.gather(
+            tool(checker), tool(describe("0.10.2.2")), tool(describe("1.1.1")), tool(verifying)
+        )
+        rows = re.findall(rf"^{unique}\s+{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", checked, re.MULTILINE)
+        assert {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows} == ours, checked
+        for described in (old, new):
+            rows = re.findall(rf"^{unique}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\S+)", described, re.MULTILINE)
+            theirs = {int(n): (int(at), int(end), int(lag), owner) for n, at, end, lag, owner in rows}
+            assert theirs == {n: (*row[:3], row[3].rpartition("-")[0]) for n, row in ours.items()}, described
+        assert "Rebalance operation successful" in verified
+        assert (await kzconsumer("groups", "verify", unique)).status == 0
+
+    async with session(cluster.connect) as zookeeper:  # a member that owns nothing
+        registration = b'{"version":1,"subscription":{"%s":1},"pattern":"static"}' % unique.encode()
+        await zookeeper.create(f"/consumers/{unique}/ids/m", registration, ephemeral=True)
+        unowned, verified = await asyncio.gather(kzconsumer("groups", "verify", unique), tool(verifying))
+        assert unowned.status == 3
+        assert all(f"/consumers/{unique}/owners/{unique}/{n}" in unowned.out for n in range(PARTITIONS))
+        assert "Rebalance operation failed" in verified
+
+
+async def test_files_are_the_same_both_ways(
+    servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ExportZkOffsets and ours write the same lines; each reads what the other has written."""
+    cluster = offsets_stored
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    connect = ["--zkconnect", cluster.connect]
+    exporting = ["kafka.tools.ExportZkOffsets", *connect, "--group", unique, "--output-file", str(theirs)]
+    await tool(servers.java_command("1.1.1", *exporting))
+    exported = await kzconsumer("offsets", "export", unique, "--output-file", str(ours))
+    assert exported.status == 0, exported
+    assert sorted(theirs.read_text().splitlines()) == ours.read_text().splitlines()
+    assert len(ours.read_text().splitlines()) == PARTITIONS
+
+    undo = str(tmp_path / "undo")
+    reset = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute", "--undo", undo)
+    assert reset.status == 0, reset
+    importing = ["kafka.tools.ImportZkOffsets", *connect, "--input-file", str(ours)]
+    await tool(servers.java_command("1.1.1", *importing))
+    assert (await kzconsumer("offsets", "export", unique)).out == ours.read_text()
+
+    shifted = await kzconsumer(
+        "offsets", "reset", unique, "--to-earliest", "--all-topics", "--execute", "--undo", undo + "2"
+    )
+    assert shifted.status == 0, shifted
+    imported = await kzconsumer("offsets", "import", str(theirs), "--execute", "--undo", undo + "3")
+    assert imported.status == 0, imported
+    assert (await kzconsumer("offsets", "export", unique)).out == ours.read_text()
+
+
+async def test_a_group_that_is_deleted(
+    servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After ours Kafka's tool finds no such group; after a restore it finds it as it was, and deletes it itself."""
+    cluster = offsets_stored
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+    command = ["kafka.admin.ConsumerGroupCommand", "--zookeeper", cluster.connect]
+    undo = str(tmp_path / "undo")
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.ensure(f"/consumers/{unique}/ids")  # to Kafka's tool there is no group without
+    deleted = await kzconsumer("groups", "delete", unique, "--execute", "--undo", undo)
+    assert deleted.status == 0, deleted
+    assert unique not in (await tool(servers.java_command("1.1.1", *command, "--list"))).split()
+    restored = await kzconsumer("groups", "restore", undo, "--execute")
+    assert restored.status == 0, restored
+    theirs = await tool(servers.java_command("1.1.1", *command, "--delete", "--group", unique))
+    assert "successful" in theirs
+    gone = await kzconsumer("groups", "verify", unique)
+    assert (gone.status, f"there is no group {unique}" in gone.err) == (1, True)

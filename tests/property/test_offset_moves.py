@@ -1,0 +1,189 @@
+"""Moves of stored offsets: clamped, counted, undone exactly; and files that come back as they were written."""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.moves import LogRange, Move, Reset, ResetKind, Standing, offset_in, reset
+from kzconsumer.offsets.offset_files import SavedOffset, read_offsets, write_offsets
+from kzconsumer.zookeeper.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
+from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+
+# Few values, so that equal ones and neighbours come up all the time.
+OFFSETS = st.integers(0, 12)
+GROUP = GroupPaths("g")
+PARTITION = TopicPartition("t", 0)
+LEGAL = st.text("abcXYZ019._-", min_size=1, max_size=12).filter(lambda name: name not in {".", ".."})
+PARTITIONS = st.builds(TopicPartition, LEGAL, st.integers(0, 40))
+CONTENTS = st.one_of(OFFSETS.map(lambda offset: b"%d" % offset), st.sampled_from([b"-1", b"", b"x", b"007", b"\xff\n"]))
+KINDS: st.SearchStrategy[ResetKind] = st.sampled_from(["earliest", "latest", "current", "offset", "shift", "time"])
+
+
+def node(data: bytes, version: int) -> Node:
+    return Node(data, Stat(1, 1, version, 0, 0, 0, 0, 0))
+
+
+@st.composite
+def records(draw: DrawFn) -> ClaimRecord:
+    plan = None
+    if draw(st.booleans()):
+        first = draw(OFFSETS)
+        plan = Plan(
+            id="p",
+            first=first,
+            until=first + draw(st.integers(1, 5)),
+            offset_version=3,
+            records=1,
+            checksum="c",
+            incarnation="0x2a",
+            epoch=2,
+            isolation="read_uncommitted",
+            fingerprint="f",
+        )
+    fingerprint = "f" if plan else draw(st.sampled_from(["", "f"]))
+    return ClaimRecord(1, "range", "0x2a", draw(st.integers(0, 3)), fingerprint, plan)
+
+
+@st.composite
+def standings(draw: DrawFn) -> Standing:
+    offset = draw(st.none() | CONTENTS)
+    record = draw(st.none() | records())
+    return Standing(
+        PARTITION,
+        None if offset is None else node(offset, draw(st.integers(0, 5))),
+        None if record is None else node(encode_claim_record(record), draw(st.integers(0, 5))),
+    )
+
+
+@st.composite
+def logs(draw: DrawFn) -> LogRange:
+    start = draw(OFFSETS)
+    return LogRange(start, start + draw(OFFSETS))
+
+
+@given(standings(), KINDS, st.integers(-12, 24), logs(), st.none() | OFFSETS)
+def test_a_reset_ends_in_the_log(
+    standing: Standing, kind: ResetKind, amount: int, log: LogRange, at_time: int | None
+) -> None:
+    """As Kafka's tool: what is asked for, or the nearest offset of the log, which is told."""
+    to = Reset(kind, abs(amount) if kind == "offset" else amount)
+    if kind == "shift" and standing.stored is None:
+        with pytest.raises(ValueError, match="no stored offset to shift"):
+            reset(standing, to, log, at_time)
+        return
+    move = reset(standing, to, log, at_time)
+    shown = move.described()
+    asked = {
+        "earliest": log.start,
+        "latest": log.end,
+        "current": log.end if standing.stored is None else standing.stored,
+        "offset": to.amount,
+        "shift": (standing.stored or 0) + amount,
+        "time": log.end if at_time is None else at_time,
+    }[kind]
+    assert shown.new is not None
+    assert log.start <= shown.new <= log.end
+    assert (shown.new == asked) == (shown.asked is None)
+    if shown.asked is not None:
+        assert shown.asked == asked
+        assert not log.start <= asked <= log.end
+    assert shown.old == standing.stored
+
+
+@given(standings(), st.none() | CONTENTS)
+def test_what_a_move_writes(standing: Standing, after: bytes | None) -> None:
+    """Nothing where nothing changes; else the offset and, where there is a claim record, epoch and plan with it."""
+    move = Move(standing, after)
+    changes = move.changed(GROUP)
+    shown = move.described()
+    before = standing.offset.data if standing.offset else None
+    record = standing.claim
+    assert bool(changes) == shown.changes == (before != after or (record is not None and record.plan is not None))
+    if not changes:
+        assert shown.republished == 0
+        return
+    assert [change.path for change in changes] == (
+        ["/consumers/g/offsets/t/0"] if record is None else ["/consumers/g/offsets/t/0", "/consumers/g/claims/t/0"]
+    )
+    assert (changes[0].before, changes[0].after) == (before, after)
+    if record is not None:
+        assert changes[1].after is not None
+        assert decode_claim_record(changes[1].after) == msgspec.structs.replace(
+            record, epoch=record.epoch + 1, plan=None
+        )
+        assert shown.epoch == record.epoch + 1
+
+
+@given(standings(), st.none() | CONTENTS)
+def test_what_a_destination_may_get_twice(standing: Standing, after: bytes | None) -> None:
+    """Only a replayable sink's, and then everything from the new offset up to what it may have published."""
+    shown = Move(standing, after).described()
+    record = standing.claim
+    if record is None or not record.fingerprint or not shown.changes:
+        assert shown.republished == 0
+        return
+    published = max([standing.stored or 0, *([record.plan.until] if record.plan else [])])
+    assert shown.republished == len(range((after and offset_in(after)) or 0, published))
+
+
+@given(standings(), st.none() | CONTENTS)
+def test_operations_hold_only_for_what_was_seen(standing: Standing, after: bytes | None) -> None:
+    for change in Move(standing, after).changed(GROUP):
+        match change.operation():
+            case Create(path, data):
+                assert (change.seen, path, data) == (None, change.path, change.after)
+            case SetData(path, data, version):
+                assert change.seen is not None
+                assert (path, data, version) == (change.path, change.after, change.seen.stat.version)
+            case Delete(path, version):
+                assert change.seen is not None
+                assert (path, version, change.after) == (change.path, change.seen.stat.version, None)
+            case None:
+                assert change.before is change.after is None
+
+
+@given(st.lists(st.tuples(LEGAL, st.none() | st.binary(max_size=30))))
+def test_an_undo_file_says_what_stood_there(places: list[tuple[str, bytes | None]]) -> None:
+    content = dict(places)
+    changes = [
+        Change(f"/consumers/{name}", None if data is None else node(data, 1), b"new") for name, data in content.items()
+    ]
+    saved = read_nodes(undo_file(changes))
+    assert saved == [SavedNode(f"/consumers/{name}", data) for name, data in content.items()]
+    assert write_nodes(saved) == undo_file(changes)
+
+
+@given(LEGAL, st.dictionaries(PARTITIONS, CONTENTS, min_size=1))
+def test_offsets_come_back_from_their_file(group: str, offsets: dict[TopicPartition, bytes]) -> None:
+    """Nodes hold anything; Kafka's own forms hold numbers, and of CSV none says that there is none."""
+    read = read_offsets(write_offsets("nodes", group, offsets.items()))
+    assert read.format == "nodes"
+    assert list(read.offsets) == [SavedOffset(group, partition, data) for partition, data in offsets.items()]
+    numbers = {partition: data for partition, data in offsets.items() if data.isdigit() or data == b"-1"}
+    if numbers:
+        read = read_offsets(write_offsets("zookeeper", group, numbers.items()))
+        assert read.format == "zookeeper"
+        assert list(read.offsets) == [SavedOffset(group, partition, data) for partition, data in numbers.items()]
+    stored = {partition: data for partition, data in numbers.items() if data != b"-1"}
+    if stored:
+        read = read_offsets(write_offsets("csv", group, numbers.items()))
+        assert read.format == "csv"
+        assert [(each.group, each.partition, int(each.data or b"")) for each in read.offsets] == [
+            (None, partition, int(data)) for partition, data in stored.items()
+        ]
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_file_or_a_fault(content: bytes) -> None:
+    for read in (read_offsets, read_nodes):
+        with contextlib.suppress(ValueError):
+            read(content)

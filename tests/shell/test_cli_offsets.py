@@ -1,0 +1,71 @@
+"""`kzconsumer offsets`, `lag` and the newer verbs of `groups`: wrong usage, and what can be told without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.main import main
+
+AT = ["--zookeeper", "zk"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["offsets"], "required: ACTION"),
+        (["offsets", "show", "g"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (["offsets", "reset", "g", "--all-topics", *AT], "one of the arguments --to-earliest --to-latest"),
+        (["offsets", "reset", "g", "--to-latest", *AT], "give --topic TOPIC (one or more), or --all-topics"),
+        (["offsets", "reset", "g", "--to-latest", "--all-topics", "--topic", "t", *AT], "give --topic TOPIC"),
+        (["offsets", "reset", "--to-latest", "--all-topics", *AT], "no group named; give GROUP, or --config FILE"),
+        (["offsets", "reset", "g", "--to-latest", "--to-earliest", *AT], "not allowed with argument --to-latest"),
+        (["offsets", "reset", "g", "--to-offset", "-1", *AT], "'-1' is not an offset"),
+        (["offsets", "reset", "g", "--to-datetime", "noon", *AT], "'noon' is not a time such as 2026-01-31T12"),
+        (["offsets", "reset", "g", "--by-duration", "1h", *AT], "'1h' is not a duration such as PT1H30M or P7D"),
+        (["offsets", "reset", "g", "--by-duration", "PT", *AT], "'PT' is not a duration"),
+        (["offsets", "reset", "g", "--to-latest", "--topic", "t:a", *AT], "'a' is not a list of partitions"),
+        (["offsets", "reset", "g", "--to-latest", "--topic", "t/1", *AT], "'t/1' is not a topic name"),
+        (["offsets", "reset", "g", "--from-file", "f", "--topic", "t", *AT], "without --topic and --all-topics"),
+        (["offsets", "clone", "g", *AT], "required: TO"),
+        (["offsets", "export", "g", "--format", "yaml", *AT], "invalid choice"),
+        (["lag", "g", "--interval", "0", *AT], "'0' is not a number of seconds"),
+        (["groups", "delete", "a/b", *AT], "'a/b' is not the name of a group"),
+        (["groups", "restore", *AT], "required: FILE"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "content", "told"),
+    [
+        (["offsets", "import"], b"t,0\n", "line 1: not topic,partition,offset, nor group,topic,partition,offset"),
+        (["offsets", "import"], None, "cannot be read: No such file or directory"),
+        (["offsets", "import", "--group", "other"], b"/consumers/g/offsets/t/0:3\n", "no offset of group other"),
+        (["groups", "restore"], b"/consumers/g/offsets/t/0:3\n", "line 1: not a node"),
+        (["groups", "restore"], b'{"path":"/brokers","data":""}\n', "not the nodes of one group"),
+    ],
+)
+def test_files_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], content: bytes | None, told: str
+) -> None:
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_bytes(content)
+    assert main([*words, str(file), *AT]) == 1
+    assert capsys.readouterr().err == f"kzconsumer: {file}: {told}\n"
+
+
+def test_a_file_without_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("t,0,1\n")
+    with pytest.raises(SystemExit) as ended:
+        main(["offsets", "import", str(file), *AT])
+    assert ended.value.code == 2
+    assert "the file names no group; give --group GROUP" in capsys.readouterr().err

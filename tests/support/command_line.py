@@ -1,0 +1,39 @@
+"""The command line run in this process, beside the test's own event loop.
+
+Owns nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from kzconsumer.cli.main import main
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """`await kzconsumer("groups", "list")`; every command gets the options given here as well."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *options: str) -> None:
+        self._capsys = capsys
+        self._options = options
+
+    async def __call__(self, *words: str) -> Done:
+        self._capsys.readouterr()
+        status = await asyncio.to_thread(main, [*words, *self._options])
+        return Done(status, *self._capsys.readouterr())
+
+    async def json(self, *words: str, status: int = 0) -> Any:
+        """The answer of `-o json`; fails unless the command ended with this status and complained of nothing."""
+        done = await self(*words, "-o", "json")
+        assert (done.status, done.err) == (status, ""), done
+        return json.loads(done.out)

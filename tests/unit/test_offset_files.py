@@ -1,0 +1,40 @@
+"""Files of stored offsets as Kafka's tools write them, and what is wrong with those that nobody wrote."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.offset_files import SavedOffset, read_offsets
+
+
+def test_the_three_forms() -> None:
+    orders = TopicPartition("orders", 1)
+    assert read_offsets(b"/consumers/a:b/offsets/orders/1:24\r\n\n").offsets == (SavedOffset("a:b", orders, b"24"),)
+    assert read_offsets(b'"orders",1,24\n').offsets == (SavedOffset(None, orders, b"24"),)
+    assert read_offsets(b"g,orders,1,24\ng,orders,1,24\n").offsets == (SavedOffset("g", orders, b"24"),)
+    nodes = b'{"path":"/consumers/g/offsets/orders/1","data":null}\n'
+    assert read_offsets(nodes).offsets == (SavedOffset("g", orders, None),)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b" \n", "the file is empty"),
+        (b"/consumers/g/owners/t/0:3\n", "line 1: not /consumers/<group>/offsets"),
+        (b"/consumers/g/offsets/t/0:3\n/consumers/g/offsets/t/x:3\n", "line 2: not /consumers/<group>/offsets"),
+        (b"/consumers/g/offsets/t/0:three\n", "line 1: 'three' is not an offset"),
+        (b"t,0,1\nt,1\n", "line 2: not topic,partition,offset"),
+        (b"t,-1,5\n", "line 1: '-1' is not a partition's number"),
+        (b"TOPIC PARTITION,0,1\n", "line 1: 'TOPIC PARTITION' is not a topic name"),
+        (b"t,0,1\nt,0,2\n", "t-0 stands there twice, with different offsets"),
+        (b'{"path":"/consumers/g/claims/t/0","data":"x"}\n', "`kzconsumer groups restore` takes files of other nodes"),
+        (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node: it needs data or base64"),
+        (b"{\n", "line 1: not a node"),
+        (b"\xff", "not UTF-8 text (byte 0)"),
+    ],
+)
+def test_faults(content: bytes, told: str) -> None:
+    with pytest.raises(ValueError) as fault:  # noqa: PT011
+        read_offsets(content)
+    assert told in str(fault.value)
