@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from kzconsumer.config import BrokersSettings, ZooKeeperSettings
-from kzconsumer.errors import KzConsumerError
+from kzconsumer.errors import BrokersUnreachable, KzConsumerError
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.record_times import RecordTimes
@@ -34,7 +34,10 @@ TIMEOUT = 5.0
 class Outside:
     """One errand at a cluster."""
 
-    def __init__(self, session: ZooKeeperSession, log_offsets: LogOffsets, record_times: RecordTimes) -> None:
+    def __init__(
+        self, connect: str, session: ZooKeeperSession, log_offsets: LogOffsets, record_times: RecordTimes
+    ) -> None:
+        self._connect = connect
         self.session = session
         self._log_offsets = log_offsets
         self.written = record_times.written
@@ -48,8 +51,8 @@ class Outside:
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """What each log holds. Raises ConnectionLost, BrokerError or BrokersUnreachable if a leader does not say."""
-        starts = await self._log_offsets.look_up(dict.fromkeys(partitions, EARLIEST))
-        ends = await self._log_offsets.look_up(dict.fromkeys(partitions, LATEST))
+        starts = await self._look_up(partitions, EARLIEST)
+        ends = await self._look_up(partitions, LATEST)
         return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
 
     async def known_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
@@ -69,9 +72,18 @@ class Outside:
         return found
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time, None where all records are older. Raises as `LogOffsets.look_up`."""
-        found = await self._log_offsets.look_up(dict.fromkeys(partitions, ms))
+        """The first offset at or after a time, None where all records are older.
+
+        Raises as `logs`, and UnsupportedVersion for brokers before 0.10.1.
+        """
+        found = await self._look_up(partitions, ms)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
+
+    async def _look_up(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, ListedOffset]:
+        try:
+            return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
+        except BrokersUnreachable as error:
+            raise BrokersUnreachable(f"{self._connect}: no broker answers: {error}") from None
 
 
 @asynccontextmanager
@@ -85,6 +97,7 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
     ):
         leaders = Leaders(TopicRegistry(session, Watches(session, _ignore), brokers), connections, TIMEOUT)
         yield Outside(
+            zookeeper.connect,
             session,
             LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
             RecordTimes(leaders, connections, TIMEOUT),

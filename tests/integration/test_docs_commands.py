@@ -1,0 +1,82 @@
+"""The commands that docs/offsets.md and docs/groups.md print, run as they are printed, and what they answer.
+
+In the order of their page, on a cluster of their own. What differs each time (times, ages) is compared by its form.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.command_line import CommandLine
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import session
+
+ROOT = Path(__file__).parents[2]
+NEW_YEAR = 1_767_225_600_000
+_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_VARYING = [(re.compile(r"\b\d+\.\d\b"), "AGE"), (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME")]
+
+STORED = {"billing": {"orders": {0: b"4", 1: b"10", 2: b"7"}}, "audit": {"orders": {0: b"12"}, "gone": {0: b"3"}}}
+
+
+class Printed(NamedTuple):
+    command: str
+    answer: list[str]
+
+
+def printed(page: str) -> list[Printed]:
+    """Every `$ kzconsumer ...` of a page, with the lines that follow it in its block."""
+    found: list[Printed] = []
+    for block in _BLOCK.findall((ROOT / page).read_text()):
+        for line in block.splitlines():
+            if line.startswith("$ kzconsumer "):
+                found.append(Printed(line.removeprefix("$ kzconsumer "), []))
+            else:
+                found[-1].answer.append(line)
+    return found
+
+
+def form(lines: list[str]) -> list[str]:
+    """Without what differs each time, and the width that it takes."""
+    text = "\n".join(lines)
+    for varying, name in _VARYING:
+        text = varying.sub(name, text)
+    return [" ".join(line.split()) for line in text.strip().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def billed(servers: Servers) -> Iterator[Cluster]:
+    """The topic and the groups have the names that are printed."""
+    cluster = servers.cluster("billed")
+    anyio.run(create_topic, cluster.connect, "orders", 4)
+    records = [Sent(p, None, b"x", timestamp=NEW_YEAR + (n - 5) * 1000) for p in range(4) for n in range(10)]
+    produce(cluster.bootstrap, cluster.version, "orders", records)
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.parametrize("page", ["docs/offsets.md", "docs/groups.md"])
+async def test_a_page_says_what_its_commands_answer(
+    billed: Cluster, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with session(billed.connect) as zookeeper:
+        nodes = {f"{g}/offsets/{t}/{n}": d for g, ts in STORED.items() for t, ns in ts.items() for n, d in ns.items()}
+        for path, data in {**nodes, "audit/owners/orders/2": b"audit_host-a-1795282558531-b173380f-0"}.items():
+            await zookeeper.ensure(f"/consumers/{path}")
+            await zookeeper.set(f"/consumers/{path}", data, -1)
+    kzconsumer = CommandLine(capsys)
+    assert printed(page)
+    for command, answer in printed(page):
+        done = await kzconsumer(*shlex.split(command.replace("zk1:2181", billed.connect)))
+        assert (done.err, form(done.out.splitlines())) == ("", form(answer)), f"{command}\n{done.out}"
