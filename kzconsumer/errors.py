@@ -108,6 +108,11 @@ class NodeExists(ZooKeeperError):
         super().__init__(path, "node exists")
 
 
+class NotEmpty(ZooKeeperError):
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "node has children")
+
+
 class BadVersion(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "version is another")

@@ -22,7 +22,7 @@ _SHOWN = 20
 ADVICE: dict[SymptomKind, str] = {
     "different_assignors": "Members run different assignors: give all of them the same [group] assignor",
     "offset_after_log": "Offsets behind the end of their log, which was cut or made anew: `offsets reset` moves them",
-    "offset_before_log": "Offsets before their log, which lost what was next: `[offsets] reset` says where members go on",
+    "offset_before_log": "Offsets before their log, which lost what was next: `[offsets] reset` says what members do",
     "other_session_owner": "Owner nodes of an earlier session: they go when it expires",
     "owner_not_as_computed": "Owners that the assignor does not give: members compute from another state, or otherwise",
     "persistent_owner": "Owner nodes that no session holds: `groups clean` removes them",

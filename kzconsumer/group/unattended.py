@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from kzconsumer.errors import ConnectionLost, GroupInUse, MultiFailed, NotDone
+from kzconsumer.errors import ConnectionLost, GroupInUse, MultiFailed, NodeExists, NotDone, NotEmpty
 from kzconsumer.group.attendance import proof
 from kzconsumer.zookeeper.node_changes import Change
 from kzconsumer.zookeeper.paths import GroupPaths
@@ -43,7 +43,7 @@ async def carry_out(
         try:
             await session.multi(operations)
         except MultiFailed as refused:
-            if refused.index < len(proving):
+            if refused.index < len(proving) and isinstance(refused.error, (NotEmpty, NodeExists)):
                 reason = f"{refused.error.path} is no longer empty: a member has joined{progress}"
                 raise GroupInUse(reason) from refused
             raise NotDone(f"{refused.error.path} is not as it was read ({refused.error}){progress}") from refused

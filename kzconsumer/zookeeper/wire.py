@@ -19,6 +19,7 @@ from kzconsumer.errors import (
     MultiFailed,
     NodeExists,
     NoNode,
+    NotEmpty,
     ProtocolError,
     ZooKeeperError,
 )
@@ -41,7 +42,12 @@ OK = 0
 RUNTIME_INCONSISTENCY = -2  # of a transaction's other operations, those after the one that failed
 NO_NODE = -101
 
-_REFUSALS: dict[int, Callable[[str], ZooKeeperError]] = {NO_NODE: NoNode, -103: BadVersion, -110: NodeExists}
+_REFUSALS: dict[int, Callable[[str], ZooKeeperError]] = {
+    NO_NODE: NoNode,
+    -103: BadVersion,
+    -110: NodeExists,
+    -111: NotEmpty,
+}
 _DROPS_US = frozenset({-112, -118})  # SessionExpired, SessionMoved
 
 _EVENT_TYPES = frozenset(EventType)

@@ -19,15 +19,18 @@ from kzconsumer.config import BrokersSettings, ZooKeeperSettings
 from kzconsumer.errors import GroupInUse, NotDone
 from kzconsumer.group.group_reader import nodes_of, tree_of
 from kzconsumer.group.offset_moves import execute, standing
+from kzconsumer.group.unattended import carry_out
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import Move
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, decode_claim_record, encode_claim_record
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce
+from tests.support.proxy import FaultProxy
 from tests.support.zookeeper_sessions import session, until
 
 NEW_YEAR = 1_767_225_600_000
@@ -273,6 +276,23 @@ async def test_who_comes_between_plan_and_execution(
             await execute(outside, nodes, moves)
     assert await contents(zookeeper, root) == before
     assert (await zookeeper.get(f"{root}/offsets/{topic}/0")).data == b"3"
+
+
+async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluster, unique: str) -> None:
+    """The nodes tell that the transaction was executed: it is not made, or refused, a second time."""
+    await store(zookeeper, unique, "t", {0: b"3", 1: b"3"})
+    servers, _, chroot = cluster.connect.partition("/")
+    host, _, port = servers.partition(":")
+    group = GroupPaths(unique)
+    # The session is long, so that the next reply is the transaction's.
+    async with FaultProxy(host, int(port)) as proxy, session(f"{proxy.connect}/{chroot}", 40) as cut:
+        nodes = await nodes_of(cut, unique)
+        moves = [Move(standing(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
+        proxy.cut_reply_after = 0
+        await carry_out(cut, group, [move.changed(group) for move in moves], attended=True)
+        assert proxy.accepted == 2
+    stats = [(await zookeeper.get(group.offset(TopicPartition("t", number)))) for number in range(2)]
+    assert [(each.data, each.stat.version) for each in stats] == [(b"9", 2)] * 2
 
 
 async def test_a_group_of_many_partitions(

@@ -1,0 +1,139 @@
+"""What is wrong with a group beside its logs and its assignor, what is left behind, and who is there."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.assignors.range import assign as by_range
+from kzconsumer.assignors.roundrobin import assign as by_roundrobin
+from kzconsumer.group.attendance import attending
+from kzconsumer.group.diagnosis import Symptom, examine, lasting, verify
+from kzconsumer.group.group_nodes import GroupNodes, facts
+from kzconsumer.group.lag import behind, group_lag, partitions_of
+from kzconsumer.group.leftovers import leftovers, removal, restoration
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.moves import LogRange
+from kzconsumer.zookeeper.node_changes import SavedNode
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer.zookeeper.znodes import ClaimRecord, encode_claim_record
+from tests.unit.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
+
+ASSIGNORS = {"range": by_range, "roundrobin": by_roundrobin}
+
+
+def record(assignor: str) -> Node:
+    return node(encode_claim_record(ClaimRecord(1, assignor, "0x1")))
+
+
+def kinds(symptoms: list[Symptom]) -> list[tuple[str, str]]:
+    return [(each.kind, each.path.removeprefix("/consumers/g/")) for each in symptoms]
+
+
+def two_members(owners: dict[str, str], *assignors: str, member: Node | None = None) -> GroupNodes:
+    """Two topics of two partitions; `a` and `b` have one stream of each. The first partitions have claim records."""
+    member = member or ours(orders=1, pay=1)
+    claims = {f"orders/{number}": record(name) for number, name in enumerate(assignors)}
+    return group(
+        {"g_a": member, "g_b": node(member.data, THEIRS)},
+        {leaf: node(f"{owner}-0", OURS if owner == "g_a" else THEIRS) for leaf, owner in owners.items()},
+        claims=claims,
+        topics={"orders": topic(2), "pay": topic(2)},
+    )
+
+
+RANGE = {"orders/0": "g_a", "orders/1": "g_b", "pay/0": "g_a", "pay/1": "g_b"}
+SWAPPED = {"orders/0": "g_b", "orders/1": "g_a", "pay/0": "g_a", "pay/1": "g_b"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wrong"),
+    [
+        (two_members(RANGE, "range", "range"), []),
+        (two_members(RANGE, member=node(ORIGINAL.replace(b'"orders":2', b'"orders":1,"pay":1'), OURS)), []),
+        (
+            two_members(SWAPPED, "range", "range"),
+            [("owner_not_as_computed", "owners/orders/0"), ("owner_not_as_computed", "owners/orders/1")],
+        ),
+        (
+            two_members(RANGE, "range", "roundrobin"),
+            [("different_assignors", "claims/orders/0"), ("different_assignors", "claims/orders/1")],
+        ),
+        (two_members(SWAPPED, "of-a-plugin", "of-a-plugin"), []),
+    ],
+    ids=["as computed", "originals as one computes", "not as computed", "two assignors", "an assignor we have not"],
+)
+def test_members_that_compute_differently(nodes: GroupNodes, wrong: list[tuple[str, str]]) -> None:
+    assert kinds(examine(nodes, {}, ASSIGNORS)) == wrong
+    assert verify(nodes) == []
+
+
+def test_offsets_beside_their_logs() -> None:
+    nodes = group({}, {}, {f"orders/{n}": node(str(stored)) for n, stored in enumerate((4, 5, 9, 10))})
+    logs = {TopicPartition("orders", n): LogRange(5, 9) for n in range(4)}
+    assert kinds(examine(nodes, logs, ASSIGNORS)) == [
+        ("offset_after_log", "offsets/orders/3"),
+        ("offset_before_log", "offsets/orders/0"),
+    ]
+    assert examine(nodes, {}, ASSIGNORS) == []  # no leader has answered: nothing is said
+    known = facts(nodes)
+    assert behind(known, logs) == {TopicPartition("orders", 1): 5}
+    found = group_lag("g", known, partitions_of(known), logs, {TopicPartition("orders", 1): 4_000}, 6_500)
+    assert [(each.lag, each.seconds) for each in found.partitions] == [(5, None), (4, 2.5), (0, 0.0), (None, None)]
+    assert (found.lag, found.seconds, found.unknown) == (9, 2.5, 1)
+
+
+def test_only_what_lasts_counts() -> None:
+    one, two = Symptom("unowned_partition", "/1", "nobody"), Symptom("unowned_partition", "/2", "nobody")
+    assert lasting([one], [one, two]) == [one]
+    assert lasting([one], [two]) == []
+
+
+def test_a_registration_that_nobody_can_read_is_no_reason_to_compute() -> None:
+    nodes = two_members(SWAPPED, "range", "range")
+    poisoned = msgspec.structs.replace(nodes, registrations={**nodes.registrations, "g_c": node("t1", THEIRS)})
+    assert kinds(examine(poisoned, {}, ASSIGNORS)) == [("unreadable_registration", "ids/g_c")]
+    assert kinds(verify(poisoned)) == [("unreadable_registration", "ids/g_c")]
+
+
+def test_who_is_there() -> None:
+    assert attending(group({}, {}, {"orders/0": node("3")})) is None
+    assert attending(MIXED) == "has 2 members (g_a, g_b): stop them first"
+    assert attending(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
+        "has owner nodes of z-0, not registered but alive: the session has to expire"
+    )
+    told = attending(group({}, {"orders/1": node("z-0")}))
+    assert told == (
+        "has owner nodes that no session holds (/consumers/g/owners/orders/1): `kzconsumer groups clean` removes them"
+    )
+
+
+def test_what_is_nobodys() -> None:
+    owners = {"orders/0": node("z-0"), "orders/1": node("g_a-0", OURS)}
+    gone = {"orders/0": node("3"), "gone/0": node("3")}
+    live = group({"g_a": ours(orders=1), "g_z": node(ORIGINAL)}, owners, gone)
+    assert [(each.kind, each.path) for each in leftovers(live)] == [
+        ("persistent_owner", "/consumers/g/owners/orders/0"),
+        ("persistent_registration", "/consumers/g/ids/g_z"),
+    ]
+    dead = group({}, {"orders/0": owners["orders/0"]}, gone, {"gone/0": record("range")})
+    assert [each.path for each in leftovers(dead)] == [
+        "/consumers/g/owners/orders/0",
+        "/consumers/g/claims/gone/0",
+        "/consumers/g/offsets/gone/0",
+    ]
+    assert [(each.path, each.before, each.after) for each in removal(dead, leftovers(dead)[:1])] == [
+        ("/consumers/g/owners/orders/0", b"z-0", None)
+    ]
+    assert leftovers(group({}, {}, gone, topics={})) == []  # of a cluster without topics nothing can be said
+
+
+def test_what_is_restored() -> None:
+    saved = [SavedNode("/consumers/g/offsets/t/0", b"3"), SavedNode("/consumers/g", b"")]
+    made = restoration(saved, {})
+    assert [(each.path, each.after) for each in made] == [("/consumers/g", b""), ("/consumers/g/offsets/t/0", b"3")]
+    assert restoration(saved, {each.path: node(each.data or b"") for each in saved}) == []
+    with pytest.raises(ValueError, match="holds something else today"):
+        restoration(saved, {"/consumers/g/offsets/t/0": node("4")})
+    with pytest.raises(ValueError, match="not a node that a group had"):
+        restoration([SavedNode("/brokers/ids/1", b"")], {})
