@@ -5,12 +5,14 @@ Pure. `kzconsumer groups verify` and `groups doctor` show it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
 from kzconsumer.assignors.interface import Assignor
+from kzconsumer.errors import PluginError
 from kzconsumer.group.group_nodes import FindingKind, GroupFacts, GroupNodes, facts
 from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
@@ -147,12 +149,14 @@ def _otherwise(
     )
     if len(known.streams) < len(nodes.registrations):
         return  # nobody can compute anything: a finding of its own
-    tried = [name for name in (names or sorted(assignors)) if name in assignors]
-    computed = {name: assignment(name, assignors[name], snapshot.context()) for name in tried}
-    if not computed:
+    wrong = {}
+    for name in names or sorted(assignors):
+        if name in assignors:
+            with contextlib.suppress(PluginError):  # one that breaks its contract is no member's
+                wrong[name] = _differences(owners, assignment(name, assignors[name], snapshot.context()))
+    if not wrong:
         return
-    wrong = {name: _differences(owners, result) for name, result in computed.items()}
-    name = min(tried, key=lambda each: (len(wrong[each]), each != "range", each))
+    name = min(wrong, key=lambda each: (len(wrong[each]), each != "range", each))
     for partition, thread, computed_for in wrong[name]:
         reason = f"{thread} owns it, and {name} gives it to {computed_for}"
         yield Symptom("owner_not_as_computed", group.owner(partition), reason)

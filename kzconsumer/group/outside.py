@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from kzconsumer.config import BrokersSettings, ZooKeeperSettings
-from kzconsumer.errors import BrokersUnreachable, KzConsumerError
+from kzconsumer.errors import BrokersUnreachable, KzConsumerError, NotDone
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.record_times import RecordTimes
@@ -43,11 +43,16 @@ class Outside:
         self.written = record_times.written
 
     async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The partition numbers of the topics that exist."""
+        """The partition numbers of the topics that exist. Raises NotDone for a topic that cannot be read."""
         nodes = await together([self.session.find(paths.topic(topic)) for topic in topics])
-        return {
-            topic: znodes.decode_topic(node.data) for topic, node in zip(topics, nodes, strict=True) if node is not None
-        }
+        found = {}
+        for topic, node in zip(topics, nodes, strict=True):
+            if node is not None:
+                try:
+                    found[topic] = znodes.decode_topic(node.data)
+                except ValueError as error:
+                    raise NotDone(f"{paths.topic(topic)}: {error}; nothing was changed") from None
+        return found
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """What each log holds. Raises ConnectionLost, BrokerError or BrokersUnreachable if a leader does not say."""
