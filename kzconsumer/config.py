@@ -30,6 +30,7 @@ from kzconsumer.setting_types import (
     StopAt,
     Text,
     Topics,
+    read_name,
 )
 from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
 
@@ -122,9 +123,15 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     blacklist: ListText | None = None
     # of a whitelist or blacklist, shared by all its topics
     streams: AtLeastOne = 1
-    # read up to there, and leave: to the end each log has when its partition is first claimed, or up to the first
-    # record of that time or later
+    # read up to there, and leave: to the ends that the logs have when the group's run begins, or up to the first record
+    # of that time or later. Fixed once for all members of the run
     stop_at: StopAt | None = None
+    # of stop_at: which run this start belongs to, as the scheduler names it
+    run: Name | None = None
+
+    def __post_init__(self) -> None:
+        if self.run is not None and self.stop_at is None:
+            raise ValueError("run goes with stop_at: only what ends has runs")
 
     @property
     def filter(self) -> TopicFilter | None:
@@ -188,8 +195,17 @@ class BatchSettings(_Table, frozen=True, kw_only=True):
     max_records: AtLeastOne = 500_000
     # of decoded data
     max_bytes: Annotated[ByteSize, Meta(ge=1)] = 64 * 1024 * 1024
-    # since the batch's first record was taken
+    # how long a record may wait for its batch
     max_time: PositiveDuration = 1.0
+    # a partition with less of both (or of the one that is given) stays behind when a batch is full, up to max_time
+    min_records: AtLeastOne | None = None
+    min_bytes: Annotated[ByteSize, Meta(ge=1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.min_records is not None and self.min_records > self.max_records:
+            raise ValueError("min_records, of one partition, is more than max_records, of the whole batch")
+        if self.min_bytes is not None and self.min_bytes > self.max_bytes:
+            raise ValueError("min_bytes, of one partition, is more than max_bytes, of the whole batch")
 
 
 class SinkSettings(_Table, frozen=True, kw_only=True):
@@ -269,6 +285,16 @@ class Settings(_File, frozen=True, kw_only=True):
         """Take the file's tables as mappings; values are written as in the file (`"10s"`, `"1MiB"`)."""
         read = read_table(tables, _File, f"{source}:")
         return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
+
+    def in_run(self, name: str) -> Settings:
+        """These settings for the run of that name. Raises ConfigError for what `[subscription] run` would not take."""
+        where = "--run"
+        try:
+            return msgspec.structs.replace(
+                self, subscription=msgspec.structs.replace(self.subscription, run=read_name(name))
+            )
+        except ValueError as error:
+            raise ConfigError([f"{self.source}: {where} {name}: {error}"]) from None
 
     def require_subscription(self) -> SubscriptionSettings:
         """What to consume; raises ConfigError when the file does not say it, or says it in two ways."""

@@ -265,7 +265,8 @@ class BrokerFetcher:
             batch = decoded.batch
             if state.end is not None and until > state.end and decoded.raw is None:
                 batch, until = _before(batch, state.end), max(state.end, start)
-            state.queue.put(FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw))
+            at_end = state.end is not None and until >= state.end
+            state.queue.put(FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw, at_end=at_end))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:

@@ -1,14 +1,17 @@
 """From chunks to a batch: collects ranges until one of the limits cuts.
 
-Pure. Owned by the sink runner. Ranges tile each partition: what one batch ends with, the next begins with. A range that
-is replayed is a batch of its own, cut where it was planned to end and nowhere else.
+Pure: what time it is comes in. Owned by the sink runner. Ranges tile each partition: what one batch ends with, the next
+begins with. A range that is replayed is a batch of its own, cut where it was planned to end and nowhere else.
 """
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import pyarrow as pa
 
+from kzconsumer.config import BatchSettings
 from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
@@ -16,19 +19,29 @@ from kzconsumer.streams.fetched_chunk import FetchedChunk
 
 
 class _Range(msgspec.Struct):
+    begun: float  # when its first chunk came
     first: int
     until: int
-    batches: list[pa.RecordBatch]
-    raw: list[memoryview]
+    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
+    raw: list[memoryview] = msgspec.field(default_factory=list)
+    records: int = 0
+    bytes: int = 0
+    at_end: bool = False  # nothing more is fetched of this partition
 
 
 class BatchBuilder:
-    """`full` when the next batch has reached its records or bytes."""
+    """Times are seconds of one clock, the caller's.
 
-    def __init__(self, max_records: int, max_bytes: int, wants: Wants = "columns") -> None:
+    A batch is due when all that is collected has reached `max_records` or `max_bytes` (`full`), when a range has waited
+    `max_time`, or when no range collected can grow any more. Ranges below the floor (`min_records`, `min_bytes`:
+    reaching one of those given is enough) stay and grow on. But where all are below it, everything goes, so that what
+    is held is bounded by the limits alone; and with a range that has waited `max_time` go those that have waited half
+    as long: quiet partitions share their batches.
+    """
+
+    def __init__(self, limits: BatchSettings, wants: Wants = "columns") -> None:
+        self._limits = limits
         self._wants = wants
-        self._max_records = max_records
-        self._max_bytes = max_bytes
         self._ranges: dict[OffsetTracker, _Range] = {}
         self._replays: dict[OffsetTracker, _Range] = {}
         self._records = 0
@@ -42,38 +55,71 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
-        limited = self._records >= self._max_records or self._bytes >= self._max_bytes
+        """Nothing more should be added before a batch is cut."""
+        limited = self._records >= self._limits.max_records or self._bytes >= self._limits.max_bytes
         return limited or self._whole_replay() is not None
 
-    def add(self, chunk: FetchedChunk) -> None:
+    @property
+    def due_at(self) -> float:
+        """When the next batch is to be cut if nothing more is added; now is -inf, never is inf."""
+        if self.full or (self._ranges and all(part.at_end for part in self._ranges.values())):
+            return -math.inf
+        return self.begun + self._limits.max_time
+
+    @property
+    def begun(self) -> float:
+        """When the range that has waited longest was begun; inf where there is none."""
+        return next((part.begun for part in self._ranges.values()), math.inf)  # they are in that order
+
+    def add(self, chunk: FetchedChunk, now: float) -> None:
         """A partition's chunks come in order, each beginning where the last one ended."""
         replayed = chunk.tracker.replay is not None
         ranges = self._replays if replayed else self._ranges
-        part = ranges.setdefault(chunk.tracker, _Range(chunk.first, chunk.first, [], []))
+        part = ranges.get(chunk.tracker)
+        if part is None:
+            part = ranges[chunk.tracker] = _Range(now, chunk.first, chunk.first)
         if part.until != chunk.first:
             raise AssertionError(
                 f"a hole in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}"
             )
         part.until = chunk.until
+        part.at_end = chunk.at_end
+        records = size = 0
         if chunk.batch is not None:
             part.batches.append(chunk.batch)
-            if not replayed:  # its limits were those it was planned with
-                self._records += chunk.batch.num_rows
-                self._bytes += chunk.batch.nbytes
+            records, size = chunk.batch.num_rows, chunk.batch.nbytes
         elif chunk.raw is not None:
             part.raw.append(chunk.raw)
-            self._records += chunk.until - chunk.first  # nobody has counted: what there may be at most
-            self._bytes += len(chunk.raw)
+            records, size = chunk.until - chunk.first, len(chunk.raw)  # nobody has counted: what there may be at most
+        part.records += records
+        part.bytes += size
+        if not replayed:  # its limits were those it was planned with
+            self._records += records
+            self._bytes += size
 
-    def cut(self) -> tuple[Batch, list[OffsetTracker]]:
-        """What is collected, with the trackers to mark, in the same order; claims closed meanwhile are left out."""
+    def cut(self, now: float) -> tuple[Batch, list[OffsetTracker]]:
+        """The next batch, with the trackers to mark, in the same order; claims closed meanwhile are left out.
+
+        A `now` of infinity leaves nothing behind.
+        """
         if (replay := self._whole_replay()) is not None:
             return Batch((self._data(replay, self._replays.pop(replay)),), is_replay=True), [replay]
-        open_ranges = {tracker: part for tracker, part in self._ranges.items() if tracker.open}
         self._replays = {tracker: part for tracker, part in self._replays.items() if tracker.open}
-        self._ranges = {}
-        self._records = self._bytes = 0
-        return Batch(tuple(self._data(tracker, part) for tracker, part in open_ranges.items())), list(open_ranges)
+        collected = {tracker: part for tracker, part in self._ranges.items() if tracker.open}
+        going = {tracker: part for tracker, part in collected.items() if self._goes(part, now)} or collected
+        self._ranges = {tracker: part for tracker, part in collected.items() if tracker not in going}
+        self._records = sum(part.records for part in self._ranges.values())
+        self._bytes = sum(part.bytes for part in self._ranges.values())
+        return Batch(tuple(self._data(tracker, part) for tracker, part in going.items())), list(going)
+
+    def _goes(self, part: _Range, now: float) -> bool:
+        limits = self._limits
+        floors = [
+            reached >= least
+            for reached, least in ((part.records, limits.min_records), (part.bytes, limits.min_bytes))
+            if least is not None
+        ]
+        return part.at_end or not floors or any(floors) or now - part.begun >= limits.max_time / 2
 
     def _whole_replay(self) -> OffsetTracker | None:
         for tracker, part in self._replays.items():

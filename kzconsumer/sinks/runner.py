@@ -1,15 +1,17 @@
 """Feeds the member's one sink from all its streams: collect, cut, plan, write, mark, commit.
 
-Owns the sink's lifetime, the batch being collected and the one being written. The daemon runs it. The next batch is
-collected while one is written, up to the limits of a batch; then the queues fill and the fetchers park: a slow sink is
-its own backpressure. A record is processed when `write` returned. A sink's exceptions become SinkFailed here.
+Owns the sink's lifetime, the batch being collected, the one prepared and the one being written. The daemon runs it. The
+next batch is collected while one is written, up to the limits of a batch; a sink that prepares is given it meanwhile,
+and another one is collected. Then the queues fill and the fetchers park: a slow sink is its own backpressure. A record
+is processed when `write` returned. A sink's exceptions become SinkFailed here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import structlog
@@ -20,6 +22,7 @@ from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
+from kzconsumer.sinks.batch_status import BatchStatus
 from kzconsumer.sinks.interface import Batch, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
@@ -30,6 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 log = structlog.get_logger("kzconsumer.sink")
+
+
+class _Cut(NamedTuple):
+    """A batch on its way; `failed` is why its streams end behind it."""
+
+    batch: Batch
+    trackers: list[OffsetTracker]
+    status: BatchStatus
+    failed: Exception | None
 
 
 class SinkRunner:
@@ -48,9 +60,10 @@ class SinkRunner:
         self._planning = planning
         self._quarantine = quarantine
         self._sink = sink
-        self._max_time = limits.max_time
-        self._builder = BatchBuilder(limits.max_records, limits.max_bytes, wanted_by(sink))
-        self._begun = 0.0  # when the first chunk of the batch being collected came
+        self._prepare: Callable[[Batch], Awaitable[None]] | None = getattr(sink, "prepare", None)
+        self._builder = BatchBuilder(limits, wanted_by(sink))
+        self.status: BatchStatus | None = None
+        """The batch being planned, written or committed; between two of them the last one."""
         self._stream_error: Exception | None = None
         self._stopping = False
         self._change = anyio.Event()
@@ -126,63 +139,99 @@ class SinkRunner:
                 self._stream_error = chunk.error
                 self._change.set()
                 return
-            if not self._builder:
-                self._begun = now()
-            self._builder.add(chunk)
+            self._builder.add(chunk, now())
             self._change.set()
 
     async def _write_batches(self, lease: Lease, commit: Callable[[], Awaitable[None]]) -> None:
-        while not self._stopping:
+        following: _Cut | None = None
+
+        async def prepare_next() -> None:
+            nonlocal following
+            following = await self._next()
+
+        while (cut := following or await self._next()) is not None:
+            following = None
             with anyio.CancelScope() as self._waiting:
-                await self._until_due()
                 await lease.wait()
             if self._stopping:
                 return
+            async with anyio.create_task_group() as tasks:
+                if self._prepare is not None and cut.failed is None:
+                    tasks.start_soon(prepare_next)
+                await self._write(cut, lease)
+                with cut.status.during("commit"):
+                    await self._commit(commit)
+                if self._planning is not None:
+                    await self._planning.end(cut.batch, cut.trackers)
+                cut.status.done()
+                if cut.status.written:
+                    self._tell(cut.status)
+                if cut.failed is not None:
+                    raise cut.failed
+
+    async def _next(self) -> _Cut | None:
+        """The next batch, as soon as it is due; prepared, where the sink does that. None once stopping."""
+        if self._stopping:
+            return None
+        with anyio.CancelScope() as self._waiting:
+            await self._until_due()
             failed = self._stream_error  # what came before it is in this batch
-            batch, trackers = self._builder.cut()
+            began = self._builder.begun
+            batch, trackers = self._builder.cut(now() if failed is None else math.inf)
             self._room.set()
             self._room = anyio.Event()
-            await self._write(batch, trackers, lease)
-            await self._commit(commit)
-            if self._planning is not None:
-                await self._planning.end(batch, trackers)
-            if failed is not None:
-                raise failed
+            status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
+            if self._prepare is not None and batch.records:
+                with status.during("prepare"):
+                    await self._prepared(self._prepare, _with_records(batch))
+        return None if self._stopping else _Cut(batch, trackers, status, failed)
 
     async def _until_due(self) -> None:
         """Until a limit is reached or a stream has failed."""
-        while not self._builder.full and self._stream_error is None:
+        while self._stream_error is None and (left := self._builder.due_at - now()) > 0:
             self._change = anyio.Event()
-            left = self._begun + self._max_time - now() if self._builder else None
-            if left is not None and left <= 0:
-                return
-            with anyio.move_on_after(left):
+            with anyio.move_on_after(left if math.isfinite(left) else None):
                 await self._change.wait()
 
-    async def _write(self, batch: Batch, trackers: list[OffsetTracker], lease: Lease) -> None:
-        for tracker, part in zip(trackers, batch.ranges, strict=True):
+    async def _prepared(self, prepare: Callable[[Batch], Awaitable[None]], batch: Batch) -> None:
+        try:
+            with self._mapped():
+                await prepare(batch)
+        except SinkFailed as error:
+            log.warning("batch not prepared: its write has to do without", reason=str(error))
+
+    async def _write(self, cut: _Cut, lease: Lease) -> None:
+        self.status = cut.status
+        # Claims may have ended since the cut; nothing of theirs has been handed over, so nobody has waited for it.
+        ours = {tracker: part for tracker, part in zip(cut.trackers, cut.batch.ranges, strict=True) if tracker.open}
+        if not ours:
+            return
+        batch, trackers = Batch(tuple(ours.values()), cut.batch.is_replay), list(ours)
+        for tracker, part in ours.items():
             tracker.hand_over(part.until)
         if self._planning is not None:
-            batch, trackers = await self._planning.begin(batch, trackers)
-        # Ranges without records (control records, holes) are done as they are; who wants bytes is told of holes.
-        parts, claims = [], []
+            with cut.status.during("plan"):
+                batch, trackers = await self._planning.begin(batch, trackers)
+        claims = []
         for tracker, part in zip(trackers, batch.ranges, strict=True):
             if part.records:
-                parts.append(part)
                 claims.append(tracker)
             else:
                 tracker.mark(part.first, part.until)
-        if not parts:
+        if not claims:
             return
-        try:
-            await self._write_in_lease(Batch(tuple(parts), batch.is_replay), claims, lease)
-        except SinkFailed as error:
-            if self._quarantine is None:
-                log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in parts])
-                raise
-            log.warning("batch failed, its ranges are tried one by one", reason=str(error))
-            for claim, part in zip(claims, parts, strict=True):
-                await self._write_alone(Batch((part,), batch.is_replay), claim, lease, self._quarantine)
+        batch = _with_records(batch)
+        cut.status.reduce_to(batch)
+        with cut.status.during("write"):
+            try:
+                cut.status.written = await self._write_in_lease(batch, claims, lease)
+            except SinkFailed as error:
+                if self._quarantine is None:
+                    log.error("batch failed, nothing of it is committed", ranges=cut.status.ranges)
+                    raise
+                log.warning("batch failed, its ranges are tried one by one", reason=str(error))
+                for claim, part in zip(claims, batch.ranges, strict=True):
+                    await self._write_alone(Batch((part,), batch.is_replay), claim, lease, self._quarantine)
 
     async def _write_alone(self, batch: Batch, claim: OffsetTracker, lease: Lease, quarantine: Quarantine) -> None:
         """Have the sink write a range of a batch that it could not; one that it cannot write alone is kept aside."""
@@ -198,9 +247,11 @@ class SinkRunner:
             log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
             claim.mark(part.first, part.until)
 
-    async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> None:
-        """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason."""
-        began = now()
+    async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> bool:
+        """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason.
+
+        False when it was given up.
+        """
         while True:
             try:
                 written = await self._written(batch, claims)
@@ -210,16 +261,16 @@ class SinkRunner:
                     raise
                 log.warning("batch failed without the lease, trying again with it", reason=str(error))
                 await lease.wait()
-        if not written:
-            return
-        log.debug(
-            "batch written",
-            ranges=[str(part.range) for part in batch.ranges],
-            records=batch.records,
-            seconds=round(now() - began, 3),
-        )
-        for claim, part in zip(claims, batch.ranges, strict=True):
-            claim.mark(part.first, part.until)
+        if written:
+            for claim, part in zip(claims, batch.ranges, strict=True):
+                claim.mark(part.first, part.until)
+        return written
+
+    def _tell(self, status: BatchStatus) -> None:
+        # What is planned is worth a line: it is what plans, offsets and the destination are compared by.
+        tell = log.debug if self._planning is None else log.info
+        said = getattr(self._sink, "last_batch", {})
+        tell("batch written", ranges=status.ranges, records=status.records, seconds=status.rounded, **said)
 
     async def _written(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Have the sink write a batch; False when it was given up, since every partition of it has been lost."""
@@ -258,3 +309,11 @@ class SinkRunner:
             raise
         except Exception as error:
             raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error
+
+
+def _with_records(batch: Batch) -> Batch:
+    """What the sink is given: ranges without records (control records, holes) are done as they are.
+
+    Who wants bytes is told of holes.
+    """
+    return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay)

@@ -15,10 +15,10 @@ class FetchedChunk:
 
     `batch` is None where the range holds no record (control records, a reset). For a sink that wants bytes `raw` has
     the batches as fetched in its place; the first may begin below `first`. A chunk with an `error` is the last of its
-    claim: the records before it have all been queued.
+    claim: the records before it have all been queued. `at_end`: nothing behind it is to be read (`Stops`).
     """
 
-    __slots__ = ("batch", "error", "first", "raw", "size", "tracker", "until")
+    __slots__ = ("at_end", "batch", "error", "first", "raw", "size", "tracker", "until")
 
     def __init__(
         self,
@@ -30,6 +30,7 @@ class FetchedChunk:
         error: Exception | None = None,
         *,
         raw: memoryview | None = None,
+        at_end: bool = False,
     ) -> None:
         self.tracker = tracker
         self.first = first
@@ -38,6 +39,7 @@ class FetchedChunk:
         self.raw = raw
         self.size = size
         self.error = error
+        self.at_end = at_end
 
     def __repr__(self) -> str:
         rows = self.batch.num_rows if self.batch is not None else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from kzconsumer.config import BatchSettings
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
@@ -14,7 +15,7 @@ from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
 
 
 def builder(max_records: int = 1000, max_bytes: int = 1 << 20) -> BatchBuilder:
-    return BatchBuilder(max_records, max_bytes)
+    return BatchBuilder(BatchSettings(max_records=max_records, max_bytes=max_bytes))
 
 
 def ranges(batch: Batch) -> list[OffsetRange]:
@@ -28,15 +29,15 @@ def rows(part: RangeData) -> list[int | None]:
 def test_empty() -> None:
     empty = builder()
     assert (bool(empty), empty.full) == (False, False)
-    assert empty.cut() == (Batch(()), [])
+    assert empty.cut(now=0) == (Batch(()), [])
 
 
 def test_chunks_of_a_partition_become_one_range() -> None:
     collecting, claim = builder(), tracker(start=5)
     for one in (chunk(claim, 5, 8), hole(claim, 8, 10), chunk(claim, 10, 14, offsets=[12])):
-        collecting.add(one)
+        collecting.add(one, now=0)
     assert bool(collecting)
-    batch, trackers = collecting.cut()
+    batch, trackers = collecting.cut(now=0)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 5, 14)]
     assert rows(batch.ranges[0]) == [5, 6, 7, 12]
     assert (batch.records, batch.ranges[0].records, trackers) == (4, 4, [claim])
@@ -45,8 +46,8 @@ def test_chunks_of_a_partition_become_one_range() -> None:
 def test_partitions_are_ranges_of_their_own() -> None:
     collecting, one, two = builder(), tracker(0), tracker(1, start=100)
     for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
-        collecting.add(part)
-    batch, trackers = collecting.cut()
+        collecting.add(part, now=0)
+    batch, trackers = collecting.cut(now=0)
     assert ranges(batch) == [OffsetRange(TOPIC, 0, 0, 3), OffsetRange(TOPIC, 1, 100, 101)]
     assert trackers == [one, two]
 
@@ -55,90 +56,90 @@ def test_what_one_batch_ends_with_the_next_begins_with() -> None:
     collecting, claim = builder(), tracker()
     found = []
     for first in range(0, 9, 3):
-        collecting.add(chunk(claim, first, first + 3))
-        found += ranges(collecting.cut()[0])
+        collecting.add(chunk(claim, first, first + 3), now=0)
+        found += ranges(collecting.cut(now=0)[0])
     assert [(part.first, part.until) for part in found] == [(0, 3), (3, 6), (6, 9)]
 
 
 def test_full_by_records() -> None:
     collecting, claim = builder(max_records=5), tracker()
-    collecting.add(chunk(claim, 0, 4))
+    collecting.add(chunk(claim, 0, 4), now=0)
     assert not collecting.full
-    collecting.add(chunk(claim, 4, 5))
+    collecting.add(chunk(claim, 4, 5), now=0)
     assert collecting.full
-    collecting.cut()
+    collecting.cut(now=0)
     assert (collecting.full, bool(collecting)) == (False, False)
 
 
 def test_full_by_bytes_of_decoded_data() -> None:
     collecting, claim = builder(max_bytes=300), tracker()
-    collecting.add(chunk(claim, 0, 1))
+    collecting.add(chunk(claim, 0, 1), now=0)
     assert not collecting.full
-    collecting.add(chunk(claim, 1, 20))
+    collecting.add(chunk(claim, 1, 20), now=0)
     assert collecting.full
 
 
 def test_a_range_without_records_is_something_to_cut() -> None:
     collecting, claim = builder(), tracker()
-    collecting.add(hole(claim, 0, 7))
+    collecting.add(hole(claim, 0, 7), now=0)
     assert bool(collecting)
-    batch, trackers = collecting.cut()
+    batch, trackers = collecting.cut(now=0)
     assert (ranges(batch), batch.records, trackers) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
 
 
 def test_claims_closed_meanwhile_are_left_out() -> None:
     collecting, going, staying = builder(), tracker(0), tracker(1)
-    collecting.add(chunk(going, 0, 3))
-    collecting.add(chunk(staying, 0, 2))
+    collecting.add(chunk(going, 0, 3), now=0)
+    collecting.add(chunk(staying, 0, 2), now=0)
     going.close()
-    batch, trackers = collecting.cut()
+    batch, trackers = collecting.cut(now=0)
     assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
 
 
 def test_a_partition_lost_and_claimed_anew_is_one_range() -> None:
     """Never two of the same partition in a batch."""
     collecting, before, after = builder(), tracker(), tracker(start=2)
-    collecting.add(chunk(before, 0, 5))
+    collecting.add(chunk(before, 0, 5), now=0)
     before.close()
-    collecting.add(chunk(after, 2, 4))
-    batch, trackers = collecting.cut()
+    collecting.add(chunk(after, 2, 4), now=0)
+    batch, trackers = collecting.cut(now=0)
     assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 0, 2, 4)], [after])
 
 
 def test_a_range_names_the_topics_incarnation_and_the_reset_epoch() -> None:
     collecting = builder()
-    collecting.add(chunk(OffsetTracker(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1))
-    (part,) = collecting.cut()[0].ranges
+    collecting.add(chunk(OffsetTracker(TopicPartition(TOPIC, 3), 0, incarnation=0x2A, epoch=7), 0, 1), now=0)
+    (part,) = collecting.cut(now=0)[0].ranges
     assert (part.topic_partition, part.incarnation, part.epoch) == (TopicPartition(TOPIC, 3), 0x2A, 7)
 
 
 def test_a_hole_between_chunks_is_a_bug_not_a_range() -> None:
     """A range is every record between its ends: joining over a hole would commit records that nobody has seen."""
     collecting, claim = builder(), tracker()
-    collecting.add(chunk(claim, 0, 3))
+    collecting.add(chunk(claim, 0, 3), now=0)
     with pytest.raises(AssertionError):
-        collecting.add(chunk(claim, 5, 8))
+        collecting.add(chunk(claim, 5, 8), now=0)
 
 
 def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
     claim = tracker(start=5)
-    collecting = BatchBuilder(1000, 10, "raw")
+    collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
     pieces = [memoryview(b"abc"), memoryview(b"defghi")]
     for one in (raw_chunk(claim, 5, 8, pieces[0]), hole(claim, 8, 10), raw_chunk(claim, 10, 14, pieces[1])):
-        collecting.add(one)
+        collecting.add(one, now=0)
     assert not collecting.full
-    collecting.add(raw_chunk(claim, 14, 15, memoryview(b"j")))
+    collecting.add(raw_chunk(claim, 14, 15, memoryview(b"j")), now=0)
     assert collecting.full
-    (part,) = collecting.cut()[0].ranges
+    (part,) = collecting.cut(now=0)[0].ranges
     assert (part.raw, part.batches) == ((*pieces, b"j"), ())
     assert part.records == 10, "nobody has counted: as many as there are offsets"
 
 
 def test_a_sink_of_bytes_is_given_holes_too() -> None:
     claim = tracker(start=5)
-    collecting = BatchBuilder(1000, 10, "raw")
-    collecting.add(hole(claim, 5, 9))
-    (part,) = collecting.cut()[0].ranges
+    collecting = BatchBuilder(BatchSettings(max_records=1000, max_bytes=10), "raw")
+    collecting.add(hole(claim, 5, 9), now=0)
+    (part,) = collecting.cut(now=0)[0].ranges
     assert (part.raw, part.records, part.range) == ((), 4, OffsetRange(TOPIC, 0, 5, 9))
 
 
@@ -160,34 +161,34 @@ def replayed(first: int, until: int, partition: int = 0) -> OffsetTracker:
 
 def test_a_replay_is_a_batch_of_its_own_and_whole() -> None:
     collecting, replay, other = builder(), replayed(5, 11), tracker(1)
-    collecting.add(chunk(replay, 5, 8))
+    collecting.add(chunk(replay, 5, 8), now=0)
     assert (bool(collecting), collecting.full) == (False, False)  # nothing of it is written before all of it is there
-    collecting.add(chunk(other, 0, 2))
-    assert ranges(collecting.cut()[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
-    collecting.add(chunk(other, 2, 4))
-    collecting.add(chunk(replay, 8, 11))
+    collecting.add(chunk(other, 0, 2), now=0)
+    assert ranges(collecting.cut(now=0)[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
+    collecting.add(chunk(other, 2, 4), now=0)
+    collecting.add(chunk(replay, 8, 11), now=0)
     assert collecting.full
-    batch, trackers = collecting.cut()
+    batch, trackers = collecting.cut(now=0)
     assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 0, 5, 11)], True, [replay])
     assert rows(batch.ranges[0]) == list(range(5, 11))
     assert not collecting.full
-    batch, trackers = collecting.cut()
+    batch, trackers = collecting.cut(now=0)
     assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
 
 
 def test_a_replay_larger_than_the_limits_are_now() -> None:
     collecting, replay = builder(max_records=2, max_bytes=10), replayed(0, 9)
-    collecting.add(chunk(replay, 0, 6))
+    collecting.add(chunk(replay, 0, 6), now=0)
     assert not collecting.full
-    collecting.add(chunk(replay, 6, 9))
-    assert ranges(collecting.cut()[0]) == [OffsetRange(TOPIC, 0, 0, 9)]
+    collecting.add(chunk(replay, 6, 9), now=0)
+    assert ranges(collecting.cut(now=0)[0]) == [OffsetRange(TOPIC, 0, 0, 9)]
 
 
 def test_two_replays_are_two_batches() -> None:
     collecting, one, two = builder(), replayed(0, 2), replayed(7, 9, partition=1)
-    collecting.add(chunk(one, 0, 2))
-    collecting.add(chunk(two, 7, 9))
-    assert [ranges(collecting.cut()[0]) for _ in range(3)] == [
+    collecting.add(chunk(one, 0, 2), now=0)
+    collecting.add(chunk(two, 7, 9), now=0)
+    assert [ranges(collecting.cut(now=0)[0]) for _ in range(3)] == [
         [OffsetRange(TOPIC, 0, 0, 2)],
         [OffsetRange(TOPIC, 1, 7, 9)],
         [],
@@ -196,6 +197,6 @@ def test_two_replays_are_two_batches() -> None:
 
 def test_a_lost_replay_is_left_out() -> None:
     collecting, replay = builder(), replayed(0, 2)
-    collecting.add(chunk(replay, 0, 2))
+    collecting.add(chunk(replay, 0, 2), now=0)
     replay.close()
-    assert (bool(collecting), collecting.full, collecting.cut()) == (False, False, (Batch(()), []))
+    assert (bool(collecting), collecting.full, collecting.cut(now=0)) == (False, False, (Batch(()), []))

@@ -132,6 +132,11 @@ def test_bad_chroots(connect: str) -> None:
         ),
         ({"fetch": {"max_bytes": "2GiB"}}, '[fetch] max_bytes: "2GiB" is not between 1 and 2147483647 bytes'),
         ({"batch": {"max_bytes": 0}}, "[batch] max_bytes: 0 is less than 1"),
+        (
+            {"batch": {"min_records": 9, "max_records": 5}},
+            "[batch]: min_records, of one partition, is more than max_records, of the whole batch",
+        ),
+        ({"subscription": {"run": "monday"}}, "[subscription]: run goes with stop_at: only what ends has runs"),
         ({"sink": {}}, "[sink] plugin: missing"),
         ({"sink": {"plugin": "x", "options": 1}}, "[sink] options: 1 is not a table"),
         (
@@ -143,6 +148,15 @@ def test_bad_chroots(connect: str) -> None:
 )
 def test_a_fault_is_one_line(changes: dict[str, Any], line: str) -> None:
     assert faults(tables(**changes)) == [f"group.toml: {line}"]
+
+
+def test_the_name_of_a_run_from_the_command_line() -> None:
+    endless = Settings.from_dict(tables(), source="group.toml")
+    bounded = Settings.from_dict(tables(subscription={"stop_at": "end"}), source="group.toml")
+    assert bounded.in_run("2026-01-31").subscription.run == "2026-01-31"
+    for settings, name in ((endless, "monday"), (bounded, "a b")):
+        with pytest.raises(ConfigError, match=rf"^group\.toml: --run {name}: "):
+            settings.in_run(name)
 
 
 def test_all_faults_of_a_file_come_at_once() -> None:

@@ -502,3 +502,124 @@ async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None
         await until(lambda: gone_on)
     assert gone_on == [(claim, [[3]])]
     assert [batch.is_replay for batch in sink.batches] == [True]
+
+
+class Preparing(Memory):
+    """A sink that prepares, and remembers what it was asked to prepare and when."""
+
+    def __init__(self, error: BaseException | None = None, *, open_gate: bool = True) -> None:
+        super().__init__(error, open_gate=open_gate)
+        self.prepared: list[Batch] = []
+        self.unready: Exception | None = None
+
+    async def prepare(self, batch: Batch) -> None:
+        if self.unready is not None:
+            raise self.unready
+        self.prepared.append(batch)
+        self.events.append("prepare")
+
+
+async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
+    waiting = [one.first for one in queue._chunks]
+    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+        await until(lambda: len(sink.prepared) == 2)
+        await asyncio.sleep(0.02)
+        # 0..9 are being written, 10..19 prepared, 20..29 collected; the queue holds the rest back, and so the fetchers.
+        assert [one.first for one in queue._chunks] == waiting[6:]
+        assert (len(sink.prepared), claim.consumed) == (2, 10), "what is only prepared holds up no release"
+        sink.gate.set()
+        await until(lambda: claim.processed == 40)
+    assert [part[1:] for part in sink.ranges] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert [batch.ranges for batch in sink.prepared] == [batch.ranges for batch in sink.batches]
+
+
+async def test_what_was_lost_since_it_was_prepared_is_not_written() -> None:
+    lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    commits = Commits([lost, staying])
+    put(queue, chunk(staying, 0, 4), chunk(lost, 0, 2), chunk(staying, 4, 6))
+    async with running(runner_of(sink, records=4, time=60), [queue], commits):
+        await until(lambda: len(sink.prepared) == 2)
+        released: list[str] = []
+        lost.close(lambda: released.append("at once"))  # an orderly release: nobody has to wait for what is prepared
+        assert released == ["at once"]
+        sink.gate.set()
+        await until(lambda: staying.processed == 6)
+    assert sink.ranges == [(1, 0, 4), (1, 4, 6)]
+    assert commits.made[-1] == [0, 6]
+
+
+async def test_a_prepared_batch_that_is_lost_altogether_is_not_written_and_the_next_one_is() -> None:
+    lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    put(queue, chunk(staying, 0, 4), chunk(lost, 0, 4), chunk(staying, 4, 8))
+    async with running(runner_of(sink, records=4, time=60), [queue], Commits()):
+        await until(lambda: len(sink.prepared) == 2)
+        lost.close()
+        sink.gate.set()
+        await until(lambda: staying.processed == 8)
+    assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
+
+
+async def test_what_cannot_be_prepared_is_written_all_the_same() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    sink.unready = OSError("the disk is full")
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
+    async with running(runner_of(sink, records=5, time=60), [queue], Commits()):
+        await until(lambda: claim.processed == 20)
+    assert len(sink.batches) == 4
+
+
+async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_committed() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    commits = Commits([claim])
+    steps: list[object] = []
+
+    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        steps.append(([(plan.first, plan.until) for plan in plans.values()], list(commits.made)))
+        return list(plans)
+
+    async def go_on(claim: OffsetTracker) -> None:
+        raise AssertionError("nothing was replayed")
+
+    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
+    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
+    async with running(runner, [queue], commits):
+        await until(lambda: len(sink.prepared) == 2)
+        await asyncio.sleep(0.02)
+        assert steps == [([(0, 5)], [])]
+        assert runner.status is not None
+        assert runner.status.stage == "write"
+        sink.gate.set()
+        await until(lambda: claim.processed == 10)
+        await until(lambda: runner.status is not None and runner.status.stage == "done")
+        assert list(runner.status.seconds) == ["collect", "wait", "prepare", "plan", "write", "commit"]
+    assert steps[1] == ([(5, 10)], [[5]])
+
+
+async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
+    put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
+    runner = runner_of(sink, records=5, time=60)
+    async with running(runner, [queue], Commits()) as task:
+        await until(lambda: len(sink.prepared) == 2)
+        stopping = asyncio.create_task(runner.stop(LIMIT))
+        await asyncio.sleep(0.02)
+        sink.gate.set()
+        async with asyncio.timeout(LIMIT):
+            await stopping
+            await task
+    assert sink.ranges == [(0, 0, 5)]
+
+
+async def test_what_stays_below_the_floor_is_written_before_a_stream_fails() -> None:
+    small, busy, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
+    limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
+    put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLost("gone")))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(SinkRunner("memory", sink, limits), [queue], Commits()) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(OffsetLost)
+    assert sorted(sink.ranges) == [(0, 0, 2), (1, 0, 8)]

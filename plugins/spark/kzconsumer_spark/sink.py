@@ -28,10 +28,10 @@ from kzconsumer.sinks.function_reference import load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner
 from kzconsumer_spark.java import java_environment
-from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange, Start
+from kzconsumer_spark.messages import Done, Failed, RunBatch, Start
 from kzconsumer_spark.options import WHERE, local_path, read_options
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spooling import Spooling
 from kzconsumer_spark.target import NotOurs, Target
 from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
 
@@ -59,6 +59,7 @@ class SparkSink:
         # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
         self._next_batch = time.time_ns() // 1_000_000
         self._worker: WorkerProcess | None = None
+        self.last_batch: dict[str, object] = {}
         self._stack = AsyncExitStack()
 
     def __repr__(self) -> str:
@@ -104,20 +105,24 @@ class SparkSink:
         target = self._target
         return await anyio.to_thread.run_sync(lambda: [each for each in ranges if target.has(each)])
 
+    async def prepare(self, batch: Batch) -> None:
+        """Spool the next batch while Spark writes this one. Raises OSError."""
+        await self._spooling.prepare(batch.ranges)
+
     async def write(self, batch: Batch) -> None:
         if not batch.ranges or (self._target is None and not batch.records):
             return
         number = self._next_batch
         self._next_batch += 1
         try:
-            ranges = await anyio.to_thread.run_sync(write_spool, self._spool, batch.ranges)
+            spooled = await self._spooling.take(batch.ranges)
         except OSError as error:
             raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
+        self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
         try:
-            await self._run(RunBatch(number=number, ranges=ranges))
+            await self._run(RunBatch(number=number, ranges=spooled.files))
         finally:
-            with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(_remove_files, ranges)
+            await self._spooling.remove(spooled)
 
     async def _run(self, batch: RunBatch) -> None:
         backoff = self._options.retry_backoff
@@ -145,7 +150,7 @@ class SparkSink:
             await self._close_worker()
             raise
         if isinstance(event, Done) and event.covers(batch):
-            _log.debug("spark batch done", batch=event.number, rows=event.rows, seconds=round(event.seconds, 3))
+            self.last_batch["foreach_batch"] = round(event.seconds, 3)
             return None
         if isinstance(event, Failed):
             return event.error
@@ -205,8 +210,9 @@ class SparkSink:
             scratch = PrivateDirectory(parent)
         except OSError as error:
             raise ConfigError([f"{WHERE} scratch: {error}"]) from error
-        self._spool = scratch.path / "spool"
-        self._spool.mkdir()
+        spool = scratch.path / "spool"
+        spool.mkdir()
+        self._spooling = Spooling(spool)
         return scratch
 
 
@@ -217,9 +223,3 @@ def _environment() -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
     }
-
-
-def _remove_files(ranges: tuple[SpooledRange, ...]) -> None:
-    for part in ranges:
-        if part.file is not None:
-            Path(part.file).unlink(missing_ok=True)

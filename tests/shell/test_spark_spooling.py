@@ -1,0 +1,82 @@
+"""Spool files of the Spark sink: written ahead, taken once, and gone when nobody needs them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.sinks.interface import RangeData
+from kzconsumer_spark import spooling
+from kzconsumer_spark.spooling import Spooled, Spooling
+from tests.support.range_data import range_data
+
+ONE = [range_data("t", 0, 0, 5), range_data("t", 1, 7, 9)]
+NEXT = [range_data("t", 0, 5, 8), range_data("t", 1, 9, 10)]
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(each for each in directory.rglob("*") if each.is_file())
+
+
+def rows(spooled: Spooled) -> list[int]:
+    return [pq.read_metadata(each.file).num_rows for each in spooled.files if each.file is not None]
+
+
+async def test_what_is_prepared_is_taken_and_not_written_again(tmp_path: Path) -> None:
+    spool = Spooling(tmp_path)
+    await spool.prepare(ONE)
+    ahead = files(tmp_path)
+    taken = await spool.take(ONE)
+    assert (files(tmp_path), rows(taken)) == (ahead, [5, 2])
+    await spool.prepare(NEXT)  # while that one is written
+    assert len(files(tmp_path)) == 4
+    await spool.remove(taken)
+    assert rows(await spool.take(NEXT)) == [3, 1]
+    assert len(files(tmp_path)) == 2
+
+
+async def test_what_was_lost_since_goes_with_the_rest(tmp_path: Path) -> None:
+    spool = Spooling(tmp_path)
+    await spool.prepare(ONE)
+    taken = await spool.take(ONE[1:])
+    assert [each.partition for each in taken.files] == [1]
+    await spool.remove(taken)
+    assert files(tmp_path) == []
+
+
+async def test_a_batch_that_never_came_is_forgotten(tmp_path: Path) -> None:
+    spool = Spooling(tmp_path)
+    await spool.prepare(ONE)
+    await spool.prepare(NEXT)
+    assert len(files(tmp_path)) == 2
+    other = await spool.take([range_data("t", 2, 0, 4)])  # nor does this one come
+    assert rows(other) == [4]
+    assert len(files(tmp_path)) == 1
+    await spool.remove(other)
+    assert files(tmp_path) == []
+
+
+async def test_a_range_that_is_written_and_comes_again_has_two_files(tmp_path: Path) -> None:
+    """Its claim was lost and is ours again, while the batch goes on for its other partitions."""
+    spool = Spooling(tmp_path)
+    taken = await spool.take(ONE)
+    await spool.prepare(ONE)
+    await spool.remove(taken)
+    assert rows(await spool.take(ONE)) == [5, 2]
+
+
+async def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(directory: Path, ranges: Sequence[RangeData]) -> None:
+        (directory / "half.parquet.new").write_bytes(b"x")
+        raise OSError(28, "No space left on device")
+
+    spool = Spooling(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(spooling, "write_spool", fill)
+        with pytest.raises(OSError, match="No space"):
+            await spool.prepare(ONE)
+    assert files(tmp_path) == []
+    assert rows(await spool.take(ONE)) == [5, 2]
