@@ -41,6 +41,7 @@ from kzconsumer.setting_types import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.topic_filter import TopicFilter
+from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
@@ -178,6 +179,11 @@ class ConsumerConnector:
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
         return self._member.claims.positions() if self._member is not None else []
+
+    @property
+    def run(self) -> GroupRun | None:
+        """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""
+        return self._stops.run if self._stops is not None else None
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing more of these until `resume`; the message or batch in hand is not touched.
@@ -365,8 +371,8 @@ async def connect(
     is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
     queues; the streams cannot be iterated then. `destination` is that of a replayable sink, whose ranges are planned:
     then, too, the queues are for a sink runner, and not to be iterated. `stop_at`: for each partition that ends the
-    first offset that is not read any more; beside it `[subscription] stop_at` does not count. The streams end when all
-    that is owned is done.
+    first offset that is not read any more, and the streams end when all that is owned is done; beside it
+    `[subscription] stop_at` does not count, with which they end when the group's run is over (docs/scheduled-jobs.md).
 
     Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
     good: PluginError, OffsetLost, CorruptRecord (from its stream).
@@ -375,8 +381,7 @@ async def connect(
     security = partial(load_security, settings.brokers, settings.source)
     security()
     read = reading(wants, settings.fetch.largest_body)
-    end = settings.subscription.stop_at if stop_at is None else stop_at
-    stops = Stops(end) if end is not None else None
+    stops = Stops(stop_at) if stop_at is not None or settings.subscription.stop_at is not None else None
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,

@@ -22,6 +22,7 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
+from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.configured import check_sink, configured_sink
@@ -46,18 +47,25 @@ AT_ONCE = 0.2
 FIRST_PROGRESS = 5.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0
+# EX_TEMPFAIL of sysexits.h: the run goes on when a member is started again.
+EXIT_UNFINISHED = 75
+# Between two calls of `show`, in seconds.
+SHOW = 0.5
 
 
-def run(settings: Settings) -> int:
-    """Consume until a signal. Returns the exit status: 0 after an orderly stop, 1 after a failure, which it has told;
-    that the last commit could not be made is one.
+def run(settings: Settings, show: Callable[[int, int], None] | None = None) -> int:
+    """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
+    failure, which it has told (that the last commit could not be made is one), 75 when a run is not at its end.
 
+    `show` is called now and then with how much this member has read of its part of a run, and how much that is.
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
     check_sink(settings)
     load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
     try:
-        in_order = anyio.run(_serve, settings)
+        while (status := anyio.run(_serve, settings, show)) is None:
+            log.info("a run that others had begun is over, now begins ours", run=settings.subscription.run)
+        return status
     except (ConfigError, PluginError):
         raise
     except KzConsumerError as error:
@@ -65,18 +73,19 @@ def run(settings: Settings) -> int:
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
-    return 0 if in_order else 1
 
 
-async def _serve(settings: Settings) -> bool:
-    return await Daemon(settings).run()
+async def _serve(settings: Settings, show: Callable[[int, int], None] | None) -> int | None:
+    return await Daemon(settings, show).run()
 
 
 class Daemon:
     """One run, from start to the end that a signal or a failure asks for."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, show: Callable[[int, int], None] | None = None) -> None:
         self._settings = settings
+        self._show = show
+        self._runner: SinkRunner | None = None
         self._lease = Lease()
         self._consumer: ConsumerConnector | None = None
         self._fed: tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]] | None = None
@@ -86,8 +95,11 @@ class Daemon:
         self._work = anyio.CancelScope()
         self._last_resort: threading.Timer | None = None
 
-    async def run(self) -> bool:
-        """Whether all that was written is committed. Raises KzConsumerError for a failure that ends the member."""
+    async def run(self) -> int | None:
+        """The exit status; None when a run is over that is not the one asked for.
+
+        Raises KzConsumerError for a failure that ends the member.
+        """
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
@@ -101,7 +113,20 @@ class Daemon:
             if self._last_resort is not None:
                 self._last_resort.cancel()
         log.info("stopped")
-        return self._consumer is None or not self._consumer.left_uncommitted
+        return self._status()
+
+    def _status(self) -> int | None:
+        consumer, wanted = self._consumer, self._settings.subscription
+        if consumer is not None and consumer.left_uncommitted:
+            return 1
+        if wanted.stop_at is None:
+            return 0
+        run = consumer.run if consumer is not None else None
+        if consumer is None or run is None or not consumer.finished.is_set():
+            log.error("stopped before the end of the run: start it again to go on", run=run.id if run else wanted.run)
+            return EXIT_UNFINISHED
+        ours = run.id == wanted.run if wanted.run is not None else run.stop_at == wanted.stop_at
+        return 0 if ours else None
 
     async def _consume(self) -> None:
         settings = self._settings
@@ -125,7 +150,7 @@ class Daemon:
             )
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
+        runner = self._runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
         async with anyio.create_task_group() as tasks:
             await tasks.start(runner.run, self._source)
             async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:
@@ -134,6 +159,8 @@ class Daemon:
                 self._fed = queues, self._lease, consumer.commit_offsets
                 self._joined.set()
                 tasks.start_soon(self._tell_progress, consumer)
+                if self._show is not None:
+                    tasks.start_soon(self._show_run, consumer, self._show)
                 tasks.start_soon(self._stop_when_finished, consumer)
                 await self._stop.wait()
                 consumer.stop_fetching()
@@ -209,6 +236,22 @@ class Daemon:
         if not self._joined.is_set():
             self._work.cancel()  # nothing is owned or written yet: nothing to finish
 
+    async def _show_run(self, consumer: ConsumerConnector, show: Callable[[int, int], None]) -> None:
+        """Offsets of what this member has had of the run: a partition that goes to another member leaves its part."""
+        begun: dict[TopicPartition, int] = {}
+        while True:
+            await anyio.sleep(SHOW)
+            if (run := consumer.run) is None:
+                continue
+            done = total = 0
+            for at in consumer.positions():
+                end = run.end(at.topic_partition, at.incarnation)
+                if end is not None:
+                    first = min(begun.setdefault(at.topic_partition, at.processed), end)
+                    done += min(at.processed, end) - first
+                    total += end - first
+            show(done, total)
+
     async def _tell_progress(self, consumer: ConsumerConnector) -> None:
         """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""
         interval = self._settings.log.progress_interval
@@ -226,6 +269,7 @@ class Daemon:
                 behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
                 per_second=round(advanced / pause) if before else None,
                 lease=self._lease.held,
+                batch=self._runner.status.told() if self._runner and self._runner.status else None,
             )
             log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
             before = done

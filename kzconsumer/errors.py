@@ -127,6 +127,10 @@ class MultiFailed(ZooKeeperError):
         super().__init__(error.path, f"transaction refused at operation {index}: {error}")
 
 
+class RunUnreadable(KzConsumerError):
+    """The node of the group's run was written by a version that knows more, or by nobody of ours."""
+
+
 class GroupUnreadable(ZooKeeperError):
     """Nobody can compute who owns what, since a node of the group says nothing: `problem` names which kind."""
 

@@ -13,7 +13,7 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
-from kzconsumer.errors import SessionExpired, ZooKeeperError
+from kzconsumer.errors import ConnectionLost, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
@@ -23,10 +23,12 @@ from kzconsumer.fetcher.stops import Stops
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
+from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
+from kzconsumer.group.runs import Runs
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
@@ -48,6 +50,8 @@ log = structlog.get_logger("kzconsumer")
 
 # Between two looks whether everything is done, in seconds: many tell how far they are, nobody that all are.
 FINISHED_LOOK = 0.1
+# The same for a run of the group, which ZooKeeper is asked about.
+RUN_LOOK = 0.5
 
 
 class Member:
@@ -115,6 +119,10 @@ class Member:
             paused,
             listener,
         )
+        self._runs: Runs | None = None
+        if stops is not None and stops.of_the_group and settings.subscription.stop_at is not None:
+            wanted = settings.subscription
+            self._runs = Runs(session, paths, registration, self.log_offsets, settings.subscription.stop_at, wanted.run)
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(
             membership=self._membership,
@@ -198,16 +206,43 @@ class Member:
                 log.error("periodic commit failed, trying again at the next", reason=str(error))
 
     async def _finish(self, stops: Stops) -> None:
-        """End the streams when all that is ours has been processed up to its end."""
-        while True:
-            await anyio.sleep(FINISHED_LOOK)
-            done = (stops.passed(at.topic_partition, at.processed) for at in self.claims.positions())
-            if self._rebalancer.settled and all(done):
-                break
-        log.info("everything is processed up to its end", partitions=len(self.claims.held))
+        """End the streams when all has been processed up to its end: what is ours, or all of the group's run."""
+        if self._runs is not None:
+            await self._end_of_run(self._runs, stops)
+        else:
+            await self._end_of_ours(stops)
         self._finished.set()
         for stream in self._streams.values():
             stream.close()
+
+    async def _end_of_ours(self, stops: Stops) -> None:
+        while True:
+            await anyio.sleep(FINISHED_LOOK)
+            if self._rebalancer.settled and all(self._at_its_end(stops, at) for at in self.claims.positions()):
+                break
+        log.info("everything is processed up to its end", partitions=len(self.claims.held))
+
+    async def _end_of_run(self, runs: Runs, stops: Stops) -> None:
+        """A member with nothing to do, or nothing more, waits for the others: it may have to take over from them."""
+        run = stops.run or await runs.join()
+        while True:
+            if run != stops.run:
+                stops.begin(run)
+                self._fetchers.look_for_ends()
+            if run.finished is not None:
+                return
+            await anyio.sleep(RUN_LOOK)
+            try:
+                ready = (at for at in self.claims.positions() if self._at_its_end(stops, at))
+                if any((at.committed or 0) < at.processed for at in ready):
+                    await self.claims.commit()
+                run = await runs.look(run)
+            except (ConnectionLost, ZooKeeperError) as error:
+                log.warning("cannot look how far the run is", reason=str(error))
+
+    @staticmethod
+    def _at_its_end(stops: Stops, at: Position) -> bool:
+        return stops.passed(at.topic_partition, at.incarnation, at.processed)
 
     async def _raise_on_expiry(self) -> None:
         await self._session.wait_expired()

@@ -2,8 +2,8 @@
 
 Owns no state. A verb is a module of this package with `add_arguments(subparsers)`, which adds the verb's own parser
 and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, so that
-`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 78 wrong configuration
-(restarting will not help).
+`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 75 stopped before the end
+of a run (start it again), 78 wrong configuration (restarting will not help).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 78 wrong configuration.",
+        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 75 run not at its end, "
+        "78 wrong configuration.",
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")

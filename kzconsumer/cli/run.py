@@ -1,4 +1,4 @@
-"""`kzconsumer --config FILE` or `kzconsumer run FILE`: one member, until a signal ends it."""
+"""`kzconsumer --config FILE` or `kzconsumer run FILE`: one member, until a signal or the end of a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     file = parser.add_mutually_exclusive_group()
     file.add_argument("file", metavar="FILE", nargs="?", help="the group's TOML file")
     file.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the same")
+    parser.add_argument(
+        "--run",
+        dest="name",
+        metavar="NAME",
+        help="with stop_at: the run that this start belongs to; the same name goes on with it, another begins anew",
+    )
     parser.set_defaults(run=run, misused=parser.error)
 
 
@@ -29,9 +35,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = Settings.load(path)
     settings.require_daemon()
+    if arguments.name is not None:
+        settings = settings.in_run(arguments.name)
 
+    from kzconsumer.cli.run_progress import run_progress
     from kzconsumer.daemon import run as consume
     from kzconsumer.log import configure
 
     configure(settings.log.level, settings.log.format)
-    return consume(settings)
+    with run_progress(settings.subscription.stop_at is not None) as show:
+        return consume(settings, show)

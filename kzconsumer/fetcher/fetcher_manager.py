@@ -30,7 +30,7 @@ from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
-# Between two attempts to find where partitions end, in seconds.
+# Between two attempts to look at the logs of planned ranges, in seconds.
 PAUSE = 1.0
 
 
@@ -54,7 +54,7 @@ class FetcherManager:
         self._log_offsets = log_offsets
         self._stops = stops
         self._limit = RateLimit(settings.rate_limit)
-        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # it is not known yet where they end
+        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end is known, or they have no part
         self._replays: dict[TopicPartition, PartitionFetchState] = {}  # nor whether the log still holds these
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
@@ -73,8 +73,7 @@ class FetcherManager:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
-            if self._stops is not None:
-                self._tasks.start_soon(self._find_ends, self._stops)
+            self.look_for_ends()
             self._tasks.start_soon(self._check_replays)
             await self._leader_finder.run()
 
@@ -91,21 +90,22 @@ class FetcherManager:
             self._leader_finder.add(going)
             return
         self._endless.update({state.topic_partition: state for state in going})
-        if self._tasks is not None and self._endless:
+        self.look_for_ends()
+
+    def look_for_ends(self) -> None:
+        """Ends may be known by now, or partitions have come that have no end yet."""
+        if self._stops is not None and self._tasks is not None:
             self._tasks.start_soon(self._find_ends, self._stops)
 
     async def _find_ends(self, stops: Stops) -> None:
-        """Fetching begins when it is known where it ends. What cannot be found is looked for again."""
-        while waiting := [partition for partition, state in self._endless.items() if state.open]:
-            try:
-                await stops.fix([partition for partition in waiting if partition not in stops], self._log_offsets)
-            except KzConsumerError as error:
-                log.warning("the end of partitions cannot be found", partitions=len(waiting), reason=str(error))
-                await anyio.sleep(PAUSE)
-            found = [self._endless.pop(p) for p in waiting if p in stops and p in self._endless]
-            for state in found:
-                state.stop = stops.of(state.topic_partition)
-            self._leader_finder.add(found)
+        """Fetching begins when it is known where it ends."""
+        await stops.known.wait()
+        self._endless = {partition: state for partition, state in self._endless.items() if state.open}
+        found = [s for p, s in self._endless.items() if not stops.leaves_out(p, s.tracker.incarnation)]
+        for state in found:
+            del self._endless[state.topic_partition]
+            state.stop = stops.of(state.topic_partition, state.tracker.incarnation)
+        self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:
         """A planned range is fetched when it is known that the log holds all of it; else the policy decides."""

@@ -1,49 +1,52 @@
-"""Where fetching ends, for a member that reads up to a point: fixed once for each partition, when it first comes.
+"""Where fetching ends, for a member that reads up to a point: at offsets of its own, or where the group's run ends.
 
-Owns the fixed ends for as long as the connector lives: a partition that goes and comes back ends where it did. The
-fetcher manager has them fixed before it fetches; whoever waits for the end asks `passed`.
+Owns the run that the member is in, for as long as the connector lives: a partition that goes and comes back ends where
+it did, also in the next ZooKeeper session. The fetcher manager asks before it fetches, the member sets the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from kzconsumer.fetcher.log_offsets import LogOffsets
+import anyio
+
 from kzconsumer.model import TopicPartition
-from kzconsumer.protocol.list_offsets import LATEST
+from kzconsumer.zookeeper.group_run import GroupRun
 
 
 class Stops:
-    """`at`: LATEST for the end of each log, a time in ms since 1970, or an offset for each partition that ends."""
+    """`at`: an offset for each partition that ends; None: the group's run says, once it is known."""
 
-    def __init__(self, at: int | Mapping[TopicPartition, int]) -> None:
+    def __init__(self, at: Mapping[TopicPartition, int] | None = None) -> None:
         self._at = at
-        self._fixed: dict[TopicPartition, int | None] = {}
+        self.run: GroupRun | None = None
+        self.known = anyio.Event()
+        if at is not None:
+            self.known.set()
 
     def __repr__(self) -> str:
-        return f"<Stops at {self._at}, {len(self._fixed)} fixed>"
+        return f"<Stops at {self.run.id if self.run else self._at}>"
 
-    def __contains__(self, partition: TopicPartition) -> bool:
-        """Whether it is known where, and if, this partition ends."""
-        return partition in self._fixed
+    @property
+    def of_the_group(self) -> bool:
+        return self._at is None
 
-    def of(self, partition: TopicPartition) -> int | None:
+    def begin(self, run: GroupRun) -> None:
+        """The run is this one, or it has got more topics."""
+        self.run = run
+        self.known.set()
+
+    def leaves_out(self, partition: TopicPartition, incarnation: int) -> bool:
+        """It came after the run began: it is owned like any other, and not read."""
+        return self._at is None and self.of(partition, incarnation) is None
+
+    def of(self, partition: TopicPartition, incarnation: int) -> int | None:
         """The first offset that is not read any more; None for a partition that has no end."""
-        return self._fixed[partition]
+        if self._at is not None:
+            return self._at.get(partition)
+        return self.run.end(partition, incarnation) if self.run is not None else None
 
-    def passed(self, partition: TopicPartition, processed: int) -> bool:
+    def passed(self, partition: TopicPartition, incarnation: int, processed: int) -> bool:
         """Everything up to the end is done."""
-        stop = self._fixed.get(partition)
+        stop = self.of(partition, incarnation)
         return stop is not None and processed >= stop
-
-    async def fix(self, partitions: Collection[TopicPartition], log_offsets: LogOffsets) -> None:
-        """Find the ends of these. Raises as `LogOffsets.look_up`."""
-        if isinstance(self._at, Mapping):
-            self._fixed.update({partition: self._at.get(partition) for partition in partitions})
-            return
-        found = await log_offsets.look_up(dict.fromkeys(partitions, self._at))
-        # No record at or after the time: everything there is.
-        after_all = dict.fromkeys((partition for partition, at in found.items() if at.offset < 0), LATEST)
-        found |= await log_offsets.look_up(after_all)
-        for partition, at in found.items():
-            self._fixed.setdefault(partition, at.offset)  # asked twice at once: the first answer is acted on already

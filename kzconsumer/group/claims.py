@@ -105,6 +105,7 @@ class Claims:
                 committed=self._committer.committed(claim.tracker),
                 high_watermark=claim.fetch.high_watermark,
                 paused=claim.tracker.paused,
+                incarnation=claim.tracker.incarnation,
             )
             for partition, claim in sorted(self._claims.items())
             if claim.tracker.open

@@ -23,6 +23,8 @@ class Position(msgspec.Struct, frozen=True):
     high_watermark: int | None
     """Where what can be read now ends; read committed, that is the last stable offset."""
     paused: bool = False
+    incarnation: int = 0
+    """The czxid of the topic's node, which tells it from an earlier topic of its name."""
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -1,6 +1,7 @@
 """Where things lie in ZooKeeper, all relative to the chroot.
 
-Pure. The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1) plus our `claims` beside it.
+Pure. The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1), with our `claims`
+and `run` beside it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class GroupPaths:
         self.owners = f"{self.root}/owners"
         self.offsets = f"{self.root}/offsets"
         self.claims = f"{self.root}/claims"
+        self.run = f"{self.root}/run"
 
     def member(self, consumer: str) -> str:
         return f"{self.ids}/{consumer}"

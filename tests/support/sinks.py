@@ -25,3 +25,15 @@ async def print_slowly(batch: Batch) -> None:
                 print(json.dumps({"topic": part.topic, "partition": part.partition, "offset": offset}))
     print(end="", flush=True)
     await anyio.sleep(0.1)
+
+
+_slept: list[Batch] = []
+
+
+async def sleep_for_longer_than_a_session(batch: Batch) -> None:
+    """Each range as a line of JSON; the first takes so long that a session of 6 s expires which nobody keeps."""
+    if not _slept:
+        _slept.append(batch)
+        await anyio.sleep(8)
+    for part in batch.ranges:
+        print(json.dumps({"partition": part.partition, "first": part.first, "until": part.until}), flush=True)

@@ -1,43 +1,52 @@
-"""Where a member that reads up to a point ends: fixed once."""
+"""Where a member that reads up to a point ends: at offsets of its own, or where the group's run ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+import pytest
 
-import anyio
-
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import TopicPartition
-from kzconsumer.protocol.list_offsets import LATEST, ListedOffset
+from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run
 
-PARTITION = TopicPartition("orders", 0)
-
-
-class GrowingLogs:
-    """Each question finds the logs longer; what is asked first is answered first."""
-
-    def __init__(self) -> None:
-        self.end = 100
-
-    async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        self.end += 5
-        found = {partition: ListedOffset(0, self.end, -1) for partition in partitions}
-        await anyio.lowlevel.checkpoint()
-        return found
+ORDERS = TopicPartition("orders", 0)
+RUN = GroupRun(
+    id="2026-01-31",
+    stop_at=-1,
+    began=1_769_860_800_000,
+    subscriptions=('["static","orders"]',),
+    topics={"orders": TopicEnds("0x2a", {0: 105, 1: 0}), "empty": TopicEnds("0x2b", {})},
+)
 
 
-async def test_an_end_asked_for_twice_at_once_is_the_first_answer() -> None:
-    stops, logs = Stops(LATEST), cast(LogOffsets, GrowingLogs())
-    ends = set()
+async def test_offsets_of_ones_own_end_those_partitions_and_no_others() -> None:
+    stops = Stops({ORDERS: 105})
+    assert stops.known.is_set()
+    assert not stops.of_the_group
+    assert (stops.of(ORDERS, 1), stops.of(TopicPartition("orders", 1), 1)) == (105, None)
+    assert not stops.leaves_out(TopicPartition("orders", 1), 1)
+    assert [stops.passed(ORDERS, 1, at) for at in (104, 105)] == [False, True]
+    assert not stops.passed(TopicPartition("orders", 1), 1, 1 << 40), "it has no end"
 
-    async def fix() -> None:
-        await stops.fix([PARTITION], logs)
-        ends.add(stops.of(PARTITION))
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(fix)
-        tasks.start_soon(fix)
-    assert ends == {105}, "fetching stops where the first said, and `passed` must not wait for more"
-    assert stops.passed(PARTITION, 105)
+async def test_what_came_after_the_run_began_is_left_out() -> None:
+    stops = Stops()
+    assert not stops.known.is_set()
+    stops.begin(RUN)
+    assert stops.known.is_set()
+    assert stops.of(ORDERS, 0x2A) == 105
+    assert stops.passed(TopicPartition("orders", 1), 0x2A, 0), "an empty partition is at its end at once"
+    assert stops.leaves_out(TopicPartition("orders", 2), 0x2A), "a partition added"
+    assert stops.leaves_out(ORDERS, 0x2C), "a topic deleted and made anew"
+    assert stops.leaves_out(TopicPartition("payments", 0), 0x2A), "a topic made later"
+    assert not stops.passed(ORDERS, 0x2C, 105)
+
+
+def test_the_node_reads_back_as_written() -> None:
+    assert decode_group_run(encode_group_run(RUN)) == RUN
+    assert RUN.ends == {ORDERS: 105, TopicPartition("orders", 1): 0}
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", encode_group_run(RUN).replace(b'"version":1', b'"version":2')])
+def test_what_another_version_wrote_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="a group's run"):
+        decode_group_run(data)

@@ -1,0 +1,223 @@
+"""The group's runs: ends that are fixed once for all members, and when all that lies below them is committed.
+
+Owns the node `/consumers/<group>/run`, together with the other members: every write of it is by version. The member
+joins a run when it starts and asks whether it is over. What a run is, and how the next one begins:
+docs/scheduled-jobs.md.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from functools import partial
+
+import anyio
+import msgspec
+import structlog
+
+from kzconsumer.errors import (
+    BadVersion,
+    ConnectionLost,
+    KzConsumerError,
+    NodeExists,
+    NoNode,
+    RunUnreadable,
+    SessionExpired,
+    UnsupportedVersion,
+)
+from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.group.snapshot import subscribed_topics
+from kzconsumer.group.subscription import has_wildcard
+from kzconsumer.model import TopicPartition
+from kzconsumer.protocol.list_offsets import LATEST
+from kzconsumer.zookeeper import paths as nodes
+from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.round_trips import repeated, together
+from kzconsumer.zookeeper.session import Node, ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Registration
+
+log = structlog.get_logger("kzconsumer.group")
+
+# Between two attempts to find the ends, in seconds.
+PAUSE = 1.0
+# Stored offsets read at one look: a run of many partitions is asked about from its front, not all at once.
+AT_A_LOOK = 32
+
+
+class Runs:
+    """On one session. `stop_at` as in `GroupRun`; `wanted` is the run's name, where the scheduler gives one."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        paths: GroupPaths,
+        registration: Registration,
+        log_offsets: LogOffsets,
+        stop_at: int,
+        wanted: str | None,
+    ) -> None:
+        self._session = session
+        self._paths = paths
+        self._registration = registration
+        self._log_offsets = log_offsets
+        self._stop_at = stop_at
+        self._wanted = wanted
+        self._asked: GroupRun | None = None  # whose partitions are outstanding
+        self._outstanding: list[tuple[TopicPartition, int]] = []
+
+    def __repr__(self) -> str:
+        return f"<Runs {self._paths.run} of {self._wanted or 'no name'}>"
+
+    async def join(self) -> GroupRun:
+        """The run under way; without one, a new run that begins now. Our subscription is part of it.
+
+        With a name, the finished run of that name is returned as it is. Raises SessionExpired, ZooKeeperError,
+        RunUnreadable, UnsupportedVersion for a time where brokers find none.
+        """
+        key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
+        while True:
+            node = await repeated(partial(self._session.find, self._paths.run))
+            found = self._decoded(node)
+            if found is not None and found.finished is not None and self._wanted == found.id:
+                return found
+            fresh = found is None or found.finished is not None
+            if not fresh and found is not None and key in found.subscriptions:
+                self._tell("continues a run", found)
+                return found
+            if fresh or found is None:
+                found = GroupRun(
+                    id=self._wanted or uuid.uuid4().hex,
+                    stop_at=self._stop_at,
+                    began=_milliseconds(),
+                    subscriptions=(),
+                    topics={},
+                )
+            found = msgspec.structs.replace(
+                found,
+                subscriptions=(*found.subscriptions, key),
+                topics={**await self._ends(found.stop_at), **found.topics},
+            )
+            if await self._write(found, node):
+                self._tell("begins a run" if fresh else "joins a run with topics of its own", found)
+                return found
+
+    async def look(self, run: GroupRun) -> GroupRun:
+        """The run as it is now: `finished` when every partition is committed up to its end, by whomever.
+
+        The node says so from then on. Raises SessionExpired, ConnectionLost, ZooKeeperError, RunUnreadable.
+        """
+        node = await self._session.find(self._paths.run)
+        found = self._decoded(node)
+        if found is None:  # somebody has removed it: the ends still hold
+            await self._write(run, None)
+            return run
+        if found.id == run.id:
+            run = found  # perhaps with topics that another member has brought
+        if run.finished is not None:
+            return run
+        if self._asked is None or self._asked.topics.keys() != run.topics.keys():
+            self._asked, self._outstanding = run, sorted(run.ends.items())
+        while front := self._outstanding[:AT_A_LOOK]:
+            if not await self._done(run, front):
+                return run
+            del self._outstanding[:AT_A_LOOK]
+        over = msgspec.structs.replace(run, finished=_milliseconds())
+        if found.id == run.id and not await self._write(over, node):
+            return run  # it has changed meanwhile: look again
+        self._tell("the run is over", over)
+        return over
+
+    async def _done(self, run: GroupRun, partitions: list[tuple[TopicPartition, int]]) -> bool:
+        paths = [self._paths.offset(partition) for partition, _ in partitions]
+        stored = await together([self._session.find(path) for path in paths])
+        short = [
+            partition for (partition, end), node in zip(partitions, stored, strict=True) if (_offset(node) or 0) < end
+        ]
+        if not short:
+            return True
+        topics = sorted({partition.topic for partition in short})
+        stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
+        there = {
+            topic
+            for topic, stat in zip(topics, stats, strict=True)
+            if stat is not None and f"{stat.czxid:#x}" == run.topics[topic].incarnation
+        }
+        if not there:
+            log.warning("topics of the run have been deleted: nothing is left of them to read", topics=topics)
+        return not there
+
+    async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
+        """Of every topic we subscribe to that exists. What cannot be found is looked for again."""
+        while True:
+            try:
+                registry = TopicRegistry(self._session, Watches(self._session, _ignore))
+                members = {"": self._registration}
+                all_topics = tuple(await registry.all_topics()) if has_wildcard(self._registration) else ()
+                topics = await registry.topics(subscribed_topics(members, all_topics))
+                partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
+                found = await self._log_offsets.look_up(dict.fromkeys(partitions, stop_at))
+                # No record at or after the time: everything there is.
+                after_all = dict.fromkeys((each for each, at in found.items() if at.offset < 0), LATEST)
+                found |= await self._log_offsets.look_up(after_all)
+            except (SessionExpired, UnsupportedVersion):
+                raise
+            except KzConsumerError as error:
+                log.warning("the ends of the run cannot be found", reason=str(error))
+                await anyio.sleep(PAUSE)
+            else:
+                return {
+                    name: TopicEnds(
+                        f"{topic.incarnation:#x}", {n: found[TopicPartition(name, n)].offset for n in topic.partitions}
+                    )
+                    for name, topic in topics.items()
+                }
+
+    async def _write(self, run: GroupRun, before: Node | None) -> bool:
+        """False when somebody else has written meanwhile, or it is not known whether we have."""
+        data = encode_group_run(run)
+        try:
+            if before is None:
+                await self._session.ensure(self._paths.root)
+                await self._session.create(self._paths.run, data)
+            else:
+                await self._session.set(self._paths.run, data, before.stat.version)
+        except (NodeExists, NoNode, BadVersion, ConnectionLost):
+            return False
+        return True
+
+    def _decoded(self, node: Node | None) -> GroupRun | None:
+        if node is None:
+            return None
+        try:
+            return decode_group_run(node.data)
+        except ValueError as error:
+            raise RunUnreadable(f"{self._paths.run}: {error}") from error
+
+    @staticmethod
+    def _tell(event: str, run: GroupRun) -> None:
+        log.info(
+            event,
+            run=run.id,
+            began=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.began / 1000)),
+            topics=len(run.topics),
+            partitions=len(run.ends),
+        )
+
+
+def _offset(node: Node | None) -> int | None:
+    try:
+        return znodes.decode_offset(node.data) if node is not None else None
+    except ValueError:
+        return None
+
+
+def _milliseconds() -> int:
+    return int(time.time() * 1000)
+
+
+def _ignore(reason: str) -> None:
+    """Only the answer counts, not what changes afterwards."""

@@ -1,0 +1,237 @@
+"""Scheduled jobs on real servers: ends that are fixed once for a group's run, and who leaves when."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+import kzconsumer
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.model import TopicPartition
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer.zookeeper.group_run import GroupRun, decode_group_run
+from tests.support.members import Daemon, daemon, settings, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.transactions import COMMIT, History
+from tests.support.zookeeper_sessions import session, until
+
+LIMIT = 40.0
+
+
+async def send(cluster: Cluster, topic: str, number: int, partitions: int = 1) -> None:
+    records = [Sent(n % partitions, None, b"%d" % n) for n in range(number)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def run_of(cluster: Cluster, group: str) -> GroupRun:
+    async with session(cluster.connect) as operator:
+        return decode_group_run((await operator.get(f"/consumers/{group}/run")).data)
+
+
+async def read(
+    configured: kzconsumer.Settings,
+    topic: str,
+    meanwhile: Callable[[ConsumerConnector], Awaitable[None]] | None = None,
+) -> list[tuple[int, int]]:
+    """A member that reads until its stream ends, which says that the run is over; partition and offset of each record.
+
+    `meanwhile` runs while the first record is in hand.
+    """
+    found: list[tuple[int, int]] = []
+    with anyio.fail_after(LIMIT):
+        async with kzconsumer.connect(configured) as consumer:
+            (stream,) = (await consumer.create_message_streams({topic: 1}))[topic]
+            async for message in stream:
+                found.append((message.partition, message.offset))
+                if meanwhile is not None:
+                    await meanwhile(consumer)
+                    meanwhile = None
+            assert consumer.finished.is_set()
+    return sorted(found)
+
+
+def scheduled(cluster: Cluster, name: str, /, **subscription: object) -> kzconsumer.Settings:
+    return settings(cluster.connect, name, subscription={"stop_at": "end", **subscription})
+
+
+async def test_members_of_a_run_share_its_ends_and_wait_for_each_other(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 20)
+    late: list[list[tuple[int, int]]] = []
+
+    async def second() -> None:
+        late.append(await read(scheduled(cluster, unique), unique))
+
+    async with anyio.create_task_group() as tasks:
+
+        async def meanwhile(consumer: ConsumerConnector) -> None:
+            await send(cluster, unique, 20)  # not of this run
+            tasks.start_soon(second)
+            async with session(cluster.connect) as operator:
+                with anyio.fail_after(LIMIT):
+                    while len(await operator.children(f"/consumers/{unique}/ids")) < 2:
+                        await anyio.sleep(0.02)
+            await anyio.sleep(1.2)  # two looks and more
+            assert not late, "a member without partitions waits until everything is committed"
+
+        # Its id sorts first, so that the only partition is its own, whoever else comes.
+        first = settings(
+            cluster.connect,
+            unique,
+            group={"id": unique, "consumer_id": "-"},
+            subscription={"stop_at": "end"},
+            offsets={"commit_interval": "1h"},
+        )
+        found = await read(first, unique, meanwhile)
+    assert found == [(0, offset) for offset in range(20)]
+    assert late == [[]]
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [20]
+    over = await run_of(cluster, unique)
+    assert over.finished is not None
+
+    # What comes next is another run, with ends of its own.
+    assert await read(scheduled(cluster, unique), unique) == [(0, offset) for offset in range(20, 40)]
+    assert (await run_of(cluster, unique)).id != over.id
+
+
+async def test_a_run_that_broke_off_goes_on_with_its_ends(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 40, 2)
+    async with kzconsumer.connect(scheduled(cluster, unique)) as consumer:
+        (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+        async for _ in stream:
+            break
+        with anyio.fail_after(LIMIT):
+            while consumer.run is None:
+                await anyio.sleep(0.02)
+        begun = consumer.run
+        assert begun.ends == {TopicPartition(unique, 0): 20, TopicPartition(unique, 1): 20}
+    await send(cluster, unique, 40, 2)
+    await add_partitions(cluster.connect, unique, 3)
+    found = await read(scheduled(cluster, unique), unique)
+    assert found[-20:] == [(1, offset) for offset in range(20)]
+    assert await stored_offsets(cluster.connect, unique, unique, 3) == [20, 20, None], "a partition added has no part"
+    assert (await run_of(cluster, unique)).id == begun.id
+
+    # With a name, what is done is done, and another name is another run.
+    assert len(await read(scheduled(cluster, unique, run="monday"), unique)) == 40
+    await send(cluster, unique, 3, 3)
+    assert await read(scheduled(cluster, unique, run="monday"), unique) == []
+    assert await read(scheduled(cluster, unique, run="tuesday"), unique) == [(0, 40), (1, 40), (2, 0)]
+
+
+async def test_a_topic_made_anew_is_no_part_of_the_run(cluster: Cluster, unique: str) -> None:
+    kept, gone = f"{unique}-kept", f"{unique}-gone"
+    for topic in (kept, gone):
+        await create_topic(cluster.connect, topic, 1)
+        await send(cluster, topic, 10)
+    async with session(cluster.connect) as operator:
+        stat = (await operator.get(f"/brokers/topics/{kept}")).stat
+        await operator.ensure(f"/consumers/{unique}")
+        key = f'["white_list","{unique}.*"]'
+        ends = f'"{kept}":{{"incarnation":"{stat.czxid:#x}","ends":{{"0":4}}}}'
+        other = f'"{gone}":{{"incarnation":"0x1","ends":{{"0":4}}}}'
+        escaped = key.replace('"', '\\"')
+        run = f'{{"id":"r","stop_at":-1,"began":1,"subscriptions":["{escaped}"],"topics":{{{ends},{other}}}}}'
+        await operator.create(f"/consumers/{unique}/run", run.encode())
+    with anyio.fail_after(LIMIT):
+        async with kzconsumer.connect(scheduled(cluster, unique)) as consumer:
+            white = kzconsumer.Whitelist(f"{unique}.*")
+            (stream,) = await consumer.create_message_streams_by_filter(white)
+            assert [(message.topic, message.offset) async for message in stream] == [(kept, n) for n in range(4)]
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+async def test_ends_that_no_record_reaches(cluster: Cluster, unique: str, isolation: str) -> None:
+    """Partition 0 ends with a transaction's marker, 1 is empty, and 2 ends with a transaction still open."""
+    await create_topic(cluster.connect, unique, 3)
+    history = History(cluster.bootstrap, unique)
+
+    def write() -> None:
+        history.write([("one", Sent(0, None, b"a")), ("one", Sent(0, None, b"b")), ("one", COMMIT)])
+        history.write([("two", Sent(2, None, b"a")), ("two", COMMIT), ("two", Sent(2, None, b"b"))])
+
+    await asyncio.to_thread(write)
+    configured = settings(cluster.connect, unique, subscription={"stop_at": "end"}, fetch={"isolation": isolation})
+    found = await read(configured, unique)
+    open_one = [(2, 2)] if isolation == "read_uncommitted" else []
+    assert found == [(0, 0), (0, 1), (2, 0), *open_one]
+    stored = await stored_offsets(cluster.connect, unique, unique, 3)
+    assert stored == [3, 0, 3 if open_one else 2]
+
+
+def callable_sink(function: str) -> str:
+    return f'[sink]\nplugin = "callable"\noptions = {{ function = "tests.support.sinks:{function}" }}\n'
+
+
+def job(folder: Path, cluster: Cluster, name: str, sink: str, subscription: str = "") -> Daemon:
+    made = Daemon(folder, cluster.connect, name, {name: 1}, sink, "smallest")
+    text = made.config.read_text()
+    made.config.write_text(text.replace("[subscription]", f'[subscription]\nstop_at = "end"\n{subscription}'))
+    return made
+
+
+async def test_what_a_dead_member_leaves_is_taken_over_and_finished(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 100, 2)
+    hanging = callable_sink("hang") + '[stop]\ndeadline = "2s"\n'
+    with daemon(tmp_path / "dead", cluster.connect, unique, {unique: 1}, hanging) as long_running:
+        await until(lambda: bool(long_running.events("rebalanced")), LIMIT)
+        stopped = job(tmp_path / "stopped", cluster, unique, hanging)
+        finishing = job(tmp_path / "finishing", cluster, unique, "")
+        for member in (stopped, finishing):
+            member.start()
+        try:
+            await until(lambda: bool(finishing.events("registered") and stopped.events("registered")), LIMIT)
+            stopped.signal(signal.SIGTERM)
+            assert await stopped.ended(LIMIT) == 75, "a run that is not at its end must not look complete"
+            assert stopped.events("stopped before the end of the run: start it again to go on")
+            await send(cluster, unique, 100, 2)  # the run's ends stand
+            assert finishing.process is not None
+            assert finishing.process.poll() is None
+            assert long_running.process is not None
+            long_running.process.kill()
+            assert await finishing.ended(LIMIT) == 0
+        finally:
+            for member in (stopped, finishing):
+                if member.process is not None and member.process.poll() is None:
+                    member.process.kill()
+                    member.process.wait()
+    assert sorted((r["partition"], r["offset"]) for r in finishing.records()) == [
+        (partition, offset) for partition in range(2) for offset in range(50)
+    ]
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [50, 50]
+
+
+async def test_a_sink_slower_than_the_session_costs_no_session(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """And a run that others have not finished is finished before ours begins, by the same process."""
+    await create_topic(cluster.connect, unique, 1)
+    await send(cluster, unique, 100)
+    async with kzconsumer.connect(scheduled(cluster, unique, run="monday")) as consumer:
+        await consumer.create_message_streams({unique: 1})
+        with anyio.fail_after(LIMIT):
+            while consumer.run is None:
+                await anyio.sleep(0.02)
+    await send(cluster, unique, 100)
+    slow = callable_sink("sleep_for_longer_than_a_session")
+    tuesday = job(tmp_path, cluster, unique, slow, 'run = "tuesday"')
+    tuesday.start()
+    assert tuesday.process is not None
+    try:
+        assert await tuesday.ended(60) == 0
+    finally:
+        if tuesday.process.poll() is None:
+            tuesday.process.kill()
+            tuesday.process.wait()
+    assert [(record["first"], record["until"]) for record in tuesday.records()] == [(0, 100), (100, 200)]
+    assert len(tuesday.events("registered")) == 2, "once for each run"
+    assert not tuesday.events("the ZooKeeper session is over, joining anew")
+    assert (await run_of(cluster, unique)).id == "tuesday"
