@@ -1,0 +1,130 @@
+"""What it gives to spool the next batch while Spark writes this one: the same batches with and without.
+
+`python -m tests.bench.bench_prepare`: one Spark, a sink runner fed from memory, so that fetching costs nothing and
+spooling is all that can overlap. A minute or two.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+
+from kzconsumer.clock import now
+from kzconsumer.config import BatchSettings
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.columns import SCHEMA
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.zookeeper.lease import Lease
+from kzconsumer_spark.sink import SparkSink
+
+BATCHES = 5
+REPETITIONS = 2
+PARTITIONS = 2
+
+
+class Held(Lease):
+    @property
+    def held(self) -> bool:
+        return True
+
+
+class WithoutPreparing:
+    """The sink as a runner would have it that does not prepare."""
+
+    def __init__(self, sink: SparkSink) -> None:
+        self._sink = sink
+        self.spool = 0.0
+
+    async def __aenter__(self) -> WithoutPreparing:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        await self._sink.write(batch)
+        self.spool += float(str(self._sink.last_batch["spool"]))
+
+
+class Preparing(WithoutPreparing):
+    async def prepare(self, batch: Batch) -> None:
+        await self._sink.prepare(batch)
+
+
+def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> FetchedChunk:
+    until = first + rows
+    columns = {
+        "topic": pa.array([tracker.topic_partition.topic] * rows).cast(SCHEMA.field("topic").type),
+        "partition": pa.array([tracker.topic_partition.partition] * rows, pa.int32()),
+        "offset": pa.array(range(first, until), pa.int64()),
+        "timestamp": pa.array([1_700_000_000_000] * rows, pa.int64()).cast(SCHEMA.field("timestamp").type),
+        "timestamp_type": pa.array([0] * rows).cast(SCHEMA.field("timestamp_type").type),
+        "key": pa.nulls(rows, SCHEMA.field("key").type),
+        "value": pa.array([value] * rows, SCHEMA.field("value").type),
+        "headers": pa.array([[]] * rows, SCHEMA.field("headers").type),
+    }
+    batch = pa.record_batch([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+    return FetchedChunk(tracker, first, until, batch, batch.nbytes)
+
+
+async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> float:
+    """Seconds for all batches of so many rows."""
+    trackers = [OffsetTracker(TopicPartition(topic, n), 0, incarnation=1) for n in range(PARTITIONS)]
+    part = rows // PARTITIONS
+    queue = ChunkQueue(1 << 40)
+    for number in range(BATCHES):
+        for tracker in trackers:
+            chunk = chunk_of(tracker, number * part, part, value)
+            queue.reserve(chunk.size)
+            queue.put(chunk)
+    runner = SinkRunner("spark", sink, BatchSettings(max_records=rows, max_bytes=1 << 40, max_time=600.0))
+
+    async def commit() -> None:
+        return None
+
+    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
+        return [queue], Held(), commit
+
+    async with anyio.create_task_group() as tasks:
+        began = now()
+        tasks.start_soon(runner.run, source)
+        while any(tracker.processed < BATCHES * part for tracker in trackers):
+            await anyio.sleep(0.005)
+        seconds = now() - began
+        await runner.stop(10)
+    return seconds
+
+
+async def main() -> None:
+    print("value  rows a batch  way      seconds a batch (median of runs)  of it spool")
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"destination": "parquet", "path": str(Path(folder, "out")), "scratch": str(Path(folder, "scratch"))}
+        context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        async with SparkSink(options, context) as spark:
+            for size, rows in ((100, 250_000), (1024, 60_000)):
+                value = bytes(n * 7 % 251 for n in range(size))
+                await run(WithoutPreparing(spark), rows, value, f"warm-{size}")
+                taken: dict[str, list[float]] = {"apart": [], "ahead": []}
+                spool: dict[str, float] = {}
+                for repetition in range(REPETITIONS):
+                    for way, sink in (("apart", WithoutPreparing(spark)), ("ahead", Preparing(spark))):
+                        seconds = await run(sink, rows, value, f"{way}-{size}-{repetition}")
+                        taken[way].append(seconds / BATCHES)
+                        spool[way] = sink.spool / BATCHES
+                for way, each in taken.items():
+                    runs = " ".join(f"{seconds:.3f}" for seconds in each)
+                    print(f"{size:5}  {rows:12,}  {way:7}  {statistics.median(each):.3f} ({runs})  {spool[way]:.3f}")
+
+
+if __name__ == "__main__":
+    anyio.run(main)
