@@ -8,6 +8,7 @@ decoded, unless that is small; a partition whose stream's queue is full is left 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -26,9 +27,9 @@ from kzconsumer.errors import (
     SecurityError,
     UnsupportedVersion,
 )
-from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
+from kzconsumer.fetcher.corrupt_batch import Unusable, unreadable, without_way
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
-from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
+from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
@@ -36,7 +37,7 @@ from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.error_codes import error_code
+from kzconsumer.protocol.error_codes import NONE, error_code
 from kzconsumer.protocol.fetch import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
@@ -171,9 +172,10 @@ class BrokerFetcher:
             if not state.open:
                 self._forget([state])
             elif state.fetchable(time) and state.position is not None:
-                # One that has grown needs its size: a batch may be larger than what is asked for.
-                small = cold and state.max_bytes == self._settings.max_bytes
-                size = min(state.max_bytes, BYTES_WHILE_COLD) if small else state.max_bytes
+                size = state.max_bytes
+                if size == self._settings.max_bytes:  # one that has grown needs it: a batch may be that large
+                    small = BYTES_WHILE_COLD if cold else int(size / state.expansion)
+                    size = min(size, max(small, BYTES_WHILE_COLD))
                 asked[partition] = FetchPosition(state.position, size)
             else:
                 parked = parked or not state.queue.has_room
@@ -192,7 +194,9 @@ class BrokerFetcher:
             if state is None or position is None or not state.open or state.position != position.offset:
                 continue  # the partition or its position changed while the request was on its way
             outcome = judge(part.error)
-            if outcome is FetchOutcome.FIND_LEADER:
+            if outcome is FetchOutcome.FIND_LEADER or (
+                outcome is FetchOutcome.UNREADABLE and state.bears_another(ATTEMPTS[part.error])
+            ):
                 log.info(
                     "leader sought",
                     topic=part.topic_partition.topic,
@@ -201,6 +205,8 @@ class BrokerFetcher:
                     reason=error_code(part.error).name,
                 )
                 self._send_back([state])
+            elif outcome is FetchOutcome.UNREADABLE:
+                self._fail(state, unreadable(part.topic_partition, position.offset, error_code(part.error).name))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
@@ -261,6 +267,8 @@ class BrokerFetcher:
         if until > start:
             # Compressed records may take many times the bytes that were fetched.
             held = max(size, decoded.size)
+            if size >= DECODE_IN_THREAD:
+                state.expansion = held / size
             state.queue.reserve(held - size)
             batch = decoded.batch
             if state.end is not None and until > state.end and decoded.raw is None:
@@ -273,8 +281,7 @@ class BrokerFetcher:
             state.succeed()
 
     def _try_again(self, state: PartitionFetchState, found: Unusable) -> bool:
-        state.failures += 1
-        if state.failures >= ATTEMPTS_AT_A_BATCH:
+        if not state.bears_another(ATTEMPTS_AT_A_BATCH):
             return False
         log.warning("corrupt batch, fetching it again", reason=str(found.error), attempt=state.failures)
         self._send_back([state])
@@ -290,9 +297,12 @@ class BrokerFetcher:
     async def _give_up(self, state: PartitionFetchState, part: FetchedPartition, found: Unusable) -> None:
         """Go on behind a batch that cannot be used, if the policy and its framing allow it; else the stream fails."""
         try:
-            until = await self._corrupt.way_over(found, part.records, state.high_watermark or 0)
+            leads_on = partial(self._leads_on, state)
+            until = await self._corrupt.way_over(found, part.records, state.high_watermark or 0, leads_on)
             if until is None and not self._grow(state):
                 raise without_way(found)
+        except (ConnectionLost, ProtocolError):
+            raise  # nothing is known of the batch: it is fetched again
         except KzConsumerError as error:
             self._fail(state, error)
             return
@@ -300,6 +310,16 @@ class BrokerFetcher:
             state.queue.put(FetchedChunk(state.tracker, found.offset, until, None, 0))
             state.position = until
             state.succeed()
+
+    async def _leads_on(self, state: PartitionFetchState, offset: int) -> bool:
+        """Whether the log ends at the offset, or the broker has something there."""
+        if state.high_watermark == offset:
+            return True
+        control = await self._brokers.connection(self.broker, "control")
+        asked = {state.topic_partition: FetchPosition(offset, self._settings.max_bytes)}
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=self._settings.response_bytes, partitions=asked)
+        response = await control.call(request, timeout=self._settings.request_timeout)
+        return any(part.error == NONE and part.records for part in response.partitions)
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         state.fail(error)

@@ -85,15 +85,26 @@ def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump
     if next_size < L.MESSAGE_SIZE_V0 or not 0 <= next_magic <= 2:
         return NoJump.DAMAGED
     if next_magic == 2 or not next_attributes & L.CODEC_MASK:
-        until = next_offset  # a wrapper's offset is that of its last message: it does not tell its first
+        until = next_offset
+    elif not own_offset < next_offset < end_of_log:  # a wrapper's is its last message's: that does not tell its first
+        return NoJump.DAMAGED
     return Jump(until, found.position, end) if found.offset < until <= end_of_log else NoJump.DAMAGED
 
 
 def without_way(found: Unusable) -> KzConsumerError:
     """The error of a batch behind which nobody can tell where to go on."""
     if found.cut_off:
-        return found.error
+        return found._replace(reason=f"{found.reason}, or its size is damaged: nothing can be read behind it").error
     return found._replace(reason=f"{found.reason}, and its framing does not tell where the next one begins").error
+
+
+def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerError:
+    """The error of a place in the log that the broker itself cannot read: there are no bytes to judge a way over."""
+    return CorruptRecord(
+        partition,
+        offset,
+        f"the broker cannot read its log there ({code}); begin behind it, or have another replica lead",
+    )
 
 
 def _header(records: memoryview, position: int) -> tuple[int, int, int, int] | None:

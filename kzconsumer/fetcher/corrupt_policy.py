@@ -7,6 +7,7 @@ as an error with its offsets; what goes into quarantine is on disk before a reco
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
@@ -27,17 +28,20 @@ class CorruptPolicy:
         keeps = settings.on_corrupt == "quarantine"
         self._directory = Path(settings.quarantine) if keeps and settings.quarantine else None
 
-    async def way_over(self, found: Unusable, records: memoryview, end_of_log: int) -> int | None:
+    async def way_over(
+        self, found: Unusable, records: memoryview, end_of_log: int, leads_on: Callable[[int], Awaitable[bool]]
+    ) -> int | None:
         """The offset to go on at, once the loss has been told and the bytes are kept; None when more bytes may tell.
 
-        Raises KzConsumerError where the stream has to fail.
+        `leads_on` asks the broker whether there is something to read at an offset: of a batch that is cut off nobody
+        has seen the end. Raises KzConsumerError where the stream has to fail.
         """
         if self._fails:
             raise found.error
         way = jump(found, records, end_of_log)
         if way is NoJump.MORE:
             return None
-        if not isinstance(way, Jump):
+        if not isinstance(way, Jump) or (found.cut_off and not await leads_on(way.until)):
             raise without_way(found)
         kept = await self._keep(found, records[way.start : way.end])
         log.error(

@@ -26,6 +26,7 @@ class PartitionFetchState:
     __slots__ = (
         "_pause",
         "decoding",
+        "expansion",
         "failed",
         "failures",
         "high_watermark",
@@ -48,8 +49,10 @@ class PartitionFetchState:
         self.high_watermark: int | None = None
         self.retry_at = 0.0
         self.failed = False  # its stream has been given an error: nobody fetches it any more
-        self.failures = 0  # in a row, at this position: corrupt batches
+        self.failures = 0  # in a row, at this position: corrupt batches, or a broker that cannot read them
         self.decoding = False  # the last response may turn out not to have moved the position
+        # Bytes of memory for each one fetched, as its records were compressed of late: it is asked for that much less.
+        self.expansion = 1.0
         self.reset_due = position is None
         self.stop: int | None = None  # where the application has asked to end
         self._pause = FIRST_PAUSE
@@ -87,6 +90,11 @@ class PartitionFetchState:
     def succeed(self) -> None:
         self._pause = FIRST_PAUSE
         self.failures = 0
+
+    def bears_another(self, attempts: int) -> bool:
+        """One more failure at this position; whether that leaves some of the attempts."""
+        self.failures += 1
+        return self.failures < attempts
 
     def pause(self, now: float) -> None:
         """Wait before the next request, longer each time in a row."""

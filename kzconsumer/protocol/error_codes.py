@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from kzconsumer.errors import BrokerError
 
+UNKNOWN_SERVER_ERROR: Final = -1
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 CORRUPT_MESSAGE: Final = 2

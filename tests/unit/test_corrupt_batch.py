@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 
 import pytest
 
@@ -74,6 +75,15 @@ def test_messages_of_old_formats() -> None:
     wrapper = message_set(RECORDS, magic=1, base_offset=11, codec="gzip")
     assert over(OLD[0], wrapper) == Jump(11, 0, len(OLD[0])), "a wrapper does not tell where it begins"
     assert over(OLD[0], end_of_log=11) == Jump(11, 0, len(OLD[0]))
+
+
+@pytest.mark.parametrize("value", [bytes(30), b"\1" * 30, b"\2" * 40, bytes(range(64)), b"\0\0\0\1" * 9])
+def test_a_damaged_size_of_an_old_message_leads_to_another_message_or_nowhere(value: bytes) -> None:
+    log = [message(1, offset, 5, None, value) for offset in range(10, 20)]
+    begins = dict(zip(accumulate(map(len, log)), range(11, 21), strict=True))
+    for size in range(-1, len(b"".join(log))):
+        way = over(with_bytes(log[0], 8, struct.pack(">i", size)), *log[1:], end_of_log=20)
+        assert not isinstance(way, Jump) or begins.get(way.end) == way.until, size
 
 
 def test_a_message_larger_than_may_be_asked_for() -> None:
