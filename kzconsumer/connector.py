@@ -191,15 +191,17 @@ class ConsumerConnector:
         They stay paused when they go and come back, and may be paused before they come. What was fetched is kept; the
         other partitions of their streams go on. Source: `KafkaConsumer.pause`, which forgets at a rebalance.
         """
-        self._paused.update(partitions)
+        named = [TopicPartition.of(partition) for partition in partitions]
+        self._paused.update(named)
         if self._member is not None:
-            self._member.claims.pause(partitions)
+            self._member.claims.pause(named)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """The end of a pause; without one nothing happens."""
-        self._paused.difference_update(partitions)
+        named = [TopicPartition.of(partition) for partition in partitions]
+        self._paused.difference_update(named)
         if self._member is not None:
-            self._member.claims.resume(partitions)
+            self._member.claims.resume(named)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -209,11 +211,13 @@ class ConsumerConnector:
         """Go on at `offset`, forwards or back, and store that at once: its next owner would begin there too.
 
         Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is up
-        to `[offsets] reset`. Raises NotOwned, SessionExpired, ZooKeeperError, and ValueError beside a replayable sink:
-        its destination would have the same records twice, in other ranges. Source: `KafkaConsumer.seek`.
+        to `[offsets] reset`. When it is cancelled the partition goes on at `offset` all the same, and the next commit
+        stores it. Raises NotOwned, SessionExpired, ZooKeeperError, and ValueError beside a replayable sink: its
+        destination would have the same records twice, in other ranges. Source: `KafkaConsumer.seek`.
         """
         if self._destination is not None:
             raise ValueError("a member with a replayable sink goes on where its ranges ended: it cannot seek")
+        partition = TopicPartition.of(partition)
         if offset < 0:
             raise ValueError(f"{offset} is not an offset")
         if self._member is None:
@@ -238,9 +242,10 @@ class ConsumerConnector:
         return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
 
     async def _log_offsets(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        asked = {TopicPartition.of(partition): at for partition, at in partitions.items()}
         if self._member is None:
             raise ConnectionLost("not a member of the group at the moment")
-        return await self._member.log_offsets.look_up(partitions)
+        return await self._member.log_offsets.look_up(asked)
 
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
@@ -335,9 +340,11 @@ class ConsumerConnector:
         """After a time away: whether a broker answers again."""
         if not self._hold_down.seconds:
             return True
+        topics = TopicRegistry(session, Watches(session, _ignore), self._settings.brokers)
         reason = "no broker is up"
         try:
-            brokers = await TopicRegistry(session, Watches(session, _ignore), self._settings.brokers).brokers()
+            brokers = await topics.brokers()
+            reason = "; ".join(topics.unusable.values()) or reason
         except KzConsumerError as error:
             brokers, reason = [], str(error)
         for broker in brokers:
@@ -381,7 +388,8 @@ async def connect(
     security = partial(load_security, settings.brokers, settings.source)
     security()
     read = reading(wants, settings.fetch.largest_body)
-    stops = Stops(stop_at) if stop_at is not None or settings.subscription.stop_at is not None else None
+    ends = None if stop_at is None else {TopicPartition.of(partition): offset for partition, offset in stop_at.items()}
+    stops = Stops(ends) if ends is not None or settings.subscription.stop_at is not None else None
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,

@@ -254,10 +254,15 @@ class Member:
         The listener has as long for itself: a slow one costs no commit.
         """
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
-        reason: object = "there was no time left for it"
         try:
             with anyio.move_on_after(patience):
                 await self.claims.tell_leaving()
+        finally:  # also when the listener raises
+            await self._commit_within(patience)
+
+    async def _commit_within(self, patience: float) -> None:
+        reason: object = "there was no time left for it"
+        try:
             with anyio.fail_after(patience):
                 await self.claims.commit()
                 reason = None

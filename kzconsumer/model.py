@@ -22,6 +22,13 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    @classmethod
+    def of(cls, pair: object) -> TopicPartition:
+        """What an application gives as a partition: one of these, or the plain pair. Raises TypeError."""
+        if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int:
+            return pair if isinstance(pair, cls) else cls(*pair)
+        raise TypeError(f'a partition is given as TopicPartition("orders", 0), not {pair!r}')
+
 
 class ConsumerThreadId(NamedTuple):
     """One stream ("thread") of one group member, written `<consumer id>-<thread>` in ZooKeeper.

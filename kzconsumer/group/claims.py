@@ -230,7 +230,7 @@ class Claims:
                 if await self._committer.store_start(tracker, offset):
                     return
             finally:
-                # Also when it was not stored: whoever gives up waiting for that still owns the partition.
+                # Also when that was given up: we still own the partition, and the next commit stores where it begins.
                 self._fetchers.start([begun.fetch])
             if self._open([partition]):
                 return  # a later seek goes on elsewhere

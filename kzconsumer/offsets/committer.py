@@ -39,6 +39,7 @@ class Committed(msgspec.Struct, frozen=True):
 class _Position(msgspec.Struct):
     committed: Committed
     in_doubt: OffsetWrite | None = None  # on its way: stays if it is cancelled before its reply
+    moved: bool = False  # its tracker began elsewhere: also what lies below the stored offset is to be stored
 
 
 class Committer:
@@ -57,8 +58,9 @@ class Committer:
         self._positions[tracker] = _Position(committed)
 
     def replace(self, old: OffsetTracker, new: OffsetTracker) -> None:
-        """The same claim goes on under another tracker."""
-        self._positions[new] = self._positions.pop(old)
+        """The same claim goes on under another tracker, from where that one begins: the next commit stores that."""
+        position = self._positions[new] = self._positions.pop(old)
+        position.moved = True
 
     def forget(self, tracker: OffsetTracker) -> None:
         self._positions.pop(tracker, None)
@@ -102,7 +104,7 @@ class Committer:
         """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
 
         With a `new_epoch` offsets mean other records from now on: the claim's tracker has it when this returns. False
-        when the claim is lost. The only write that may move a stored offset back.
+        when the claim is lost.
         """
         async with self._one_at_a_time:
             if not tracker.open:
@@ -168,8 +170,10 @@ class Committer:
 
 def _is_due(position: _Position, processed: int) -> bool:
     """Something is processed that is not stored, or a write was given up: a plan may stand of which nobody was told."""
-    offset = position.committed.offset
-    return offset is not None and (offset < processed or position.in_doubt is not None)
+    stored = position.committed.offset
+    if position.moved:
+        return stored != processed or position.in_doubt is not None
+    return stored is not None and (stored < processed or position.in_doubt is not None)
 
 
 def _left(write: OffsetWrite, stored: Stored) -> Committed:

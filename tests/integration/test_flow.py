@@ -197,6 +197,23 @@ async def test_a_seek_that_is_given_up_leaves_the_partition_flowing(cluster: Clu
         assert (await take(streams[unique][0], 1, limit=5))[0].offset in (5, 15)
 
 
+async def test_a_seek_that_is_given_up_is_stored_by_the_next_commit(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    records = [Sent(0, None, b"%d" % n) for n in range(20)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    rarely = {"commit_interval": "1h"}
+    async with member(cluster, unique, {unique: 1}, offsets=rarely) as (consumer, streams):
+        await take(streams[unique][0], 10)
+        streams[unique][0].ack()
+        await consumer.commit_offsets()
+        for offset in (3, 15, 0):
+            with anyio.move_on_after(0):
+                await consumer.seek(TopicPartition(unique, 0), offset)
+            await consumer.commit_offsets()
+            assert await stored_offset(cluster, unique, unique) == offset
+            assert (await take(streams[unique][0], 1, limit=5))[0].offset == offset
+
+
 async def test_a_pause_with_a_full_queue_holds_up_no_other_partition(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     for _ in range(4):  # each is a batch of its own

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import anyio
 import msgspec
+import structlog
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
@@ -125,3 +126,33 @@ async def test_a_release_under_way_waits_for_what_is_planned_meanwhile(zookeeper
         assert settled.is_set()
         closed = await committer.close([going])
         assert (closed[going].offset, closed[going].record.plan) == (20, None)
+
+
+async def test_commits_that_are_cancelled_at_any_moment_are_never_taken_for_a_strangers(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    """Two in a row, each after another time: before it is sent, on its way, looking up what became of the last one."""
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, (tracker,) = await opened(zk, [TopicPartition("orders", 0)])
+        assert await committer.store_start(tracker, 10)
+        with structlog.testing.capture_logs() as told:
+            for first in range(8):
+                for second in range(8):
+                    for moment in (first, second):
+                        tracker.hand_over(tracker.processed + 1)
+                        tracker.mark(tracker.processed, tracker.processed + 1)
+                        with anyio.move_on_after(moment * 0.0004):
+                            await committer.commit()
+                    if second % 2:
+                        await committer.commit()
+            await committer.commit()
+        assert told == []
+        assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"%d" % tracker.processed
+        planned = plan(tracker)
+        for moment in range(8):
+            committer.open(tracker, (await committer.close([tracker]))[tracker])
+            with anyio.move_on_after(moment * 0.0004):
+                await committer.plan({tracker: msgspec.structs.replace(planned, first=tracker.processed)})
+        left = (await committer.close([tracker]))[tracker]
+        assert await OwnerRegistry(zk, PATHS, "range").release(left.fence)

@@ -6,6 +6,7 @@ import asyncio
 
 import anyio
 import pytest
+import structlog
 
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
@@ -156,6 +157,36 @@ async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, u
         stream.ack()
     assert not consumer.left_uncommitted
     assert await stored_offset(cluster, unique, unique) == 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
+    cluster: Cluster, unique: str, fails: bool
+) -> None:
+    class Raising(kzconsumer.RebalanceListener):
+        async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
+            raise LookupError("no such shard")
+
+    await create_topic(cluster.connect, unique, 1)
+    records = [Sent(0, None, b"%d" % n) for n in range(20)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+
+    async def be_a_member() -> None:
+        async with kzconsumer.connect(configured, listener=Raising()) as consumer:
+            (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
+            await take(stream, 10)
+            stream.ack()
+            if fails:  # the member ends by a failure of its own, before anybody asks it to leave
+                assert consumer._member is not None
+                consumer._member._rebalancer._reader = None  # type: ignore[assignment]
+                consumer._member._rebalancer._trigger.fire("test")
+                await anyio.sleep(10)
+
+    with structlog.testing.capture_logs() as told, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
+        await be_a_member()
+    assert await stored_offset(cluster, unique, unique) == 10
+    assert [line for line in told if line["event"].startswith("the last commit was not made")] == []
 
 
 async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_lost(

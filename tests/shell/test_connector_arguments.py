@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -44,3 +45,35 @@ async def test_lists(topics: Any, streams: Any, kind: type[Exception]) -> None:
     async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
         with pytest.raises(kind):
             await consumer.create_message_streams_by_filter(topics, streams)
+
+
+@pytest.mark.parametrize("wrong", ["orders", ("orders",), ("orders", "0"), (0, "orders"), ("orders", True), 7, None])
+async def test_partitions(wrong: Any) -> None:
+    words = re.escape('a partition is given as TopicPartition("orders", 0)')
+    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+        for call in (consumer.pause, consumer.resume):
+            with pytest.raises(TypeError, match=words):
+                call([wrong])
+        with pytest.raises(TypeError, match=words):
+            await consumer.seek(wrong, 0)
+        for look in (consumer.beginning_offsets, consumer.end_offsets):
+            with pytest.raises(TypeError, match=words):
+                await look([wrong])
+        with pytest.raises(TypeError, match=words):
+            await consumer.offsets_for_times({wrong: 0})
+    with pytest.raises(TypeError, match=words):
+        async with kzconsumer.connect(settings(NOBODY, "g"), stop_at={wrong: 0}):
+            pass
+
+
+async def test_one_partition_where_several_are_asked_for() -> None:
+    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+        with pytest.raises(TypeError, match="'orders'"):
+            consumer.pause(kzconsumer.TopicPartition("orders", 0))  # type: ignore[arg-type]
+
+
+async def test_a_plain_pair_is_a_partition() -> None:
+    async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+        consumer.pause([("orders", 0)])  # type: ignore[list-item]
+        (paused,) = consumer.paused
+        assert str(paused) == "orders-0"
