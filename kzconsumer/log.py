@@ -11,7 +11,7 @@ import os
 import sys
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 
@@ -26,11 +26,19 @@ def to_standard_error(level: str) -> None:
         )
 
 
+def for_one_answer() -> None:
+    """A command that gives one answer: what it could not read is a line, as its errors are; what it waits for is none.
+
+    Without an answer its error tells why.
+    """
+    configure("error", "line")
+
+
 def configure(level: str, format: str) -> None:
     """Send what is at least `level` (debug, info, warning, error) to standard error.
 
-    `format` is console, json, or auto: console if standard error is a terminal. Libraries that tell their inner life
-    are held at warning.
+    `format` is console, json, or auto: console if standard error is a terminal; or line: as errors are told. Libraries
+    that tell their inner life are held at warning.
     """
     threshold = logging.getLevelNamesMapping()[level.upper()]
     terminal = sys.stderr.isatty()
@@ -41,7 +49,9 @@ def configure(level: str, format: str) -> None:
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if readable else "iso", utc=not readable),
     ]
     render: list[Processor]
-    if readable:
+    if format == "line":
+        render = [structlog.processors.format_exc_info, _line]
+    elif readable:
         colors = terminal and "NO_COLOR" not in os.environ
         render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
     else:
@@ -63,3 +73,11 @@ def configure(level: str, format: str) -> None:
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     logging.captureWarnings(True)
+
+
+def _line(logger: object, method: str, event: EventDict) -> str:
+    """`kzconsumer: <what>: <key> <value>, ...`, and a traceback where there is one."""
+    what, exception = event.pop("event"), event.pop("exception", "")
+    about = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("level", "timestamp"))
+    told = f"kzconsumer: {what}: {about}" if about else f"kzconsumer: {what}"
+    return f"{told}\n{exception}" if exception else told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer.errors import ConfigError
+from kzconsumer.errors import ConfigError, SinkFailed
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -15,8 +15,9 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = subparsers.add_parser(
         "check-config",
         help="check a configuration file and the sink's options",
-        description="Check a daemon's configuration: the file, the plugins it names and the sink's own options. "
-        "The keys and passwords it names are read. No server is asked. Exit status 78 when there is a fault.",
+        description="Check a daemon's configuration: the file, the plugins it names, the sink's own options and, where "
+        "the sink can tell, whether it could write where they say; nothing is changed. The keys and passwords it names "
+        "are read. No server is asked. Exit status 78 when there is a fault.",
     )
     file = parser.add_mutually_exclusive_group()
     file.add_argument("file", metavar="FILE", nargs="?", help="the group's TOML file")
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.config import Settings
     from kzconsumer.network.security import load_security
     from kzconsumer.plugins import ASSIGNORS, load_chosen
-    from kzconsumer.sinks.configured import check_sink
+    from kzconsumer.sinks.configured import look_at_sink
 
     settings = Settings.load(path)
     faults: list[str] = []
@@ -40,9 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         faults += error.faults
     try:
-        check_sink(settings)
+        look_at_sink(settings)
     except ConfigError as error:
         faults += error.faults
+    except SinkFailed as error:
+        faults.append(f"{settings.source}: {error}")
     try:
         load_security(settings.brokers, settings.source)
     except ConfigError as error:

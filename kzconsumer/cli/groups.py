@@ -47,7 +47,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.groups_table import list_table
     from kzconsumer.group.group_reader import read_summaries
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     groups = anyio.run(read_summaries, at.zookeeper)
     print(msgspec.json.encode(groups).decode() if arguments.output == "json" else list_table(groups))
     return 0
@@ -65,7 +65,7 @@ def run_describe(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.group_description import describe
     from kzconsumer.group.group_reader import read_nodes
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     found = describe(anyio.run(read_nodes, at.zookeeper, group))
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else describe_table(found))
     return 0

@@ -51,7 +51,7 @@ class Leaders:
     async def _ask(self, request: MetadataRequest) -> MetadataResponse:
         """The answer of the first broker that gives one, in random order."""
         brokers = await self._topics.brokers()
-        reasons = []
+        reasons = [f"broker {number}: {reason}" for number, reason in self._topics.unusable.items()]
         for broker in random.sample(brokers, len(brokers)):
             try:
                 connection = await self._brokers.connection(broker, "control")

@@ -11,12 +11,20 @@ from kzconsumer.config import Settings
 from kzconsumer.errors import KzConsumerError, PluginError
 from kzconsumer.options import faults_in
 from kzconsumer.plugins import SINKS, load_chosen
-from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
+from kzconsumer.sinks.interface import Checkable, Sink, SinkContext, SinkPlugin
 
 
-def check_sink(settings: Settings) -> None:
+def check_sink(settings: Settings) -> Sink:
     """Find the faults of the sink's table before anything is asked of a server; raises as `configured_sink` does."""
-    configured_sink(settings, SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0))
+    context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
+    return configured_sink(settings, context)
+
+
+def look_at_sink(settings: Settings) -> None:
+    """And what a start would stumble over, where the sink can tell by its `check`. Raises also SinkFailed."""
+    sink = check_sink(settings)
+    if isinstance(sink, Checkable):
+        sink.check()
 
 
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Protocol, Self, get_args, runtime_checkable
 
 import msgspec
 
@@ -116,6 +116,16 @@ class Sink(Protocol):
     ) -> bool | None: ...
 
     async def write(self, batch: Batch) -> None: ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A sink that can tell beforehand what entering it would stumble over: `kzconsumer check-config` asks it.
+
+    `check` changes nothing. No server has been asked, so the context's `cluster` is empty. It raises SinkFailed.
+    """
+
+    def check(self) -> None: ...
 
 
 class SinkPlugin(Protocol):

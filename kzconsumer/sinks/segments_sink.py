@@ -7,13 +7,16 @@ after a crash; what is there already is left out.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
 
+import anyio
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
@@ -28,6 +31,7 @@ from kzconsumer.sinks.durable_files import create_whole
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer.sinks.partition_archive import PartitionArchive
 from kzconsumer.sinks.segment_plan import Limits
+from kzconsumer.zookeeper.round_trips import together
 
 log = structlog.get_logger("kzconsumer.sink")
 
@@ -35,6 +39,7 @@ OWNER = "archive-owner.json"
 _LARGEST_SEGMENT = 2**31 - 1  # brokers count the bytes of a segment in an int32
 _WAIT_SECONDS = 0.02
 _LONG_WAIT = 5.0
+_SIDE_BY_SIDE = 16
 
 
 class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +86,7 @@ class SegmentsSink:
         self._safe_until = context.safe_until
         self._writer = uuid.uuid4().hex
         self._archives: dict[TopicPartition, PartitionArchive] = {}
+        self._side_by_side = anyio.CapacityLimiter(_SIDE_BY_SIDE)
 
     def __repr__(self) -> str:
         return f"SegmentsSink({self._path})"
@@ -98,34 +104,58 @@ class SegmentsSink:
         return None
 
     async def write(self, batch: Batch) -> None:
-        await anyio.to_thread.run_sync(self._write, batch)
+        # Side by side: what a partition waits for is the disk, and disks take many writes at once.
+        limiter = self._side_by_side
+        parts = [partial(self._write, part) for part in batch.ranges]
+        await together([anyio.to_thread.run_sync(write, limiter=limiter) for write in parts])
+
+    def check(self) -> None:
+        """Find what a start would stumble over, and touch nothing. Raises SinkFailed."""
+        try:
+            there = next(each for each in (self._path, *self._path.absolute().parents) if each.exists())
+            if not there.is_dir():
+                raise SinkFailed(f"segments: {self._path} cannot be used: {there} is not a directory")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise SinkFailed(f"segments: {self._path} cannot be used: {there} is not writable for this user")
+            if there == self._path and self._marked():
+                self._refuse_others()
+        except OSError as error:
+            raise SinkFailed(f"segments: {self._path} cannot be used: {error.strerror}") from error
 
     def _claim(self) -> None:
         """Mark the directory as our group's."""
         self._path.mkdir(parents=True, exist_ok=True)
+        if not self._marked():
+            create_whole(self._path / OWNER, msgspec.json.format(msgspec.json.encode(self._owner)))
+        self._refuse_others()
+
+    def _marked(self) -> bool:
+        """Whether the directory is somebody's archive. Raises SinkFailed where it is none, and not empty."""
         marker = self._path / OWNER
-        if not marker.exists():
-            foreign = next((each for each in sorted(self._path.iterdir()) if not each.name.startswith(".")), None)
-            if foreign is not None and not marker.exists():
-                raise SinkFailed(
-                    f"segments: {self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
-                )
-            create_whole(marker, msgspec.json.format(msgspec.json.encode(self._owner)))
+        if marker.exists():
+            return True
+        foreign = next((each for each in sorted(self._path.iterdir()) if not each.name.startswith(".")), None)
+        if foreign is not None and not marker.exists():
+            raise SinkFailed(
+                f"segments: {self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
+            )
+        return foreign is not None
+
+    def _refuse_others(self) -> None:
+        marker, ours = self._path / OWNER, self._owner
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Owner)
         except msgspec.DecodeError as error:
             raise SinkFailed(f"segments: {marker} cannot be read: {error}") from error
-        if found != self._owner:
-            raise SinkFailed(
-                f"segments: {self._path} is the archive of {found}; this is {self._owner}: give another path"
-            )
+        if found.group != ours.group or found.cluster != (ours.cluster or found.cluster):
+            this = str(ours) if ours.cluster else f"group {ours.group}"
+            raise SinkFailed(f"segments: {self._path} is the archive of {found}; this is {this}: give another path")
 
-    def _write(self, batch: Batch) -> None:
-        for part in batch.ranges:
-            try:
-                self._write_range(part)
-            except OSError as error:
-                raise SinkFailed(f"segments: {part.topic_partition}: {error}") from error
+    def _write(self, part: RangeData) -> None:
+        try:
+            self._write_range(part)
+        except OSError as error:
+            raise SinkFailed(f"segments: {part.topic_partition}: {error}") from error
 
     def _write_range(self, part: RangeData) -> None:
         where = part.topic_partition

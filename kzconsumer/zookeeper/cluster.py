@@ -25,7 +25,7 @@ async def cluster_identity(connect: str, timeout: float) -> str:
     connect_string = ConnectString.parse(connect)
     while True:
         try:
-            async with ZooKeeperSession(connect_string, timeout) as session:
+            async with ZooKeeperSession(connect_string, timeout, brief=True) as session:
                 return await _identity(session, connect_string)
         except (ConnectionLost, SessionExpired):
             continue

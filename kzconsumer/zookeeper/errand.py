@@ -20,11 +20,13 @@ LIMIT = 15.0
 @asynccontextmanager
 async def errand(zookeeper: ZooKeeperSettings) -> AsyncIterator[ZooKeeperSession]:
     """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for 15 s."""
+    session = ZooKeeperSession(ConnectString.parse(zookeeper.connect), zookeeper.session_timeout, brief=True)
     try:
         with anyio.fail_after(LIMIT):
-            async with ZooKeeperSession(ConnectString.parse(zookeeper.connect), zookeeper.session_timeout) as session:
+            async with session:
                 await session.sync()
                 yield session
     except TimeoutError:
-        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {LIMIT:.0f} s"
+        why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
+        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {LIMIT:.0f} s{why}"
         raise ZooKeeperUnreachable(reason) from None

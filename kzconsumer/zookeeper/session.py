@@ -51,11 +51,12 @@ class ZooKeeperSession:
     call raises ConnectionLost (the outcome is unknown, the caller re-reads), SessionExpired (also when closed), NoNode,
     NodeExists, BadVersion, ZooKeeperError. Concurrent calls are pipelined in call order. While there is no connection
     calls wait for one. `timeout` is in seconds: the one asked for, after the first connection the one negotiated.
+    `brief`: it only asks a question, its beginning is no news.
     """
 
-    def __init__(self, connect: ConnectString, timeout: float) -> None:
+    def __init__(self, connect: ConnectString, timeout: float, *, brief: bool = False) -> None:
         self._connect = connect
-        self._life = SessionLife(connect, timeout)
+        self._life = SessionLife(connect, timeout, brief=brief)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -101,6 +102,11 @@ class ZooKeeperSession:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([self._task])
             self._life.end(SessionState.CLOSED, "closed")
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why there is no connection, server by server, while there is none."""
+        return self._life.refusals
 
     @property
     def id(self) -> int:

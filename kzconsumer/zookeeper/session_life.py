@@ -47,9 +47,12 @@ class SessionState(enum.Enum):
 class SessionLife:
     """See the module. `run` is the background task; `ask` the way in for every request."""
 
-    def __init__(self, connect: ConnectString, timeout: float) -> None:
+    def __init__(self, connect: ConnectString, timeout: float, *, brief: bool) -> None:
         self.connect = connect
         self.timeout = timeout
+        self.refusals: tuple[str, ...] = ()
+        """Why there is no connection: what each server said, or what came instead, when all were tried last."""
+        self._told_of_connections = log.debug if brief else log.info
         self.id = 0
         self.state = SessionState.SUSPENDED
         self.watches = WatchTable()
@@ -181,6 +184,7 @@ class SessionLife:
                 if self.id:
                     raise SessionExpired("expired")
                 reasons.append(f"{link.where}: no session given")
+            self.refusals = tuple(reasons)
             if not warned:
                 log.warning("no ZooKeeper server answers", hosts=str(self.connect), reasons=reasons)
                 warned = True
@@ -196,7 +200,8 @@ class SessionLife:
         self._link = link
         if link.lost.done():
             return
-        log.info("connected", host=link.where, session=self.name, timeout=self.timeout, again=again)
+        self.refusals = ()
+        self._told_of_connections("connected", host=link.where, session=self.name, timeout=self.timeout, again=again)
         # Watches before any request: the server keeps the order, so no reply overtakes a missed event.
         chunks = list(self.watches.chunks(wire.WATCH_CHUNK))
         self._restoring = len(chunks)

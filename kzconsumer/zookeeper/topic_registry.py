@@ -1,6 +1,6 @@
 """Topics and brokers as brokers register them. Reads only.
 
-Owns only what it has complained of. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker
+Owns only which brokers it cannot use. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker
 addresses).
 """
 
@@ -31,7 +31,8 @@ class TopicRegistry:
         self._session = session
         self._watches = watches
         self._settings = settings
-        self._complaints: dict[int, str] = {}
+        self.unusable: dict[int, str] = {}
+        """Why brokers that are up were left out, when they were looked at last."""
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
         """The named topics that exist; any write to one, its creation and its deletion notify as `topic <name>`."""
@@ -61,24 +62,22 @@ class TopicRegistry:
             return []
         nodes = await together([self._session.find(paths.broker(number)) for number in ids])
         found = []
+        told, self.unusable = self.unusable, {}
         for number, node in zip(ids, nodes, strict=True):
             if node is None:
                 continue
             try:
                 found.append(self._broker(number, node.data))
             except ValueError as error:
-                self._complain(number, str(error))
+                reason = self.unusable[number] = str(error)
+                if told.get(number) != reason:
+                    log.error("broker cannot be used", broker=number, path=paths.broker(number), reason=reason)
         return found
 
     def _broker(self, number: int, data: bytes) -> Broker:
         listeners = znodes.decode_listeners(data)
         listener = choose(listeners, self._settings.listener, self._settings.security_protocol)
         return Broker(number, listener.host, listener.port)
-
-    def _complain(self, number: int, reason: str) -> None:
-        if self._complaints.get(number) != reason:
-            self._complaints[number] = reason
-            log.error("broker cannot be used", broker=number, path=paths.broker(number), reason=reason)
 
     async def cluster_id(self) -> str:
         """The cluster's own id; empty before 0.10.1, which wrote none."""

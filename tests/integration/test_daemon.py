@@ -131,6 +131,7 @@ async def test_a_failing_sink_stops_the_member_and_commits_nothing(
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
         assert await member.ended() == 1
     (stopped,) = member.events("stopped by a failure")
+    assert [event["level"] for event in member.events("connected")] == ["debug", "info"]  # asked a question; is here
     assert "refuse" in stopped["reason"]
     assert "the disk is full" in stopped["reason"]
     # At level debug the cause follows, for whoever wrote the function; nowhere else is there a traceback.

@@ -85,6 +85,15 @@ def test_check_config_asks_the_plugins_too(file: Path) -> None:
     assert options.startswith(f"kzconsumer: {file}: [sink.options] indent: unknown key")
 
 
+def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
+    there = file.with_name("there")
+    there.touch()
+    file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
+    done = kzconsumer("check-config", str(file))
+    assert done.returncode == 78
+    assert done.stderr == f"kzconsumer: {file}: segments: {there} cannot be used: {there} is not a directory\n"
+
+
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
 def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None:
     file.write_text(GOOD.replace("jsonlines", "jsnlines"))

@@ -74,3 +74,12 @@ def test_lines_go_to_the_stream_of_the_moment(set_up: str) -> None:
     assert "after" in done.stdout, done.stderr
     assert "before" in done.stderr
     assert "unseen" not in done.stderr
+
+
+def test_lines_as_errors_are_told() -> None:
+    joined, library, warned, *failed = told("line").splitlines()
+    assert joined == "kzconsumer: joined: group orders, member m-1"
+    assert library == "kzconsumer: odd thing"
+    assert "old ways" in warned
+    assert "kzconsumer: failed" in failed
+    assert failed[-1] == "ZeroDivisionError: division by zero"

@@ -148,6 +148,35 @@ async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Pa
             await sink.write(Batch((batches(0, 10),)))
 
 
+async def test_a_look_finds_what_a_start_would_and_touches_nothing(tmp_path: Path) -> None:
+    def look(path: Path, group: str = "g") -> None:
+        # Without a server it is not known which cluster this is.
+        without = SinkContext(group=group, member="", cluster="", safe_until=lambda: 0.0)
+        SegmentsSink({"path": str(path)}, without).check()
+
+    look(tmp_path / "new" / "archive")
+    look(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    async with opened(tmp_path / "ours"):
+        pass
+    before = sorted(tmp_path.rglob("*"))
+    look(tmp_path / "ours")
+    with pytest.raises(SinkFailed, match="is the archive of group g of cluster c; this is group other"):
+        look(tmp_path / "ours", "other")
+    (tmp_path / "brokers" / "orders-0").mkdir(parents=True)
+    with pytest.raises(SinkFailed, match=r"is not empty \(orders-0\)"):
+        look(tmp_path / "brokers")
+    (tmp_path / "file").touch()
+    for inside in (tmp_path / "file", tmp_path / "file" / "archive"):
+        with pytest.raises(SinkFailed, match=r"segments: .*file.* cannot be used: .*file is not a directory"):
+            look(inside)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "archive-owner.json").write_text("{")
+    with pytest.raises(SinkFailed, match=r"archive-owner\.json cannot be read"):
+        look(tmp_path / "torn")
+    assert set(before) <= set(tmp_path.rglob("*"))
+
+
 async def test_a_write_that_fails_names_the_partition(tmp_path: Path) -> None:
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
