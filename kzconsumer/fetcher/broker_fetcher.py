@@ -128,12 +128,14 @@ class BrokerFetcher:
         arrived: Arrived = []
         try:
             while True:
+                if 0 < _size(arrived) < DECODE_IN_THREAD:
+                    await self._deliver(arrived)
+                    await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
                 await self._resolve_positions(time)
                 asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
                 reply = None
-                few = 0 < _size(arrived) < DECODE_IN_THREAD
-                if asked and not few:
+                if asked:
                     request = FetchRequest(
                         max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
                         min_bytes=self._settings.min_bytes,
@@ -144,9 +146,6 @@ class BrokerFetcher:
                     reply = connection.send(request, timeout=self._settings.request_timeout)
                 if arrived:
                     await self._deliver(arrived)
-                    if few:
-                        await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
-                        continue
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
