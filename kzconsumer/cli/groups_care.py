@@ -281,7 +281,7 @@ def _ready() -> Callable[..., Any]:
 
     from kzconsumer import log
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     return anyio.run
 
 

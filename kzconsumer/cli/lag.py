@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer import log
     from kzconsumer.cli.reset_words import topics_together
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     anyio.run(_run, arguments, at, group, topics_together(arguments.topic))
     return 0
 

@@ -127,7 +127,7 @@ def run_show(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.offset_moves import within
     from kzconsumer.model import TopicPartition
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     found = show(anyio.run(read_nodes, at.zookeeper, group))
     scope = topics_together(arguments.topic)
     partitions = tuple(p for p in found.partitions if within(TopicPartition(p.topic, p.partition), scope))
@@ -152,7 +152,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.offset_moves import within
     from kzconsumer.offsets.offset_files import write_offsets
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     scope = topics_together(arguments.topic)
     stored = stored_offsets(anyio.run(read_nodes, at.zookeeper, group))
     try:
@@ -228,7 +228,7 @@ def _act(arguments: argparse.Namespace, act: Act) -> int:
     from kzconsumer.cli.offset_acts import carry_out
     from kzconsumer.cli.offsets_table import moves_table
 
-    log.configure("warning", "auto")
+    log.for_one_answer()
     answer = anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo)
     print(msgspec.json.encode(answer).decode() if arguments.output == "json" else moves_table(answer))
     return 0
