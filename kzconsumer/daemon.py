@@ -140,9 +140,9 @@ class Daemon:
         sink = configured_sink(settings, context)
         destination = destination_of(chosen.plugin, sink)
         planning = None
-        if destination is not None:
+        if (asked := destination) is not None:
             planning = Planning(
-                destination.fingerprint,
+                lambda: asked.fingerprint,
                 settings.fetch.isolation,
                 self._plan,
                 self._go_on,

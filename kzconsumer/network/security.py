@@ -6,15 +6,14 @@ be renewed under a running member. A fault is one line that holds neither a secr
 
 from __future__ import annotations
 
-import os
 import secrets
 import ssl
-from pathlib import Path
 
 from kzconsumer.config import BrokersSettings, SaslSettings, TlsSettings
 from kzconsumer.errors import ConfigError
 from kzconsumer.protocol.mechanisms import exchange
 from kzconsumer.protocol.scram import Exchange
+from kzconsumer.secret import read_secret, reason_of
 
 
 class Sasl:
@@ -87,7 +86,7 @@ def _tls(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSLContext
 def _own_certificate(
     context: ssl.SSLContext, certificate: str, settings: TlsSettings, where: str, faults: list[str]
 ) -> None:
-    password = _secret(settings.key_password_file, settings.key_password_env, "key_password", where, faults)
+    password = read_secret(settings.key_password_file, settings.key_password_env, "key_password", where, faults)
     asked = False
 
     def tell_password() -> bytes:
@@ -121,31 +120,10 @@ def _sasl(settings: SaslSettings, where: str, faults: list[str]) -> Sasl:
     if settings.username is None:
         faults.append(f"{where} username: missing")
     before = len(faults)
-    password = _secret(settings.password_file, settings.password_env, "password", where, faults)
+    password = read_secret(settings.password_file, settings.password_env, "password", where, faults)
     if password is None and len(faults) == before:
         faults.append(f"{where} password_file: missing (or password_env)")
     return Sasl(settings.mechanism or "", settings.username or "", password or b"")
-
-
-def _secret(file: str | None, variable: str | None, name: str, where: str, faults: list[str]) -> bytes | None:
-    """None where neither is given, or after adding to `faults`, which repeat no value: it may be the secret itself."""
-    if file is not None and variable is not None:
-        faults.append(f"{where} {name}_env: cannot be given together with {name}_file")
-    elif file is not None:
-        try:
-            secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
-        except (OSError, ValueError) as error:
-            faults.append(f"{where} {name}_file: cannot be read: {_reason(error)}")
-        else:
-            if secret:
-                return secret
-            faults.append(f"{where} {name}_file: is empty")
-    elif variable is not None:
-        secret = os.environb.get(os.fsencode(variable), b"")
-        if secret:
-            return secret
-        faults.append(f"{where} {name}_env: the environment has no such variable, or an empty one")
-    return None
 
 
 def _readable(file: str, where: str, faults: list[str]) -> bool:
@@ -153,9 +131,5 @@ def _readable(file: str, where: str, faults: list[str]) -> bool:
         with open(file, "rb"):
             return True
     except (OSError, ValueError) as error:
-        faults.append(f"{where}: {file} cannot be read: {_reason(error)}")
+        faults.append(f"{where}: {file} cannot be read: {reason_of(error)}")
         return False
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -24,7 +24,8 @@ class Destination(Protocol):
     """Where publishing a range is atomic, the first publication wins, and nothing is deleted.
 
     `fingerprint` tells it from any other: target, format, partition columns, function. Two members with the same one
-    write the same things to the same place.
+    write the same things to the same place. It is never empty; what it is counts once the sink is entered, since a
+    destination may be known by a mark that is found in it.
     """
 
     @property

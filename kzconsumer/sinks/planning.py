@@ -23,12 +23,13 @@ log = structlog.get_logger("kzconsumer.sink")
 class Planning:
     """`put` has plans stand and returns the claims that are still ours; `go_on` fetches on behind a replayed range.
 
-    With `refuses_loss` a range that is not what was planned any more is not written.
+    `fingerprint` is the destination's, asked when a plan is made: a destination may find its own in what it opens. With
+    `refuses_loss` a range that is not what was planned any more is not written.
     """
 
     def __init__(
         self,
-        fingerprint: str,
+        fingerprint: Callable[[], str],
         isolation: str,
         put: Callable[[Mapping[OffsetTracker, Plan]], Awaitable[Collection[OffsetTracker]]],
         go_on: Callable[[OffsetTracker], Awaitable[None]],
@@ -80,7 +81,7 @@ class Planning:
             incarnation=f"{part.incarnation:#x}",
             epoch=part.epoch,
             isolation=self._isolation,
-            fingerprint=self._fingerprint,
+            fingerprint=self._fingerprint(),
         )
 
 

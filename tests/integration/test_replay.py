@@ -102,7 +102,7 @@ async def consume(
     async with kzconsumer.connect(settings, lease=lease, destination=destination) as consumer:
         planning = (
             Planning(
-                destination.fingerprint,
+                lambda: destination.fingerprint,
                 settings.fetch.isolation,
                 consumer.plan,
                 consumer.go_on,

@@ -25,8 +25,9 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.errors import SinkFailed
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.identity import Owner, data_file
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import Target
 from tests.support.processes import wait_gone
@@ -240,6 +241,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
 DAEMON = """
 import math, sys, anyio
 from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from tests.support.range_data import range_data
 
@@ -277,8 +279,8 @@ def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
 def _publish_without_spark(path: Path, texts: list[str]) -> None:
     target = Target(path)
     target.claim(Owner(cluster="c", group="g"))
-    scratch = target.attempts / "scratch"
-    scratch.mkdir()
+    scratch = target.attempts / "dead" / "1"
+    scratch.mkdir(parents=True)
     pq.write_table(pa.table({"text": ["never published"]}), scratch / "left-behind.parquet")
     for partition, text in enumerate(texts):
         staged = target.attempts / f"{partition}.parquet"
@@ -286,4 +288,4 @@ def _publish_without_spark(path: Path, texts: list[str]) -> None:
         part = SpooledRange(
             topic="t", partition=partition, first=0, until=1, incarnation=1, epoch=0, records=1, file=None
         )
-        target.publish([(part, staged)], scratch, lambda: None)
+        target.publish([StagedRange(part, 1, [(staged, data_file(part))])], scratch, lambda: None)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.identity import Owner, data_file, range_name
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import NotOurs, Target
 
@@ -42,27 +48,53 @@ def target(tmp_path: Path) -> Target:
     return made
 
 
-def staged(target: Target, name: str, text: str) -> Path:
-    file = target.attempts / name
-    pq.write_table(pa.table({"text": [text]}), file)
-    return file
+def attempt_of(target: Target, name: str = "mine") -> Path:
+    made = target.attempts / name / "1"
+    made.mkdir(parents=True)
+    return made
+
+
+def staged(attempt: Path, partition: int, text: str, *directories: str) -> StagedRange:
+    """A range whose rows say `text`, in one file for each directory (in none without)."""
+    files = []
+    for number, directory in enumerate(directories):
+        file = attempt / f"{partition}-{number}"
+        pq.write_table(pa.table({"text": [text]}), file)
+        part = spooled(partition, 1)
+        files.append((file, str(Path(directory, data_file(part)))))
+    return StagedRange(spooled(partition, len(files)), len(files), files)
+
+
+def texts(target: Target) -> list[str]:
+    """What a reader of the directory sees."""
+    table = ds.dataset(target.path, format="parquet", schema=pa.schema([("text", pa.string())])).to_table()
+    return sorted(str(text) for text in table.column("text").to_pylist())
 
 
 async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
-    def sink(**options: str) -> SparkSink:
+    def sink(**options: object) -> SparkSink:
         told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-        return SparkSink(options, told)
+        made = SparkSink(options, told)
+        made._destination.claim(OWNER)
+        return made
 
     path = tmp_path / "out"
     parquet = sink(destination="parquet", path=str(path))
     made = Target(path)
-    made.claim(OWNER)
-    made.publish([(spooled(0, 0), None)], made.attempts, free)
+    attempt = attempt_of(made)
+    made.publish([staged(attempt, 0, "x")], attempt, free)
     there, not_there = (RangeIdentity("t", partition, 1, 0, 0, 9) for partition in (0, 1))
     assert await parquet.has([there, not_there, there._replace(epoch=1), there._replace(until=8)]) == [there]
-    assert parquet.fingerprint == sink(destination="parquet", path=f"file:{path}").fingerprint != ""
-    assert parquet.fingerprint != sink(destination="parquet", path=str(tmp_path / "other")).fingerprint
+    prints = {
+        parquet.fingerprint,
+        sink(destination="parquet", path=str(tmp_path / "other")).fingerprint,
+        sink(destination="orc", path=str(path)).fingerprint,
+        sink(destination="parquet", path=str(path), partition_by=["day"]).fingerprint,
+    }
+    assert len(prints) == 4
     assert sink(destination="function", function="tests.support.spark_functions:obey").fingerprint == ""
+    (tmp_path / "mount").symlink_to(path)
+    assert sink(destination="parquet", path=f"file:{tmp_path}/mount").fingerprint == parquet.fingerprint
 
 
 def test_a_target_is_claimed_again_by_its_owner_only(target: Target) -> None:
@@ -81,45 +113,136 @@ def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None
 
 
 def test_the_first_publication_of_a_range_stays(target: Target) -> None:
-    scratch = target.attempts / "mine"
-    scratch.mkdir()
-    assert not target.has(spooled(0, 1))
-    assert target.publish([(spooled(0, 1), staged(target, "a", "first")), (spooled(1, 0), None)], scratch, free) == 2
-    assert target.has(spooled(0, 1))
-    assert target.has(spooled(1, 0))
-    assert target.publish([(spooled(0, 1), staged(target, "b", "second"))], scratch, free) == 0
-    (file,) = target.path.glob("*.parquet")
-    assert pq.read_table(file).column("text").to_pylist() == ["first"]
-    assert not list(scratch.iterdir())
+    first, second = attempt_of(target, "first"), attempt_of(target, "second")
+    assert target.publish([staged(first, 0, "first", ""), staged(first, 1, "none")], first, free) == 2
+    assert target.missing([spooled(0, 1), spooled(1, 0), spooled(2, 1)]) == [spooled(2, 1)]
+    assert target.publish([staged(second, 0, "second", "")], second, free) == 0
+    assert texts(target) == ["first"]
+    entry = json.loads((target.path / "_kzconsumer" / f"{range_name(spooled(0, 1))}.json").read_text())
+    assert (entry["records_in"], entry["records_out"], entry["records_quarantined"]) == (1, 1, 0)
+    assert entry["files"] == [data_file(spooled(0, 1))]
+    assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
-def test_without_its_ledger_entry_a_range_is_not_published_and_its_file_is_kept(target: Target) -> None:
-    scratch = target.attempts / "mine"
-    scratch.mkdir()
-    calls = []
+def lost_after(calls: int) -> Callable[[], None]:
+    """A lease that holds that many times."""
+    left = [None] * calls
 
-    def lost_before_the_ledger() -> None:
-        calls.append(1)
-        if len(calls) == 2:
+    def require() -> None:
+        if not left:
             raise TimeoutError
+        left.pop()
 
+    return require
+
+
+def test_nothing_is_decided_without_a_lease(target: Target) -> None:
+    attempt = attempt_of(target)
     with pytest.raises(TimeoutError):
-        target.publish([(spooled(0, 1), staged(target, "a", "first"))], scratch, lost_before_the_ledger)
-    assert not target.has(spooled(0, 1))
-    again = target.attempts / "again"
-    again.mkdir()
-    assert target.publish([(spooled(0, 1), staged(target, "b", "second"))], again, free) == 1
-    (file,) = target.path.glob("*.parquet")
-    assert pq.read_table(file).column("text").to_pylist() == ["first"]
+        target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(0))
+    target.discard(attempt)
+    assert target.missing([spooled(0, 1)]) == [spooled(0, 1)]
+    assert texts(target) == []
 
 
-def test_nothing_is_put_in_place_without_a_lease(target: Target) -> None:
-    def lost() -> None:
-        raise TimeoutError
-
+@pytest.mark.parametrize("who", ["a later writer", "the writer itself", "a sweep", "the daemon"])
+def test_what_is_decided_is_published_whoever_comes_next(target: Target, who: str) -> None:
+    owner = PrivateDirectory(target.attempts)
+    attempt = owner.path / "1"
+    attempt.mkdir()
     with pytest.raises(TimeoutError):
-        target.publish([(spooled(0, 1), staged(target, "a", "x"))], target.attempts, lost)
-    assert not list(target.path.glob("*.parquet"))
+        target.publish([staged(attempt, 0, "first", "day=1", "day=2")], attempt, lost_after(1))
+    assert texts(target) == []
+    assert not target.has(spooled(0, 2))
+    match who:
+        case "a later writer":
+            second = attempt_of(target, "second")
+            assert target.publish([staged(second, 0, "second", "day=2", "day=3")], second, free) == 0
+        case "the writer itself":
+            target.discard(attempt)
+        case "a sweep":
+            assert target.sweep() == 0, "its process lives"
+            os.close(owner._lock)  # as the kernel does when it dies
+            assert target.sweep() == 1
+        case "the daemon":
+            assert target.missing([spooled(0, 2)]) == []
+    assert texts(target) == ["first", "first"]
+    assert sorted(each.name for each in target.path.glob("day=*")) == ["day=1", "day=2"]
+    assert target.has(spooled(0, 2))
+
+
+def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
+    shutil.rmtree(attempt)
+    with pytest.raises(FileNotFoundError, match=r"is gone, which .*publishing/t\+0\+1.0\+.*json says is published"):
+        target.missing([spooled(0, 1)])
+
+
+RACER = """
+import mmap, os, pathlib, sys
+from kzconsumer_spark.target import Target
+from tests.shell.test_spark_target import attempt_of, free, spooled, staged
+
+target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+attempt = attempt_of(target, name)
+# The two agree in no file but one, and differ in how many there are; each third range is empty for one of them.
+layouts = {"a": ("day=1", "day=2"), "b": ("day=2", "day=3", "day=4")}
+batches = []
+for n in range(ranges):
+    empty = n % 3 == 0 and name == "b"
+    batches.append(staged(attempt, n, f"{name}{n}", *(() if empty else layouts[name])))
+with open(sys.argv[4], "r+b") as file:
+    arrived = memoryview(mmap.mmap(file.fileno(), 8)).cast("i")
+mine = "ab".index(name)
+
+def together(n):
+    arrived[mine] = n
+    while arrived[1 - mine] < n:
+        os.sched_yield()
+
+won = 0
+for n, batch in enumerate(batches, 1):
+    together(n)
+    won += target.publish([batch], attempt, free)
+print(won, flush=True)
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where there is one: races need no disk, and a disk would keep the racers apart."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
+        yield Path(made)
+
+
+def test_of_two_writers_readers_see_one(quick: Path) -> None:
+    ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
+    target = Target(quick / "out")
+    target.claim(OWNER)
+    (quick / "arrived").write_bytes(bytes(8))
+    commands = [
+        [sys.executable, "-c", RACER, str(target.path), name, str(ranges), str(quick / "arrived")] for name in "ab"
+    ]
+    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    won = [int(racer.communicate(timeout=120)[0]) for racer in racers]
+    assert min(won) > 0, "they never met"
+    assert sum(won) == ranges
+    seen: dict[int, set[str]] = {}
+    count: dict[int, int] = {}
+    for text in texts(target):
+        seen.setdefault(int(text[1:]), set()).add(text[0])
+        count[int(text[1:])] = count.get(int(text[1:]), 0) + 1
+    entries = [json.loads(path.read_text()) for path in (target.path / "_kzconsumer").glob("t+*.json")]
+    assert len(entries) == ranges
+    for entry in entries:
+        n = entry["partition"]
+        writers, rows = seen.get(n, set()), count.get(n, 0)
+        assert rows == entry["records_out"], (entry, writers)
+        assert writers <= {entry["attempt"][0]}
+    assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
 def test_directories_of_dead_processes_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
@@ -144,6 +267,7 @@ async def test_another_groups_target_is_a_config_fault_before_spark_starts(targe
         await sink.__aenter__()
     assert "belongs to group g" in caught.value.faults[0]
     marker = json.loads((target.path / "_kzconsumer" / "owner.json").read_text())
+    assert len(marker.pop("id")) == 32
     assert marker == {"version": 1, "cluster": "c", "group": "g", "sink": "spark"}
 
 

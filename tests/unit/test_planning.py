@@ -28,7 +28,7 @@ class Member:
         self.gone_on: list[OffsetTracker] = []
         self.lost = lost
         self.error = error
-        self.planning = Planning("9f3c", "read_committed", self.put, self.go_on, refuses_loss=refuses_loss)
+        self.planning = Planning(lambda: "9f3c", "read_committed", self.put, self.go_on, refuses_loss=refuses_loss)
 
     async def put(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         if self.error is not None:

@@ -459,7 +459,7 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
         raise AssertionError("nothing was replayed")
 
     limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
     commits = Commits([kept, lost])
     put(queue, chunk(kept, 0, 3), chunk(lost, 0, 2))
     async with running(runner, [queue], commits):
@@ -496,7 +496,7 @@ async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None
         gone_on.append((replayed, list(commits.made)))
 
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
     put(queue, chunk(claim, 0, 3))
     async with running(runner, [queue], commits):
         await until(lambda: gone_on)

@@ -9,11 +9,12 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer_spark.destinations import _require_done
-from kzconsumer_spark.messages import Start
-from kzconsumer_spark.options import local_path, read_options
+from kzconsumer_spark.messages import Start, To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
 
 PARQUET = {"destination": "parquet", "path": "out/"}
+JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 
 
 @pytest.mark.parametrize(
@@ -21,10 +22,26 @@ PARQUET = {"destination": "parquet", "path": "out/"}
     [
         ({}, "destination: missing"),
         ({"destination": "parqet", "path": "x"}, 'destination: "parqet" is not one of'),
-        ({"destination": "parquet"}, 'path is missing: destination "parquet" needs it'),
-        ({"destination": "parquet", "path": ""}, "path is missing"),
-        ({"destination": "function"}, 'function is missing: destination "function" needs it'),
+        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, jdbc, function'),
+        ({"destination": "parquet"}, "path: missing"),
+        ({"destination": "parquet", "path": ""}, "path is empty"),
+        ({"destination": "files", "path": "x"}, 'format is missing: destination "files" needs it'),
+        ({"destination": "files", "path": "x", "format": "jsn"}, 'format: "jsn" is not one of'),
+        (PARQUET | {"format": "orc"}, 'format: destination "parquet" says it already'),
+        (PARQUET | {"partition_by": ["day", "Day"]}, "partition_by names a column twice"),
+        (PARQUET | {"partition_by": "day"}, "partition_by: "),
+        (PARQUET | {"write_options": {"maxRecordsPerFile": "5"}}, "write_options.maxRecordsPerFile cannot be set"),
+        ({"destination": "function"}, "function: missing"),
+        ({"destination": "function", "function": ""}, "function is empty"),
         (PARQUET | {"function": "a:b"}, 'function does not go with destination "parquet"'),
+        (JDBC | {"path": "x"}, 'path does not go with destination "jdbc"'),
+        (JDBC | {"url": "jdbc:mysql://h/d"}, 'url is not "jdbc:postgresql://host:port/database"'),
+        (JDBC | {"url": "jdbc:postgresql://h/"}, 'url is not "jdbc:postgresql://host:port/database"'),
+        (JDBC | {"url": "jdbc:postgresql://u:secret@h/d"}, "url holds a user: use user, and password_file"),
+        (JDBC | {"url": "jdbc:postgresql://h/d?password=secret"}, "url: the parameter password is not supported"),
+        (JDBC | {"table": "a.b.c"}, 'table is not "name" or "schema.name"'),
+        (JDBC | {"write_options": {"Password": "secret"}}, "write_options.Password cannot be set here"),
+        (JDBC | {"conf": {"spark.speculation": "true"}}, "conf.spark.speculation cannot be set here"),
         ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
         (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
@@ -45,6 +62,7 @@ def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
     (line,) = caught.value.faults
     assert line.startswith("[sink.options]")
     assert fault in line
+    assert "secret" not in line
 
 
 def test_faults_are_told_together() -> None:
@@ -67,7 +85,20 @@ def test_what_a_function_returns_is_not_work_to_be_done(make: Callable[[], objec
 
 def test_the_documented_table_is_read() -> None:
     read = read_options(PARQUET | {"master": "local[2]", "conf": {"spark.driver.memory": "1g"}})
+    assert isinstance(read, FilesOptions)
     assert (read.path, read.master, read.conf, read.attempts) == ("out/", "local[2]", {"spark.driver.memory": "1g"}, 3)
+
+
+def test_each_destination_tells_the_worker_what_to_do() -> None:
+    files = ToFiles(path="/d", format="orc", partition_by=("day",), write_options={"compression": "zstd"})
+    given: dict[str, object] = {"path": "/d", "partition_by": ["day"], "write_options": {"compression": "zstd"}}
+    assert read_options({"destination": "files", "format": "orc"} | given).to == files
+    assert read_options({"destination": "orc"} | given).to == files, "the short form"
+    made = read_options(JDBC | {"password_env": "SECRET", "key": ["topic", "offset"]}).to
+    assert made == ToJdbc(
+        url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", key=("topic", "offset")
+    )
+    assert read_options({"destination": "function", "function": "a:b"}).to == ToFunction(function="a:b")
 
 
 @pytest.mark.parametrize("master", ["local", "local[1]", "local[*]", "local[2, 3]"])
@@ -81,27 +112,29 @@ def test_paths_are_made_absolute_and_file_uris_plain(tmp_path: Path, monkeypatch
     assert local_path("file:/data/a%20b") == local_path("file:///data/a%20b") == Path("/data/a b")
 
 
-def start(destination: str, conf: dict[str, str]) -> Start:
+FILES = ToFiles(path="/out")
+
+
+def start(destination: To, conf: dict[str, str]) -> Start:
     return Start(
         scratch="/s c/r",
         master="local[1]",
         conf=conf,
-        destination="parquet" if destination == "parquet" else "function",
-        target="",
+        destination=destination,
         next_batch=1,
         safe_until=0.0,
     )
 
 
 def test_the_users_settings_come_before_our_defaults() -> None:
-    made = settings(start("parquet", {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
+    made = settings(start(FILES, {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
     assert made["spark.driver.memory"] == "3g"
     assert made["spark.driver.extraJavaOptions"] == '-Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
     assert made["spark.master"] == "local[1]"
-    assert settings(start("parquet", {}))["spark.driver.memory"] == "1g"
+    assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
 
 
-def test_only_the_parquet_destination_changes_how_files_are_read() -> None:
+def test_only_the_files_destination_changes_how_files_are_read() -> None:
     key = "spark.sql.files.openCostInBytes"
-    assert key in settings(start("parquet", {}))
-    assert settings(start("function", {key: "5"}))[key] == "5"
+    assert key in settings(start(FILES, {}))
+    assert settings(start(ToFunction(function="a:b"), {key: "5"}))[key] == "5"

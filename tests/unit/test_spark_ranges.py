@@ -43,8 +43,13 @@ def test_a_name_holds_the_whole_identity() -> None:
 
 
 def test_a_ledger_entry_names_the_files_it_stands_for() -> None:
-    assert ledger_entry(spooled()).files == (data_file(spooled()),)
-    assert ledger_entry(spooled(records=0)).files == ()
+    entry = ledger_entry(spooled(), 7, ("day=1/x.parquet",), "mine/1")
+    assert (entry.records_in, entry.records_out, entry.files, entry.attempt) == (8, 7, ("day=1/x.parquet",), "mine/1")
+
+
+def test_the_files_of_a_range_in_one_directory_are_numbered() -> None:
+    assert data_file(spooled(), "json.gz", 2) == f"{range_name(spooled())}+2.json.gz"
+    assert data_file(spooled(), "orc") == f"{range_name(spooled())}.orc"
 
 
 def test_messages_survive_the_pipe() -> None:

@@ -1,19 +1,27 @@
-"""The names by which a range is known in a target directory, and what its ledger entry says.
+"""The names by which a range is known in a target directory, what its ledger entry says, whose it is.
 
-Pure. `target` and `parquet_destination` use it. A name holds the whole identity that is not already in the target's
-owner marker (cluster, group, sink); it never holds a batch number or an attempt, so two writers of one range meet.
+Pure. `target` and the destinations use it. A name holds the whole identity that is not already in the target's owner
+marker (cluster, group, sink); it never holds a batch number or an attempt, so two writers of one range meet.
 """
 
 from __future__ import annotations
+
+import hashlib
+from typing import Final
 
 import msgspec
 
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer_spark.messages import SpooledRange
 
+RANGE_TOPIC: Final = "_kz_topic"
+RANGE_PARTITION: Final = "_kz_partition"
+#: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
+RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose ranges a target directory holds: offsets mean nothing without it."""
+    """Whose ranges a destination holds: offsets mean nothing without it."""
 
     version: int = 1
     cluster: str
@@ -24,8 +32,21 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         return f"group {self.group} of cluster {self.cluster or '(unnamed)'}, sink {self.sink}"
 
 
+class Marker(Owner, frozen=True, kw_only=True):
+    """The owner as a target directory knows it. `id` is made with the directory and tells it from any other."""
+
+    id: str
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(version=self.version, cluster=self.cluster, group=self.group, sink=self.sink)
+
+
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One published range. Counts are records of Kafka that came in and rows that readers see."""
+    """One published range. Counts are records of Kafka that came in and rows that readers see, in `files`.
+
+    `attempt` names the directory in which the files were staged.
+    """
 
     version: int = 1
     topic: str
@@ -36,7 +57,9 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     until: int
     records_in: int
     records_out: int
+    records_quarantined: int = 0
     files: tuple[str, ...]
+    attempt: str
 
 
 def range_name(part: SpooledRange | RangeIdentity) -> str:
@@ -44,12 +67,13 @@ def range_name(part: SpooledRange | RangeIdentity) -> str:
     return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
 
 
-def data_file(part: SpooledRange) -> str:
-    """The name of the one Parquet file of a range that has records."""
-    return f"{range_name(part)}.parquet"
+def data_file(part: SpooledRange, extension: str = "parquet", number: int = 0) -> str:
+    """The name of a range's file in one directory, or of one of them: the further ones carry a number."""
+    further = f"+{number}" if number else ""
+    return f"{range_name(part)}{further}.{extension}"
 
 
-def ledger_entry(part: SpooledRange) -> LedgerEntry:
+def ledger_entry(part: SpooledRange, rows: int, files: tuple[str, ...], attempt: str) -> LedgerEntry:
     return LedgerEntry(
         topic=part.topic,
         partition=part.partition,
@@ -58,6 +82,12 @@ def ledger_entry(part: SpooledRange) -> LedgerEntry:
         first=part.first,
         until=part.until,
         records_in=part.records,
-        records_out=part.records,
-        files=(data_file(part),) if part.records else (),
+        records_out=rows,
+        files=files,
+        attempt=attempt,
     )
+
+
+def fingerprint(*what: object) -> str:
+    """Of everything that decides which rows a range becomes, and where; what shapes the rows belongs here too."""
+    return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()

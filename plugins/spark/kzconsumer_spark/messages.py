@@ -6,6 +6,7 @@ versions of these messages. Record data never goes this way, only the names of s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -30,14 +31,47 @@ class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
         return OffsetRange(self.topic, self.partition, self.first, self.until)
 
 
+class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
+    """Publish ranges as files of `format` in the directory `path`."""
+
+    path: str
+    format: Literal["parquet", "orc", "json", "csv"] = "parquet"
+    partition_by: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+
+class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
+    """Insert ranges into a table. It says where the password is, never the password itself.
+
+    `owner_id` is the group's in the table's ledger, once the daemon has claimed it.
+    """
+
+    url: str
+    table: str
+    user: str
+    password_file: str | None = None
+    password_env: str | None = None
+    key: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+    owner_id: str = ""
+
+
+class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
+    """Call the function that `function` ("module:function") names."""
+
+    function: str
+
+
+To: TypeAlias = ToFiles | ToJdbc | ToFunction
+
+
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The first command: how to build the session, what to do with batches, the number of the first one to come."""
 
     scratch: str
     master: str
     conf: dict[str, str]
-    destination: Literal["parquet", "function"]
-    target: str
+    destination: To
     next_batch: int
     safe_until: float
 

@@ -1,7 +1,8 @@
 """The Spark sink's options table: what may be said, what it means, what is refused.
 
 Pure but for the current directory that makes a relative path absolute. `sink` calls `read_options`; every fault becomes
-one line of a ConfigError.
+one line of a ConfigError. What all destinations have in common is in `SparkOptions`; each destination adds its own keys
+and says by `to` what the worker is told.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
-from urllib.parse import unquote, urlsplit
+from typing import Annotated, ClassVar, Final, Literal, get_args
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from kzconsumer.options import PositiveDuration, read_table, reader
+from kzconsumer.errors import ConfigError
+from kzconsumer.options import PositiveDuration, nearest, read_table, reader
+from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
 _GLOB = frozenset("{}[]*?\\")
+_NAME = Annotated[str, msgspec.Meta(min_length=1)]
+Format = Literal["parquet", "orc", "json", "csv"]
 
 
 def read_path(value: object) -> object:
@@ -45,17 +50,16 @@ def read_scratch(value: object) -> object:
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The table `[sink.options]` of the Spark sink.
+    """What the table `[sink.options]` of the Spark sink has for every destination.
 
-    `destination` "parquet" needs `path` (a directory on a local file system), "function" needs `function`
-    ("module:function", called `(df, batch_id)` as by foreachBatch). A batch is tried `attempts` times, `retry_backoff`
-    apart, doubled each time; then the member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory
-    for spool files and Spark's temporary files (default: the system's temporary directory).
+    A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. `start_timeout`
+    bounds the start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the
+    system's temporary directory).
     """
 
-    destination: Literal["parquet", "function"]
-    path: Annotated[str, reader(read_path)] | None = None
-    function: str | None = None
+    KIND: ClassVar[type]
+
+    destination: str
     master: Annotated[str, reader(read_master)] = "local[2]"
     conf: Mapping[str, str] = {}
     attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
@@ -64,22 +68,145 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     scratch: Annotated[str, reader(read_scratch)] | None = None
 
     def __post_init__(self) -> None:
-        needed, other = ("path", "function") if self.destination == "parquet" else ("function", "path")
-        if not getattr(self, needed):
-            raise ValueError(f'{needed} is missing: destination "{self.destination}" needs it')
-        if getattr(self, other) is not None:
-            raise ValueError(f'{other} does not go with destination "{self.destination}"')
         for key in self.conf:
             if not key.startswith("spark."):
                 raise ValueError(f"conf.{key}: Spark's settings begin with spark.")
-            if key in RESERVED[self.destination]:
+            if key in RESERVED[self.KIND]:
                 hint = "use master" if key == "spark.master" else "the sink sets it itself"
                 raise ValueError(f"conf.{key} cannot be set here: {hint}")
 
+    @property
+    def to(self) -> To:
+        """What the worker is told to do with batches."""
+        raise NotImplementedError
+
+
+class FilesOptions(SparkOptions, frozen=True, kw_only=True):
+    """Files of `format` in `path`, a directory on a local file system, below directories by `partition_by`'s columns.
+
+    A format's name as the destination is the short form. `write_options` go to Spark's writer as they are.
+    """
+
+    KIND = ToFiles
+
+    path: Annotated[str, reader(read_path)]
+    format: Format | None = None
+    partition_by: tuple[_NAME, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ValueError("path is empty")
+        if self.destination == "files" and self.format is None:
+            raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
+        if self.destination != "files" and self.format is not None:
+            raise ValueError(f'format: destination "{self.destination}" says it already')
+        if len({column.casefold() for column in self.partition_by}) < len(self.partition_by):
+            raise ValueError("partition_by names a column twice")
+        _refuse(self.write_options, {"path", "maxrecordsperfile"})
+
+    @property
+    def to(self) -> ToFiles:
+        return ToFiles(
+            path=str(local_path(self.path)),
+            format=self.format or self.destination,  # type: ignore[arg-type]
+            partition_by=self.partition_by,
+            write_options=self.write_options,
+        )
+
+
+class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
+    """Rows of `table` ("name" or "schema.name", taken literally) in the PostgreSQL database at `url`.
+
+    The password comes from a file or an environment variable. `key` are columns of a unique index of the table: a row
+    whose key is there already is left out.
+    """
+
+    KIND = ToJdbc
+
+    url: str
+    table: str
+    user: str
+    password_file: str | None = None
+    password_env: str | None = None
+    key: tuple[_NAME, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Not by a reader: its faults show the value, and who puts a password into a URL shall not find it in the log.
+        scheme, _, rest = self.url.partition(":")
+        parts = urlsplit(rest)
+        if scheme != "jdbc" or parts.scheme != "postgresql" or not parts.hostname or not parts.path.strip("/"):
+            raise ValueError('url is not "jdbc:postgresql://host:port/database"; PostgreSQL is what is supported')
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("url holds a user: use user, and password_file or password_env")
+        for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in ("sslmode", "sslrootcert"):
+                raise ValueError(f"url: the parameter {name} is not supported, only sslmode and sslrootcert are")
+        if not re.fullmatch(r"[^.\"\x00]+(\.[^.\"\x00]+)?", self.table):
+            raise ValueError('table is not "name" or "schema.name"')
+        _refuse(self.write_options, {"url", "dbtable", "user", "password", "driver", "stringtype", "truncate"})
+
+    @property
+    def to(self) -> ToJdbc:
+        return ToJdbc(
+            url=self.url,
+            table=self.table,
+            user=self.user,
+            password_file=self.password_file,
+            password_env=self.password_env,
+            key=self.key,
+            write_options=self.write_options,
+        )
+
+
+class FunctionOptions(SparkOptions, frozen=True, kw_only=True):
+    """A call of `function` ("module:function") for each batch: `(df, batch_id)`, as by foreachBatch."""
+
+    KIND = ToFunction
+
+    function: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.function:
+            raise ValueError("function is empty")
+
+    @property
+    def to(self) -> ToFunction:
+        return ToFunction(function=self.function)
+
+
+_DESTINATIONS: Final[dict[str, type[SparkOptions]]] = {
+    "files": FilesOptions,
+    **dict.fromkeys(get_args(Format), FilesOptions),
+    "jdbc": JdbcOptions,
+    "function": FunctionOptions,
+}
+
 
 def read_options(options: Mapping[str, object]) -> SparkOptions:
-    """Raises ConfigError with a line for each fault."""
-    return read_table(options, SparkOptions, WHERE)
+    """The options of the destination that `destination` chooses. Raises ConfigError with a line for each fault."""
+    name = options.get("destination")
+    if name is None:
+        raise ConfigError([f"{WHERE} destination: missing; there is {', '.join(_DESTINATIONS)}"])
+    if not isinstance(name, str) or name not in _DESTINATIONS:
+        close = nearest(name, _DESTINATIONS) if isinstance(name, str) else None
+        hint = f'; did you mean "{close}"?' if close else ""
+        raise ConfigError([f'{WHERE} destination: "{name}" is not one of {", ".join(_DESTINATIONS)}{hint}'])
+    chosen = _DESTINATIONS[name]
+    elsewhere = {field for each in _DESTINATIONS.values() for field in each.__struct_fields__}
+    strange = [key for key in options if key in elsewhere - set(chosen.__struct_fields__)]
+    faults = [f'{WHERE} {key} does not go with destination "{name}"' for key in strange]
+    try:
+        read = read_table({key: value for key, value in options.items() if key not in strange}, chosen, WHERE)
+    except ConfigError as error:
+        raise ConfigError([*faults, *error.faults]) from None
+    if faults:
+        raise ConfigError(faults)
+    return read
 
 
 def local_path(text: str) -> Path:
@@ -90,3 +217,9 @@ def local_path(text: str) -> Path:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ValueError("is not on a local file system; supported are plain paths and file: URIs")
     return Path(unquote(parts.path)).absolute()
+
+
+def _refuse(options: Mapping[str, str], taken: set[str]) -> None:
+    for key in options:
+        if key.lower() in taken:
+            raise ValueError(f"write_options.{key} cannot be set here: the sink sets it itself")

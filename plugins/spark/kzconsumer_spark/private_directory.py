@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -36,16 +37,22 @@ class PrivateDirectory:
             self._lock = -1
 
 
-def sweep(parent: Path) -> int:
-    """Remove the directories under `parent` whose processes are gone; how many there were."""
+def sweep(parent: Path, before: Callable[[Path], object] = lambda directory: None) -> int:
+    """Remove the directories under `parent` whose processes are gone; how many there were.
+
+    `before` is called with each of them when it is certain that nobody will add to it.
+    """
     removed = 0
     for lock_file in sorted(parent.glob("*.lock")):
         lock = _locked(lock_file, create=False)
         if lock < 0:
             continue
-        shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
-        lock_file.unlink(missing_ok=True)
-        os.close(lock)
+        try:
+            before(lock_file.with_suffix(""))
+            shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
+            lock_file.unlink(missing_ok=True)
+        finally:
+            os.close(lock)
         removed += 1
     return removed
 

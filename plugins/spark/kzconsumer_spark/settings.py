@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kzconsumer_spark.messages import Start
+from kzconsumer_spark.messages import Start, ToFiles, ToFunction, ToJdbc
 
 _DEFAULTS: Final = {
     "spark.app.name": "kzconsumer",
@@ -39,19 +39,31 @@ _ONE_FILE_PER_RANGE: Final = {
 }
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
-#: Keys of `conf` that the user may not set, by destination.
-RESERVED: Final[dict[str, frozenset[str]]] = {
-    "parquet": frozenset({"spark.master", "spark.local.dir", *_ONE_FILE_PER_RANGE}),
-    "function": frozenset({"spark.master", "spark.local.dir"}),
+# Each open file is a writer with buffers of its own; with more of them than this a task sorts its rows first.
+_FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
+# A task that is run twice would stage its rows twice.
+_EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
+_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
+
+#: Keys of `conf` that the user may not set, by the kind of destination.
+RESERVED: Final[dict[type, frozenset[str]]] = {
+    ToFiles: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToJdbc: _ALWAYS | _EACH_TASK_ONCE.keys(),
+    ToFunction: _ALWAYS,
 }
 
 
 def settings(start: Start) -> dict[str, str]:
     """Everything the session is built with."""
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
-    merged = _DEFAULTS | warehouse | start.conf | {"spark.master": start.master, "spark.local.dir": start.scratch}
-    if start.destination == "parquet":
-        merged |= _ONE_FILE_PER_RANGE
+    own = {"spark.master": start.master, "spark.local.dir": start.scratch}
+    match start.destination:
+        case ToFiles():
+            merged = _DEFAULTS | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
+        case ToJdbc():
+            merged = _DEFAULTS | warehouse | start.conf | own | _EACH_TASK_ONCE
+        case ToFunction():
+            merged = _DEFAULTS | warehouse | start.conf | own
     # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
     merged[_JAVA_OPTIONS] = (
         f'{start.conf.get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'.strip()

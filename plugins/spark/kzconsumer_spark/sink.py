@@ -7,7 +7,6 @@ loop never waits for py4j or the JVM, and a dead worker does not cost the member
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import tempfile
@@ -26,13 +25,14 @@ from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.function_reference import load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.identity import Owner
 from kzconsumer_spark.java import java_environment
-from kzconsumer_spark.messages import Done, Failed, RunBatch, Start
-from kzconsumer_spark.options import WHERE, local_path, read_options
+from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, ToFunction
+from kzconsumer_spark.options import WHERE, read_options
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.spooling import Spooling
-from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_spark.target import NotOurs
 from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
 
 _HEARTBEAT_SECONDS = 1.0
@@ -51,11 +51,9 @@ class SparkSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._options = read_options(options)
         self._context = context
-        self._target: Target | None = None
-        if self._options.path is not None:
-            self._target = Target(local_path(self._options.path))
-        if self._options.function is not None:
-            load_plain_function(self._options.function, f"{WHERE} function", "df", "batch_id")
+        self._destination = daemon_side(self._options.to)
+        if isinstance(to := self._options.to, ToFunction):
+            load_plain_function(to.function, f"{WHERE} function", "df", "batch_id")
         # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
         self._next_batch = time.time_ns() // 1_000_000
         self._worker: WorkerProcess | None = None
@@ -94,23 +92,19 @@ class SparkSink:
 
     @property
     def fingerprint(self) -> str:
-        """The target directory's; a function is not replayable: nobody can ask it what it has done."""
-        if self._target is None:
-            return ""
-        return hashlib.blake2b(f"parquet\n{self._target.path}".encode(), digest_size=8).hexdigest()
+        """The destination's; empty for a function, which is not replayable: nobody can ask it what it has done."""
+        return self._destination.fingerprint
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those with an entry in the target's ledger. Raises OSError."""
-        assert self._target is not None
-        target = self._target
-        return await anyio.to_thread.run_sync(lambda: [each for each in ranges if target.has(each)])
+        """Those that the destination's ledger has. Raises OSError."""
+        return await anyio.to_thread.run_sync(self._destination.has, ranges)
 
     async def prepare(self, batch: Batch) -> None:
         """Spool the next batch while Spark writes this one. Raises OSError."""
         await self._spooling.prepare(batch.ranges)
 
     async def write(self, batch: Batch) -> None:
-        if not batch.ranges or (self._target is None and not batch.records):
+        if not batch.ranges or (not self.fingerprint and not batch.records):
             return
         number = self._next_batch
         self._next_batch += 1
@@ -163,8 +157,7 @@ class SparkSink:
             scratch=str(directory),
             master=self._options.master,
             conf=dict(self._options.conf),
-            destination=self._options.destination,
-            target=str(self._target.path) if self._target else self._options.function or "",
+            destination=self._destination.to,
             next_batch=self._next_batch if next_batch is None else next_batch,
             safe_until=finite(self._context.safe_until()),
         )
@@ -198,12 +191,11 @@ class SparkSink:
             await anyio.sleep(_HEARTBEAT_SECONDS)
 
     def _prepare(self) -> PrivateDirectory:
-        if self._target is not None:
-            owner = Owner(cluster=self._context.cluster, group=self._context.group)
-            try:
-                self._target.claim(owner)
-            except (NotOurs, OSError) as error:
-                raise ConfigError([f"{WHERE} path: {error}"]) from error
+        owner = Owner(cluster=self._context.cluster, group=self._context.group)
+        try:
+            self._destination.claim(owner)
+        except (NotOurs, OSError) as error:
+            raise ConfigError([f"{WHERE}: {error}"]) from error
         parent = Path(self._options.scratch or tempfile.gettempdir()).absolute() / f"kzconsumer-spark-{os.getuid()}"
         try:
             sweep(parent)

@@ -21,7 +21,8 @@ from typing import BinaryIO, NoReturn
 from pyspark.sql import SparkSession
 
 from kzconsumer.sinks.function_reference import load_function
-from kzconsumer_spark.destinations import Destination, FunctionDestination, ParquetDestination, Written
+from kzconsumer_spark.destinations import Destination, FunctionDestination, Written
+from kzconsumer_spark.files_destination import FilesDestination
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import (
     Command,
@@ -33,12 +34,14 @@ from kzconsumer_spark.messages import (
     SpooledRange,
     Start,
     Stop,
+    ToFiles,
+    ToFunction,
+    ToJdbc,
     decode_command,
     encode,
 )
 from kzconsumer_spark.query import RangeQuery, first_line
 from kzconsumer_spark.session import build_session
-from kzconsumer_spark.target import Target
 
 LOG_NAME = "spark.log"
 
@@ -116,9 +119,15 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
 
 
 def _destination(start: Start, session: SparkSession, lease: Lease) -> Destination:
-    if start.destination == "parquet":
-        return ParquetDestination(session, Target(Path(start.target)), lease)
-    return FunctionDestination(session, load_function(start.target, "[sink.options] function"))
+    match start.destination:
+        case ToFiles() as files:
+            return FilesDestination(session, files, lease)
+        case ToJdbc() as jdbc:
+            from kzconsumer_spark.jdbc_destination import JdbcDestination  # psycopg is an extra
+
+            return JdbcDestination(session, jdbc, lease)
+        case ToFunction() as called:
+            return FunctionDestination(session, load_function(called.function, "[sink.options] function"))
 
 
 def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command]) -> None:

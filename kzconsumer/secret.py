@@ -1,0 +1,35 @@
+"""A secret that the settings do not hold: read from the file, or the environment variable, that they name.
+
+Owns nothing. The brokers' passwords and those of sinks come this way; a fault repeats no value: it may be the secret.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def read_secret(file: str | None, variable: str | None, name: str, where: str, faults: list[str]) -> bytes | None:
+    """None where neither is given, or after adding a line to `faults` that begins with `where` and names the key."""
+    if file is not None and variable is not None:
+        faults.append(f"{where} {name}_env: cannot be given together with {name}_file")
+    elif file is not None:
+        try:
+            secret = Path(file).read_bytes().removesuffix(b"\n").removesuffix(b"\r")
+        except (OSError, ValueError) as error:
+            faults.append(f"{where} {name}_file: cannot be read: {reason_of(error)}")
+        else:
+            if secret:
+                return secret
+            faults.append(f"{where} {name}_file: is empty")
+    elif variable is not None:
+        secret = os.environb.get(os.fsencode(variable), b"")
+        if secret:
+            return secret
+        faults.append(f"{where} {name}_env: the environment has no such variable, or an empty one")
+    return None
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, in words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -1,0 +1,93 @@
+"""A destination as the daemon sees it: whose it is, which one it is, and which ranges it has.
+
+The sink makes one of these and asks it; the worker's side of the same destination writes. All calls block: the sink
+makes them in a thread. `Functions` stands for what cannot be asked, and is not replayable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from kzconsumer.errors import PluginError
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark.identity import Owner, fingerprint
+from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.target import Target
+
+
+class DaemonSide(Protocol):
+    """`to` (what the worker is told) and `fingerprint` count once `claim` has returned."""
+
+    @property
+    def to(self) -> To: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Empty for what cannot be replayed."""
+        ...
+
+    def claim(self, owner: Owner) -> None:
+        """Make the destination ready and ours. Raises NotOurs, or OSError when it cannot be reached or written."""
+        ...
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        """Those that are published. Raises OSError."""
+        ...
+
+
+def daemon_side(to: To) -> DaemonSide:
+    match to:
+        case ToFiles():
+            return Files(to)
+        case ToJdbc():
+            return _jdbc_table(to)
+        case ToFunction():
+            return Functions(to)
+
+
+class Files:
+    """The directory's own id stands for its path: members see one mount under different names, and two machines may
+    have different directories of the same name."""
+
+    def __init__(self, to: ToFiles) -> None:
+        self.to = to
+        self._target = Target(Path(to.path))
+        self._id = ""
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint("files", self._id, self.to.format, self.to.partition_by)
+
+    def claim(self, owner: Owner) -> None:
+        self._id = self._target.claim(owner)
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        missing = set(self._target.missing(ranges))
+        return [each for each in ranges if each not in missing]
+
+
+class Functions:
+    """A function that nobody can ask what it has done."""
+
+    fingerprint = ""
+
+    def __init__(self, to: ToFunction) -> None:
+        self.to = to
+
+    def claim(self, owner: Owner) -> None:
+        return None
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        return []
+
+
+def _jdbc_table(to: ToJdbc) -> DaemonSide:
+    try:
+        from kzconsumer_spark.jdbc_table import JdbcTable
+    except ImportError as error:
+        raise PluginError(
+            'kzconsumer-spark: destination "jdbc" needs psycopg: pip install "kzconsumer-spark[jdbc]"'
+        ) from error
+    return JdbcTable(to)

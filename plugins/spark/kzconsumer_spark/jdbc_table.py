@@ -1,0 +1,247 @@
+"""A table in PostgreSQL that ranges are inserted into: its owner, its ledger, and the transaction that publishes.
+
+Owns three kinds of tables beside the user's, in the same schema: `kzconsumer_owners` (the id of each group in each
+table), `kzconsumer_ledger` (a row for each published range) and `kzconsumer_stage_<key>` (a worker's, while it holds
+the advisory lock of that key). The daemon claims and asks, the worker stages and publishes, both by psycopg: what they
+know of a range is one query here, and the daemon need not wait for a JVM to ask it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+import psycopg
+from psycopg.sql import SQL, Composed, Identifier
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.secret import read_secret
+from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint
+from kzconsumer_spark.messages import SpooledRange, ToJdbc
+
+Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
+_Range = TypeVar("_Range", SpooledRange, RangeIdentity)
+
+OWNERS: Final = "kzconsumer_owners"
+LEDGER: Final = "kzconsumer_ledger"
+STAGE: Final = "kzconsumer_stage_"
+_SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREATE IF NOT EXISTS is no protection
+# A zombie that is stopped in the middle of its transaction must not hold up its successor for long.
+_SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '15s'"
+_IDENTITY: Final = SQL('owner, topic, "partition", incarnation, epoch, first, until')
+
+
+class JdbcTable:
+    """Blocking, and safe to use from several threads. What the database refuses is raised as OSError."""
+
+    def __init__(self, to: ToJdbc) -> None:
+        self._to = to
+        *schema, name = to.table.split(".")
+        self._schema = schema[0] if schema else None
+        self._table = self._name(name)
+
+    def __repr__(self) -> str:
+        return f"JdbcTable({self._to.table} at {urlsplit(self._to.url.removeprefix('jdbc:')).netloc})"
+
+    @property
+    def to(self) -> ToJdbc:
+        """What the worker is told: with the id that `claim` has found."""
+        return self._to
+
+    @property
+    def fingerprint(self) -> str:
+        """The id in the database stands for its address, under which members may know it by different names."""
+        return fingerprint("jdbc", self._to.owner_id)
+
+    def password(self) -> str | None:
+        """Read anew each time, so that it may be renewed. Raises ConfigError."""
+        faults: list[str] = []
+        found = read_secret(self._to.password_file, self._to.password_env, "password", "[sink.options]", faults)
+        if faults:
+            raise ConfigError(faults)
+        return None if found is None else found.decode()
+
+    def connect(self) -> Connection:
+        with database_errors():
+            connection = psycopg.connect(
+                self._to.url.removeprefix("jdbc:"),
+                user=self._to.user,
+                password=self.password(),
+                autocommit=True,
+                application_name="kzconsumer",
+                connect_timeout=10,
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
+            )
+            connection.execute(_SETTINGS)
+        return connection
+
+    def claim(self, owner: Owner) -> None:
+        """Make the ledger if there is none, and find the id under which this group's ranges are in it."""
+        told = owner.cluster, owner.group, owner.sink
+        with self.connect() as connection, database_errors(), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+            for name, columns in _TABLES.items():
+                if not self._exists(connection, self._name(name)):
+                    connection.execute(SQL("CREATE TABLE {} ({})").format(self._name(name), columns))
+            connection.execute(
+                SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
+                [uuid.uuid4(), self._to.table, *told],
+            )
+            query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
+            (found,) = _rows(connection, query.format(self._name(OWNERS)), [self._to.table, *told])
+        self._to = msgspec.structs.replace(self._to, owner_id=str(found[0]))
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        with self.connect() as connection:
+            missing = set(self.missing(connection, ranges))
+        return [each for each in ranges if each not in missing]
+
+    def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
+        """Those without a row in the ledger."""
+        query = SQL("SELECT 1 FROM {} WHERE ({}) = (%s, %s, %s, %s, %s, %s, %s)").format(self._name(LEDGER), _IDENTITY)
+        with database_errors():
+            return [part for part in ranges if not _rows(connection, query, self._identity(part))]
+
+    def create(self, connection: Connection, columns: Mapping[str, str]) -> None:
+        """Make the user's table, of these columns and types, if there is none."""
+        with database_errors(), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+            if self._exists(connection, self._table):
+                return
+            parts = [SQL("{} {}").format(Identifier(name), SQL(kind)) for name, kind in columns.items()]
+            if self._to.key:
+                parts.append(SQL("UNIQUE ({})").format(_names(self._to.key)))
+            connection.execute(SQL("CREATE TABLE {} ({})").format(self._table, SQL(", ").join(parts)))
+
+    def own_stage(self, connection: Connection) -> str:
+        """Remove the stages of dead workers; the name of a new one, which is ours as long as the connection lives."""
+        stages = SQL(
+            "SELECT tablename FROM pg_tables WHERE schemaname = coalesce(%s, current_schema()) AND tablename ~ %s"
+        )
+        with database_errors():
+            for (name,) in _rows(connection, stages, [self._schema, f"^{STAGE}[0-9a-f]{{16}}$"]):
+                key = _lock_key(name)
+                ((free,),) = _rows(connection, SQL("SELECT pg_try_advisory_lock(%s)"), [key])
+                if free:
+                    self.drop_stage(connection, name)
+                    connection.execute("SELECT pg_advisory_unlock(%s)", [key])
+            own = f"{STAGE}{secrets.randbits(64):016x}"
+            connection.execute("SELECT pg_advisory_lock(%s)", [_lock_key(own)])
+        return own
+
+    def make_stage(self, connection: Connection, stage: str, columns: Sequence[str]) -> str:
+        """An empty table with these columns of the user's table, and those that tell the range; its name as in SQL.
+
+        Not logged: it is written once and read once. It has no constraints: those are the user's table's.
+        """
+        query = SQL("CREATE UNLOGGED TABLE {} AS SELECT {}, ''::text AS {}, 0 AS {} FROM {} WITH NO DATA")
+        tags = Identifier(RANGE_TOPIC), Identifier(RANGE_PARTITION)
+        with database_errors():
+            connection.execute(query.format(self._name(stage), _names(columns), *tags, self._table))
+        return self._name(stage).as_string(connection)
+
+    def drop_stage(self, connection: Connection, stage: str) -> None:
+        with database_errors():
+            connection.execute(SQL("DROP TABLE IF EXISTS {}").format(self._name(stage)))
+
+    def staged_rows(self, connection: Connection, stage: str) -> dict[tuple[str, int], int]:
+        """How many rows of each partition there are in a stage."""
+        tags = _names((RANGE_TOPIC, RANGE_PARTITION))
+        query = SQL("SELECT {}, count(*) FROM {} GROUP BY {}").format(tags, self._name(stage), tags)
+        with database_errors():
+            return {(topic, partition): count for topic, partition, count in _rows(connection, query, [])}
+
+    def publish(
+        self,
+        connection: Connection,
+        rows: Mapping[SpooledRange, int],
+        stage: str,
+        columns: Sequence[str],
+        require_lease: Callable[[], None],
+    ) -> int:
+        """Ledger rows and the staged rows of those ranges that nobody published before; how many ranges these are.
+
+        One transaction. Whoever inserts a range's ledger row second waits for the first, and inserts nothing if that
+        one commits. A key that is in the table already is counted as a row: readers see it.
+        """
+        enter = SQL(
+            "INSERT INTO {} ({}, records_in, records_out)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        ).format(self._name(LEDGER), _IDENTITY)
+        conflict = SQL(" ON CONFLICT ({}) DO NOTHING").format(_names(self._to.key)) if self._to.key else SQL("")
+        insert = SQL(
+            "INSERT INTO {} ({}) SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest(%s::text[], %s::int[])){}"
+        ).format(
+            self._table,
+            _names(columns),
+            _names(columns),
+            self._name(stage),
+            _names((RANGE_TOPIC, RANGE_PARTITION)),
+            conflict,
+        )
+        require_lease()
+        with database_errors(), connection.transaction():
+            # In one order, or two writers of the same ranges might wait for each other.
+            ours = [
+                part
+                for part in sorted(rows, key=lambda part: part.range)
+                if connection.execute(enter, [*self._identity(part), part.records, rows[part]]).rowcount
+            ]
+            if any(rows[part] for part in ours):
+                connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
+            require_lease()
+        return len(ours)
+
+    def _identity(self, part: SpooledRange | RangeIdentity) -> list[object]:
+        return [self._to.owner_id, *(getattr(part, field) for field in RangeIdentity._fields)]
+
+    def _name(self, name: str) -> Identifier:
+        return Identifier(self._schema, name) if self._schema is not None else Identifier(name)
+
+    def _exists(self, connection: Connection, name: Identifier) -> bool:
+        return _rows(connection, SQL("SELECT to_regclass(%s)"), [name.as_string(connection)]) != [(None,)]
+
+
+_TABLES: Final = {
+    OWNERS: SQL(
+        'id uuid PRIMARY KEY, "table" text, cluster text, "group" text, sink text,'
+        ' UNIQUE ("table", cluster, "group", sink)'
+    ),
+    LEDGER: SQL(
+        'owner uuid, topic text, "partition" int, incarnation bigint, epoch bigint, first bigint, until bigint,'
+        " records_in bigint NOT NULL, records_out bigint NOT NULL, records_quarantined bigint NOT NULL DEFAULT 0,"
+        " published timestamptz NOT NULL DEFAULT now(), PRIMARY KEY ({})"
+    ).format(_IDENTITY),
+}
+
+
+@contextmanager
+def database_errors() -> Iterator[None]:
+    """Make one line of what the database, or the way to it, has to say. Raises OSError."""
+    try:
+        yield
+    except psycopg.Error as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise OSError(f"PostgreSQL: {lines[0] if lines else type(error).__name__}") from error
+
+
+def _rows(connection: Connection, query: SQL | Composed, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    return connection.execute(query, values).fetchall()
+
+
+def _names(names: Sequence[str]) -> Composed:
+    return SQL(", ").join(map(Identifier, names))
+
+
+def _lock_key(stage: str) -> int:
+    """A stage's 64 bits as PostgreSQL takes them."""
+    key = int(stage.removeprefix(STAGE), 16)
+    return key - (1 << 64) if key >> 63 else key

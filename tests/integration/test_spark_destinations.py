@@ -1,0 +1,255 @@
+"""What destinations publish through a real Spark, compared with what came in: formats, layouts, shapes, a database.
+
+One Spark session for all of them, in this process, as the worker makes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.files_destination import FilesDestination
+from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
+from kzconsumer_spark.java import java_environment
+from kzconsumer_spark.jdbc_destination import JdbcDestination
+from kzconsumer_spark.lease import Lease
+from kzconsumer_spark.messages import SpooledRange, Start, ToFiles, ToJdbc
+from kzconsumer_spark.session import build_session
+from kzconsumer_spark.shaping import RowsLost
+from kzconsumer_spark.spool import write_spool
+from tests.support.postgres import Postgres, driver_jar, postgres
+from tests.support.range_data import range_data, record
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+LEASE = Lease(float("inf"))
+OWNER = Owner(cluster="c", group="g")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    scratch = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in java_environment({}).items():
+            patch.setenv(name, value)
+        start = Start(
+            scratch=str(scratch),
+            master="local[2]",
+            conf={"spark.jars": str(driver_jar()), "spark.sql.session.timeZone": "UTC"},
+            destination=ToFiles(path=""),
+            next_batch=1,
+            safe_until=0.0,
+        )
+        made = build_session(start)
+        yield made
+        made.stop()
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+def batch(directory: Path) -> list[SpooledRange]:
+    """Three ranges: with gaps, of which `evens` leaves nothing, and without records."""
+    directory.mkdir()
+    ranges = (
+        range_data("t.a", 0, 0, 2000),
+        range_data("t.a", 1, 1, 8, [record(offset, value=b"odd") for offset in (1, 3, 7)]),
+        range_data("b", 0, 5, 9, []),
+    )
+    return list(write_spool(directory, ranges))
+
+
+def evens(frame: DataFrame) -> DataFrame:
+    """Other columns than came in, fewer rows, and no column that tells where a row is from."""
+    return frame.where("offset % 2 = 0").select(
+        sql.col("offset").alias("n"),
+        sql.col("value").cast("string").alias("text"),
+        sql.expr("'line\nbreak, \"quoted\"'").alias("awkward"),
+        sql.expr("date_add(date'2024-01-01', cast(offset % 6 as int))").alias("day"),
+        *RANGE_COLUMNS,
+    )
+
+
+def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    found = [json.loads(each.read_text()) for each in (path / "_kzconsumer").glob("*+*.json")]
+    return {(each["topic"], each["partition"]): each for each in found}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
+def test_shaped_rows_in_any_format_below_the_users_directories(
+    session: SparkSession, tmp_path: Path, kind: Any
+) -> None:
+    out = tmp_path / "out"
+    gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
+    to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
+    daemon_side(to).claim(OWNER)
+    destination = FilesDestination(session, to, LEASE, evens)
+    ranges = batch(tmp_path / "spool")
+    assert destination.write(1, ranges) == (1000, 3, 0)
+    told = entries(out)
+    counts = {key: (each["records_in"], each["records_out"]) for key, each in told.items()}
+    assert counts == {("t.a", 0): (2000, 1000), ("t.a", 1): (3, 0), ("b", 0): (0, 0)}
+    extension = {"json": "json.gz", "csv": "csv.gz"}.get(kind, kind)
+    name = f"t.a+0+2a.0+00000000000000000000+00000000000000002000.{extension}"
+    assert sorted(told["t.a", 0]["files"]) == [f"day=2024-01-0{day}/{name}" for day in (1, 3, 5)]
+    assert not told["t.a", 1]["files"]
+    visible = [each for each in out.rglob("*") if each.is_file() and "_kzconsumer" not in each.parts]
+    assert sorted(str(each.relative_to(out)) for each in visible) == sorted(told["t.a", 0]["files"])
+    read = session.read.schema("n bigint, text string, awkward string, day date")
+    rows = read.format(kind).load(str(out), multiLine=kind == "csv").orderBy("n").collect()
+    assert [(row.n, row.text, row.day.day) for row in rows] == [(n, f"v{n}", n % 6 + 1) for n in range(0, 2000, 2)]
+    assert all(row.awkward == 'line\nbreak, "quoted"' for row in rows)
+    # The same ranges again, as another would write them.
+    other = FilesDestination(session, to, LEASE, lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
+    assert other.write(2, ranges) == (0, 0, 3)
+    for each in (destination, other):
+        each.close()
+    assert not any((out / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_records_as_they_came_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
+    daemon_side(to).claim(OWNER)
+    destination = FilesDestination(session, to, LEASE)
+    assert destination.write(1, batch(tmp_path / "spool")) == (2003, 3, 0)
+    rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
+    assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == [
+        *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
+        *(("t.a", 1, n, b"odd") for n in (1, 3, 7)),
+    ]
+    destination.close()
+
+
+def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"))
+    daemon_side(to).claim(OWNER)
+    ranges = batch(tmp_path / "spool")
+    failing = FilesDestination(session, to, LEASE, lambda frame: frame.where("raise_error('no') is null"))
+    with pytest.raises(Exception, match="no"):
+        failing.write(1, ranges)
+    assert not entries(tmp_path / "out")
+    failing.close()
+    assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
+
+
+@pytest.fixture
+def jdbc(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJdbc:
+    monkeypatch.setenv("DATABASE_PASSWORD", database.password)
+    return ToJdbc(url=database.url, table=f"public.{unique}", user=database.user, password_env="DATABASE_PASSWORD")
+
+
+def claimed(to: ToJdbc) -> ToJdbc:
+    side = daemon_side(to)
+    side.claim(OWNER)
+    assert isinstance(side.to, ToJdbc)
+    return side.to
+
+
+def rows_of(database: Postgres, to: ToJdbc, columns: str) -> list[tuple[Any, ...]]:
+    return database.query(f'SELECT {columns} FROM public."{to.table.removeprefix("public.")}" ORDER BY 1, 2, 3')
+
+
+def test_records_as_they_came_in_a_table_made_for_them(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    to = claimed(jdbc)
+    destination = JdbcDestination(session, to, LEASE)
+    headers = [{"key": "h", "value": b"1"}]
+    (tmp_path / "more").mkdir()
+    more = write_spool(
+        tmp_path / "more", [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])]
+    )
+    ranges = [*batch(tmp_path / "spool"), *more]
+    assert destination.write(1, ranges) == (2005, 4, 0)
+    assert rows_of(database, to, 'topic, "partition", "offset", value, extract(epoch from timestamp) * 1000') == [
+        ("h", 0, 0, b"v0", 1_700_000_000_000),
+        ("h", 0, 1, None, 1_700_000_000_001),
+        *(("t.a", 0, n, b"v%d" % n, 1_700_000_000_000 + n) for n in range(2000)),
+        *(("t.a", 1, n, b"odd", 1_700_000_000_000 + n) for n in (1, 3, 7)),
+    ]
+    assert rows_of(database, to, 'topic, "partition", "offset", headers->0->>\'key\'')[0] == ("h", 0, 0, "h")
+    ledger = 'SELECT topic, "partition", first, until, records_in, records_out FROM kzconsumer_ledger WHERE owner = %s'
+    assert sorted(database.query(ledger, [to.owner_id])) == [
+        ("b", 0, 5, 9, 0, 0),
+        ("h", 0, 0, 2, 2, 2),
+        ("t.a", 0, 0, 2000, 2000, 2000),
+        ("t.a", 1, 1, 8, 3, 3),
+    ]
+    again = JdbcDestination(session, to, LEASE)
+    assert again.write(1, ranges) == (0, 0, 4)
+    again.close()
+    destination.close()
+    assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
+
+
+def test_shaped_rows_in_a_table_of_the_users_and_a_key(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    name = jdbc.table.removeprefix("public.")
+    columns = (
+        "id bigserial NOT NULL, n bigint UNIQUE, text varchar(9), tags text[], body jsonb NOT NULL, at timestamptz"
+    )
+    database.query(f'CREATE TABLE "{name}" ({columns})')
+    database.query(f"INSERT INTO \"{name}\" (n, text, body) VALUES (4, 'mine', '{{}}')")
+
+    def shape(frame: DataFrame) -> DataFrame:
+        return evens(frame).selectExpr(
+            "n",
+            "text",
+            "array('a', text) AS tags",
+            "struct(n AS m) AS body",
+            "timestamp'2024-01-01 12:00' AS at",
+            *RANGE_COLUMNS,
+        )
+
+    to = claimed(msgspec.structs.replace(jdbc, key=("n",)))
+    destination = JdbcDestination(session, to, LEASE, shape)
+    assert destination.write(1, batch(tmp_path / "spool")) == (1000, 3, 0)
+    found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
+    assert found[2] == (4, "mine", None, None, None)
+    del found[2]
+    noon = 1_704_110_400
+    assert found == [(n, f"v{n}", ["a", f"v{n}"], str(n), noon) for n in range(0, 2000, 2) if n != 4]
+    destination.close()
+
+
+def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    to = claimed(jdbc)
+    ranges = batch(tmp_path / "spool")
+    broken = [False, True]
+
+    def shape(frame: DataFrame) -> DataFrame:
+        return frame.where("offset < 1990 or raise_error('no') is null") if broken.pop() else frame
+
+    destination = JdbcDestination(session, to, LEASE, shape)
+    with pytest.raises(Exception, match="no"):
+        destination.write(1, ranges)
+    assert rows_of(database, to, 'topic, "partition", "offset"') == []
+    assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
+    assert destination.write(1, ranges) == (2003, 3, 0)
+    # A connection that is gone costs one attempt at most.
+    database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
+    assert destination.write(1, ranges) == (0, 0, 3)
+    destination.close()
+
+
+def test_rows_that_spark_loses_are_missed(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"), format="json")
+    daemon_side(to).claim(OWNER)
+    part, *_ = batch(tmp_path / "spool")
+    destination = FilesDestination(session, to, LEASE)
+    with pytest.raises(RowsLost, match=r"wrote 2000 rows of t.a-0\[0..2000\), which has 2001"):
+        destination.write(1, [msgspec.structs.replace(part, records=2001)])
+    destination.close()

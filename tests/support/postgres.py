@@ -1,0 +1,132 @@
+"""A PostgreSQL of the tests' own, on loopback, with a password; and the jar of its JDBC driver.
+
+Owns the server process and its directory. The server refuses to run as root: then it runs as the user `postgres`, or
+`nobody`. Debian's package `postgresql` has what is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import kzconsumer.sandbox.die_with_parent as die_with_parent
+from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.java import find_java
+from kzconsumer.sandbox.ports import HOST, free_port
+from kzconsumer.sandbox.versions import Artifact, JarSet
+
+_DRIVER = JarSet("postgresql-42.7.4", (Artifact("org.postgresql", "postgresql", "42.7.4"),), 2)
+_START_SECONDS = 30.0
+
+
+class Postgres:
+    """A running server with one database."""
+
+    def __init__(self, port: int, password: str) -> None:
+        self.port = port
+        self.password = password
+        self.user = "tester"
+        self.url = f"jdbc:postgresql://{HOST}:{port}/postgres"
+
+    def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement; its rows, if it has any."""
+        with self.connect() as connection:
+            done = connection.execute(text.encode(), values)
+            return done.fetchall() if done.description else []
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        address = {"host": HOST, "port": self.port, "user": self.user, "password": self.password}
+        return psycopg.connect(dbname="postgres", autocommit=True, **address)  # type: ignore[arg-type]
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A server that lives as long as the block, or this process."""
+    programs = _programs()
+    folder = Path(tempfile.mkdtemp(prefix="kzconsumer-postgres-", dir="/tmp"))
+    user = _unprivileged()
+    if user is not None:
+        shutil.chown(folder, user)
+    server = Postgres(free_port(), secrets.token_hex(8))
+    secret = folder / "password"
+    secret.write_text(server.password)
+    secret.chmod(0o644)
+    data = folder / "data"
+    options = ["-A", "scram-sha-256", "-U", server.user, f"--pwfile={secret}", "-E", "UTF8", "--no-sync"]
+    log = folder / "log"
+    with log.open("wb") as output:
+        initdb = [str(programs / "initdb"), "-D", str(data), *options]
+        subprocess.run(initdb, check=True, stdout=output, stderr=output, user=user, cwd=folder, timeout=120)
+        settings = {
+            "listen_addresses": HOST,
+            "port": server.port,
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "max_connections": 30,
+        }
+        told = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
+        if user is not None:  # becomes the user first: the kernel forgets the request when the user changes
+            launcher = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups", *launcher]
+        command = [*launcher, str(programs / "postgres"), "-D", str(data), *told]
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
+    try:
+        _wait(server, process, log)
+        yield server
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def driver_jar() -> Path:
+    """The JDBC driver, from Maven's repository by way of the sandbox's cache of jars."""
+    (jar,) = resolve_jars(_DRIVER, find_java()).glob("postgresql-*.jar")
+    return jar
+
+
+def _wait(server: Postgres, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            server.connect().close()
+            return
+        except psycopg.OperationalError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                pytest.fail(f"PostgreSQL did not start: {log.read_text(errors='replace')[-2000:]}")
+            time.sleep(0.05)
+
+
+def _programs() -> Path:
+    """Where initdb is: Debian keeps it out of PATH."""
+    found = shutil.which("initdb")
+    known = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not known:
+        pytest.fail("these tests need PostgreSQL: apt-get install postgresql", pytrace=False)
+    return known[-1]
+
+
+def _unprivileged() -> str | None:
+    if os.getuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        return "nobody"
+
+
+def _group(user: str) -> int:
+    return pwd.getpwnam(user).pw_gid
