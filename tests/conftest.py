@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.postgres import Postgres, postgres
 from tests.support.secured import Secured
 from tests.support.servers import Servers
 
@@ -55,6 +56,13 @@ def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
 def secured(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Secured:
     """Certificates, passwords, and `cluster_of(version)`: that version's shared cluster with TLS and SASL listeners."""
     return Secured(servers, tmp_path_factory.mktemp("secured"))
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Postgres]:
+    """The PostgreSQL all tests share: make a table of your own."""
+    with postgres() as running:
+        yield running
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from kzconsumer_spark.messages import SpooledRange, Start, ToFiles, ToJdbc
 from kzconsumer_spark.session import build_session
 from kzconsumer_spark.shaping import RowsLost
 from kzconsumer_spark.spool import write_spool
-from tests.support.postgres import Postgres, driver_jar, postgres
+from tests.support.postgres import Postgres, driver_jar
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
@@ -50,12 +50,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         made = build_session(start)
         yield made
         made.stop()
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    with postgres() as running:
-        yield running
 
 
 def batch(directory: Path) -> list[SpooledRange]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -24,12 +25,14 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import SinkFailed
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner, data_file
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import Target
+from tests.support.postgres import Postgres, driver_jar
 from tests.support.processes import wait_gone
 from tests.support.range_data import TIME, range_data, record
 from tests.support.spark_functions import FUNCTION_DIRECTORY
@@ -167,6 +170,56 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     wait_gone(last, 5)
     assert not list(attempts.iterdir()) or all(not any(each.iterdir()) for each in attempts.iterdir() if each.is_dir())
     assert not [file for file in scratch.rglob("*") if file.is_file()]
+
+
+async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
+    tmp_path: Path, database: Postgres, unique: str
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text(f"{database.password}\n")
+    options = {
+        "destination": "jdbc",
+        "url": database.url,
+        "table": unique,
+        "user": database.user,
+        "password_file": str(secret),
+        "conf": {"spark.jars": str(driver_jar())},
+        "attempts": 2,
+        "retry_backoff": "100ms",
+        "scratch": str(tmp_path / "scratch"),
+    }
+
+    def rows() -> list[tuple[Any, ...]]:
+        return database.query(f'SELECT "partition", "offset", value FROM "{unique}" ORDER BY 1, 2')
+
+    async with SparkSink(options, context()) as sink:
+        await sink.write(Batch((range_data("t", 0, 0, 3000), range_data("t", 1, 4, 5))))
+        expected = [*((0, n, b"v%d" % n) for n in range(3000)), (1, 4, b"v4")]
+        assert rows() == expected
+        identity = RangeIdentity("t", 0, 0x2A, 0, 0, 3000)
+        assert await sink.has([identity, identity._replace(until=2999)]) == [identity]
+
+        # Held up by a lock in the middle of its transaction, killed, and tried again by another worker.
+        pid = worker_of(sink)
+        with database.connect() as blocking, blocking.transaction():
+            blocking.execute(f'LOCK TABLE "{unique}" IN SHARE MODE')
+            async with anyio.create_task_group() as group:
+                group.start_soon(sink.write, Batch((range_data("t", 2, 0, 500),)))
+                waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT%%'"
+                with anyio.fail_after(LIMIT):
+                    while not await anyio.to_thread.run_sync(database.query, waiting):
+                        await anyio.sleep(0.05)
+                for process in session_of(pid):
+                    if process != pid:  # where the password is looked for: every command line
+                        assert database.password not in Path(f"/proc/{process}/cmdline").read_text(errors="replace")
+                os.kill(pid, signal.SIGKILL)
+                blocking.execute("COMMIT")
+        assert worker_of(sink) != pid
+        assert rows() == [*expected, *((2, n, b"v%d" % n) for n in range(500))]
+        log = "".join(path.read_text() for path in (tmp_path / "scratch").rglob("spark.log"))
+        assert database.password not in log
+    left = database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'")
+    assert not left, "the second worker sweeps what the first one left"
 
 
 async def test_a_function_is_called_as_by_foreach_batch(

@@ -33,7 +33,7 @@ LEDGER: Final = "kzconsumer_ledger"
 STAGE: Final = "kzconsumer_stage_"
 _SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREATE IF NOT EXISTS is no protection
 # A zombie that is stopped in the middle of its transaction must not hold up its successor for long.
-_SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '15s'"
+_SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s'"
 _IDENTITY: Final = SQL('owner, topic, "partition", incarnation, epoch, first, until')
 
 

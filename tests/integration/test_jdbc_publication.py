@@ -1,0 +1,207 @@
+"""Publishing into PostgreSQL without Spark: two writers of one range, writers that stop or die, whose stages go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import msgspec
+import pytest
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
+from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
+from kzconsumer_spark.messages import SpooledRange, ToJdbc
+from tests.support.postgres import Postgres
+
+OWNER = Owner(cluster="c", group="g")
+
+
+@pytest.fixture
+def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJdbc:
+    monkeypatch.setenv("DATABASE_PASSWORD", database.password)
+    database.query(f'CREATE TABLE "{unique}" (n int, writer text)')
+    table = JdbcTable(ToJdbc(url=database.url, table=unique, user=database.user, password_env="DATABASE_PASSWORD"))
+    table.claim(OWNER)
+    return table.to
+
+
+def spooled(first: int, partition: int = 0, records: int = 3) -> SpooledRange:
+    return SpooledRange(
+        topic="t",
+        partition=partition,
+        first=first,
+        until=first + 3,
+        incarnation=-5,
+        epoch=0,
+        records=records,
+        file=None,
+    )
+
+
+def stages(database: Postgres) -> int:
+    return len(database.query(f"SELECT 1 FROM pg_tables WHERE tablename LIKE '{STAGE}%%'"))
+
+
+def test_an_id_is_one_groups_in_one_table(to: ToJdbc) -> None:
+    def claimed(told: ToJdbc, owner: Owner) -> str:
+        table = JdbcTable(told)
+        table.claim(owner)
+        return table.fingerprint
+
+    same = claimed(to, OWNER)
+    assert same == claimed(to, OWNER)
+    others = {
+        claimed(to, Owner(cluster="c", group="h")),
+        claimed(msgspec.structs.replace(to, table="other"), OWNER),
+    }
+    assert len(others - {same}) == 2
+
+
+def test_what_cannot_be_reached_is_one_line_without_the_password(
+    to: ToJdbc, database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "not-the-secret")
+    with pytest.raises(OSError, match=r"^PostgreSQL: .*password authentication failed for user \"tester\"$") as caught:
+        JdbcTable(to).claim(OWNER)
+    assert "not-the-secret" not in str(caught.value)
+    missing = msgspec.structs.replace(to, password_env="NO_SUCH_VARIABLE")
+    with pytest.raises(Exception, match="password_env: the environment has no such variable"):
+        JdbcTable(missing).claim(OWNER)
+
+
+WRITER = """
+import sys
+import msgspec
+from kzconsumer_spark.jdbc_table import JdbcTable
+from kzconsumer_spark.messages import ToJdbc
+from tests.integration.test_jdbc_publication import fill, spooled
+
+to = msgspec.json.decode(sys.argv[1], type=ToJdbc)
+name, ranges, stop = sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
+table = JdbcTable(to)
+connection = table.connect()
+stage = table.own_stage(connection)
+calls = []
+
+def lease():
+    calls.append(1)
+    if stop and len(calls) == 2:  # everything is in the transaction, nothing is committed
+        print("about to commit", flush=True)
+        sys.stdin.readline()
+
+print("ready", flush=True)
+sys.stdin.readline()
+won = 0
+for n in range(ranges):
+    # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
+    parts = [spooled(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
+    rows = dict.fromkeys(parts, 2 if name == "a" else 3)
+    fill(table, connection, stage, rows, name)
+    won += table.publish(connection, rows, stage, ["n", "writer"], lease)
+print(won, flush=True)
+"""
+
+
+def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRange, int], writer: str) -> None:
+    """What Spark does: the rows of some ranges into a stage."""
+    table.drop_stage(connection, stage)  # type: ignore[arg-type]
+    name = table.make_stage(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
+    for part, count in rows.items():
+        values = [(part.first + n, writer, part.topic, part.partition) for n in range(count)]
+        columns = f'n, writer, "{RANGE_TOPIC}", "{RANGE_PARTITION}"'
+        with connection.cursor() as cursor:  # type: ignore[attr-defined]
+            cursor.executemany(f"INSERT INTO {name} ({columns}) VALUES (%s, %s, %s, %s)", values)
+
+
+def writer(to: ToJdbc, name: str, ranges: int, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, msgspec.json.encode(to).decode(), name, str(ranges), *more]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]:
+    """By first offset: which writers' rows there are, and how many of both partitions."""
+    query = f'SELECT n / 3 * 3, writer, count(*) FROM "{to.table}" GROUP BY 1, 2'
+    found: dict[int, set[tuple[str, int]]] = {}
+    for first, name, count in database.query(query):
+        found.setdefault(first, set()).add((name, count))
+    return found
+
+
+def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
+    ranges = int(os.environ.get("KZCONSUMER_RACES", "25"))
+    racers = [writer(to, name, ranges) for name in "ab"]
+    for racer in racers:
+        go(racer)
+    won = [int(racer.communicate(timeout=100)[0]) for racer in racers]
+    assert sum(won) == 2 * ranges
+    assert min(won) > 0, "they never met"
+    ledger = database.query(
+        "SELECT first, sum(records_out) FROM kzconsumer_ledger WHERE owner = %s GROUP BY 1", [to.owner_id]
+    )
+    assert len(ledger) == ranges
+    seen = published(database, to)
+    for first, rows in ledger:
+        assert sum(count for _, count in seen[first]) == rows, seen[first]
+
+
+@pytest.mark.parametrize("fate", ["killed", "frozen"])
+def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres, to: ToJdbc, fate: str) -> None:
+    zombie = writer(to, "a", 1, "stop")
+    go(zombie)
+    assert zombie.stdout is not None
+    assert zombie.stdout.readline() == "about to commit\n"
+    assert published(database, to) == {}
+    table = JdbcTable(to)
+    identities = [RangeIdentity("t", partition, -5, 0, 0, 3) for partition in (0, 1)]
+    assert table.has(identities) == []
+    if fate == "killed":
+        zombie.kill()
+        zombie.communicate()
+    with table.connect() as connection:
+        stage = table.own_stage(connection)
+        if fate == "killed":
+            # The server notices that its client is gone a moment later.
+            deadline = time.monotonic() + 30
+            while database.query("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        fill(table, connection, stage, rows, "b")
+        # Waits until the server ends the frozen writer's transaction.
+        assert table.publish(connection, rows, stage, ["n", "writer"], lambda: None) == 2
+    assert published(database, to) == {0: {("b", 6)}}
+    assert table.has(identities) == identities
+    if fate == "frozen":
+        go(zombie)
+        zombie.communicate(timeout=30)
+        assert zombie.returncode != 0
+        assert published(database, to) == {0: {("b", 6)}}
+    with table.connect() as connection:
+        table.own_stage(connection)
+    assert stages(database) == 0
+
+
+def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> None:
+    alive = writer(to, "a", 1, "stop")
+    go(alive)
+    assert alive.stdout is not None
+    assert alive.stdout.readline() == "about to commit\n"
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        table.own_stage(connection)
+        assert stages(database) == 1
+    go(alive)
+    assert alive.communicate(timeout=30)[0] == "2\n"
+    assert published(database, to) == {0: {("a", 4)}}
