@@ -100,7 +100,7 @@ for n in range(ranges):
     parts = [spooled(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
     rows = dict.fromkeys(parts, 2 if name == "a" else 3)
     fill(table, connection, stage, rows, name)
-    won += table.publish(connection, rows, stage, ["n", "writer"], lease)
+    won += table.publish(connection, rows, {}, stage, ["n", "writer"], lease)
 print(won, flush=True)
 """
 
@@ -180,7 +180,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
         rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
         fill(table, connection, stage, rows, "b")
         # Waits until the server ends the frozen writer's transaction.
-        assert table.publish(connection, rows, stage, ["n", "writer"], lambda: None) == 2
+        assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
     assert published(database, to) == {0: {("b", 6)}}
     assert table.has(identities) == identities
     if fate == "frozen":

@@ -6,7 +6,7 @@ One Spark session for all of them, in this process, as the worker makes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.jdbc_destination import JdbcDestination
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, Start, ToFiles, ToJdbc
+from kzconsumer_spark.range_tags import RowsLost, Shaped
 from kzconsumer_spark.session import build_session
-from kzconsumer_spark.shaping import RowsLost
 from kzconsumer_spark.spool import write_spool
 from tests.support.postgres import Postgres, driver_jar
 from tests.support.range_data import range_data, record
@@ -50,6 +50,19 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         made = build_session(start)
         yield made
         made.stop()
+
+
+class Shaping:
+    """A shaping that is one function of the frame; `quarantined` are told of, whatever the frame has."""
+
+    leaves_out_rows = True
+
+    def __init__(self, function: Callable[[DataFrame], DataFrame], quarantined: int = 0) -> None:
+        self._function = function
+        self._quarantined = quarantined
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+        return Shaped(self._function(frame), dict.fromkeys((part.range for part in ranges), self._quarantined))
 
 
 def batch(directory: Path) -> list[SpooledRange]:
@@ -87,12 +100,12 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
     to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
     daemon_side(to).claim(OWNER)
-    destination = FilesDestination(session, to, LEASE, evens)
+    destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
     ranges = batch(tmp_path / "spool")
     assert destination.write(1, ranges) == (1000, 3, 0)
     told = entries(out)
-    counts = {key: (each["records_in"], each["records_out"]) for key, each in told.items()}
-    assert counts == {("t.a", 0): (2000, 1000), ("t.a", 1): (3, 0), ("b", 0): (0, 0)}
+    counts = {key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in told.items()}
+    assert counts == {("t.a", 0): (2000, 1000, 1), ("t.a", 1): (3, 0, 1), ("b", 0): (0, 0, 0)}
     extension = {"json": "json.gz", "csv": "csv.gz"}.get(kind, kind)
     name = f"t.a+0+2a.0+00000000000000000000+00000000000000002000.{extension}"
     assert sorted(told["t.a", 0]["files"]) == [f"day=2024-01-0{day}/{name}" for day in (1, 3, 5)]
@@ -104,7 +117,9 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     assert [(row.n, row.text, row.day.day) for row in rows] == [(n, f"v{n}", n % 6 + 1) for n in range(0, 2000, 2)]
     assert all(row.awkward == 'line\nbreak, "quoted"' for row in rows)
     # The same ranges again, as another would write them.
-    other = FilesDestination(session, to, LEASE, lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
+    other = FilesDestination(
+        session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
+    )
     assert other.write(2, ranges) == (0, 0, 3)
     for each in (destination, other):
         each.close()
@@ -128,7 +143,7 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     to = ToFiles(path=str(tmp_path / "out"))
     daemon_side(to).claim(OWNER)
     ranges = batch(tmp_path / "spool")
-    failing = FilesDestination(session, to, LEASE, lambda frame: frame.where("raise_error('no') is null"))
+    failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
         failing.write(1, ranges)
     assert not entries(tmp_path / "out")
@@ -206,8 +221,8 @@ def test_shaped_rows_in_a_table_of_the_users_and_a_key(
             *RANGE_COLUMNS,
         )
 
-    to = claimed(msgspec.structs.replace(jdbc, key=("n",)))
-    destination = JdbcDestination(session, to, LEASE, shape)
+    to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))
+    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
     assert destination.write(1, batch(tmp_path / "spool")) == (1000, 3, 0)
     found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
     assert found[2] == (4, "mine", None, None, None)
@@ -227,7 +242,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     def shape(frame: DataFrame) -> DataFrame:
         return frame.where("offset < 1990 or raise_error('no') is null") if broken.pop() else frame
 
-    destination = JdbcDestination(session, to, LEASE, shape)
+    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
     with pytest.raises(Exception, match="no"):
         destination.write(1, ranges)
     assert rows_of(database, to, 'topic, "partition", "offset"') == []

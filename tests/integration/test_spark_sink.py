@@ -341,4 +341,4 @@ def _publish_without_spark(path: Path, texts: list[str]) -> None:
         part = SpooledRange(
             topic="t", partition=partition, first=0, until=1, incarnation=1, epoch=0, records=1, file=None
         )
-        target.publish([StagedRange(part, 1, [(staged, data_file(part))])], scratch, lambda: None)
+        target.publish([StagedRange(part, 1, 0, [(staged, data_file(part))])], scratch, lambda: None)

@@ -62,7 +62,7 @@ def staged(attempt: Path, partition: int, text: str, *directories: str) -> Stage
         pq.write_table(pa.table({"text": [text]}), file)
         part = spooled(partition, 1)
         files.append((file, str(Path(directory, data_file(part)))))
-    return StagedRange(spooled(partition, len(files)), len(files), files)
+    return StagedRange(spooled(partition, len(files)), len(files), 0, files)
 
 
 def texts(target: Target) -> list[str]:

@@ -94,9 +94,9 @@ def test_each_destination_tells_the_worker_what_to_do() -> None:
     given: dict[str, object] = {"path": "/d", "partition_by": ["day"], "write_options": {"compression": "zstd"}}
     assert read_options({"destination": "files", "format": "orc"} | given).to == files
     assert read_options({"destination": "orc"} | given).to == files, "the short form"
-    made = read_options(JDBC | {"password_env": "SECRET", "key": ["topic", "offset"]}).to
+    made = read_options(JDBC | {"password_env": "SECRET", "unique_key": ["topic", "offset"]}).to
     assert made == ToJdbc(
-        url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", key=("topic", "offset")
+        url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", unique_key=("topic", "offset")
     )
     assert read_options({"destination": "function", "function": "a:b"}).to == ToFunction(function="a:b")
 

@@ -43,7 +43,7 @@ def test_a_name_holds_the_whole_identity() -> None:
 
 
 def test_a_ledger_entry_names_the_files_it_stands_for() -> None:
-    entry = ledger_entry(spooled(), 7, ("day=1/x.parquet",), "mine/1")
+    entry = ledger_entry(spooled(), 7, 1, ("day=1/x.parquet",), "mine/1")
     assert (entry.records_in, entry.records_out, entry.files, entry.attempt) == (8, 7, ("day=1/x.parquet",), "mine/1")
 
 

@@ -57,7 +57,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     until: int
     records_in: int
     records_out: int
-    records_quarantined: int = 0
+    records_quarantined: int
     files: tuple[str, ...]
     attempt: str
 
@@ -73,7 +73,7 @@ def data_file(part: SpooledRange, extension: str = "parquet", number: int = 0) -
     return f"{range_name(part)}{further}.{extension}"
 
 
-def ledger_entry(part: SpooledRange, rows: int, files: tuple[str, ...], attempt: str) -> LedgerEntry:
+def ledger_entry(part: SpooledRange, rows: int, quarantined: int, files: tuple[str, ...], attempt: str) -> LedgerEntry:
     return LedgerEntry(
         topic=part.topic,
         partition=part.partition,
@@ -83,6 +83,7 @@ def ledger_entry(part: SpooledRange, rows: int, files: tuple[str, ...], attempt:
         until=part.until,
         records_in=part.records,
         records_out=rows,
+        records_quarantined=quarantined,
         files=files,
         attempt=attempt,
     )

@@ -7,18 +7,19 @@ any failure both are given up for new ones: a task of the failed job may still b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sql
 
+from kzconsumer.model import OffsetRange
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.identity import RANGE_COLUMNS
 from kzconsumer_spark.jdbc_table import Connection, JdbcTable
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.shaping import Shape, require_all, tagged
+from kzconsumer_spark.range_tags import AsTheyCame, Shaping, require_all, tagged
 
 DRIVER: Final = "org.postgresql.Driver"
 _TYPES: Final[dict[type[types.DataType], str]] = {
@@ -40,11 +41,11 @@ _TYPES: Final[dict[type[types.DataType], str]] = {
 class JdbcDestination:
     """Each range's rows in the table once, with a row of the ledger."""
 
-    def __init__(self, session: SparkSession, to: ToJdbc, lease: Lease, shape: Shape | None = None) -> None:
+    def __init__(self, session: SparkSession, to: ToJdbc, lease: Lease, shaping: Shaping | None = None) -> None:
         self._session = session
         self._to = to
         self._lease = lease
-        self._shape = shape
+        self._shaping = shaping or AsTheyCame()
         self._table = JdbcTable(to)
         self._held: tuple[Connection, str] | None = None
         _require_driver(session)
@@ -60,15 +61,16 @@ class JdbcDestination:
                 return Written(0, 0, len(ranges))
             rows = dict.fromkeys(missing, 0)
             columns: list[str] = []
+            quarantined: Mapping[OffsetRange, int] = {}
             if with_rows := [part for part in missing if part.records]:
-                frame = tagged(self._session, with_rows, self._shape)
+                frame, quarantined = tagged(self._session, with_rows, self._shaping)
                 columns = [name for name in frame.columns if name not in RANGE_COLUMNS]
                 self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
                 self._write_stage(storable(frame), self._table.make_stage(connection, stage, columns))
                 counts = self._table.staged_rows(connection, stage)
                 rows |= {part: counts.get((part.topic, part.partition), 0) for part in with_rows}
-                require_all(rows, self._shape)
-            published = self._table.publish(connection, rows, stage, columns, self._lease.require)
+                require_all(rows, self._shaping)
+            published = self._table.publish(connection, rows, quarantined, stage, columns, self._lease.require)
             self._table.drop_stage(connection, stage)
         except BaseException:
             self.close()

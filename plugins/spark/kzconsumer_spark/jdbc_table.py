@@ -20,6 +20,7 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.secret import read_secret
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint
@@ -117,8 +118,8 @@ class JdbcTable:
             if self._exists(connection, self._table):
                 return
             parts = [SQL("{} {}").format(Identifier(name), SQL(kind)) for name, kind in columns.items()]
-            if self._to.key:
-                parts.append(SQL("UNIQUE ({})").format(_names(self._to.key)))
+            if self._to.unique_key:
+                parts.append(SQL("UNIQUE ({})").format(_names(self._to.unique_key)))
             connection.execute(SQL("CREATE TABLE {} ({})").format(self._table, SQL(", ").join(parts)))
 
     def own_stage(self, connection: Connection) -> str:
@@ -163,6 +164,7 @@ class JdbcTable:
         self,
         connection: Connection,
         rows: Mapping[SpooledRange, int],
+        quarantined: Mapping[OffsetRange, int],
         stage: str,
         columns: Sequence[str],
         require_lease: Callable[[], None],
@@ -173,10 +175,12 @@ class JdbcTable:
         one commits. A key that is in the table already is counted as a row: readers see it.
         """
         enter = SQL(
-            "INSERT INTO {} ({}, records_in, records_out)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+            "INSERT INTO {} ({}, records_in, records_out, records_quarantined)"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
         ).format(self._name(LEDGER), _IDENTITY)
-        conflict = SQL(" ON CONFLICT ({}) DO NOTHING").format(_names(self._to.key)) if self._to.key else SQL("")
+        conflict = (
+            SQL(" ON CONFLICT ({}) DO NOTHING").format(_names(self._to.unique_key)) if self._to.unique_key else SQL("")
+        )
         insert = SQL(
             "INSERT INTO {} ({}) SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest(%s::text[], %s::int[])){}"
         ).format(
@@ -193,7 +197,9 @@ class JdbcTable:
             ours = [
                 part
                 for part in sorted(rows, key=lambda part: part.range)
-                if connection.execute(enter, [*self._identity(part), part.records, rows[part]]).rowcount
+                if connection.execute(
+                    enter, [*self._identity(part), part.records, rows[part], quarantined.get(part.range, 0)]
+                ).rowcount
             ]
             if any(rows[part] for part in ours):
                 connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
@@ -217,7 +223,7 @@ _TABLES: Final = {
     ),
     LEDGER: SQL(
         'owner uuid, topic text, "partition" int, incarnation bigint, epoch bigint, first bigint, until bigint,'
-        " records_in bigint NOT NULL, records_out bigint NOT NULL, records_quarantined bigint NOT NULL DEFAULT 0,"
+        " records_in bigint NOT NULL, records_out bigint NOT NULL, records_quarantined bigint NOT NULL,"
         " published timestamptz NOT NULL DEFAULT now(), PRIMARY KEY ({})"
     ).format(_IDENTITY),
 }

@@ -51,7 +51,7 @@ class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
     user: str
     password_file: str | None = None
     password_env: str | None = None
-    key: tuple[str, ...] = ()
+    unique_key: tuple[str, ...] = ()
     write_options: Mapping[str, str] = {}
     owner_id: str = ""
 

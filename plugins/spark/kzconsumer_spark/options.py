@@ -119,8 +119,8 @@ class FilesOptions(SparkOptions, frozen=True, kw_only=True):
 class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
     """Rows of `table` ("name" or "schema.name", taken literally) in the PostgreSQL database at `url`.
 
-    The password comes from a file or an environment variable. `key` are columns of a unique index of the table: a row
-    whose key is there already is left out.
+    The password comes from a file or an environment variable. `unique_key` are columns of a unique index of the table:
+    a row whose key is there already is left out.
     """
 
     KIND = ToJdbc
@@ -130,7 +130,7 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
     user: str
     password_file: str | None = None
     password_env: str | None = None
-    key: tuple[_NAME, ...] = ()
+    unique_key: tuple[_NAME, ...] = ()
     write_options: Mapping[str, str] = {}
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
             user=self.user,
             password_file=self.password_file,
             password_env=self.password_env,
-            key=self.key,
+            unique_key=self.unique_key,
             write_options=self.write_options,
         )
 

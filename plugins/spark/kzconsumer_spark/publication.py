@@ -22,10 +22,11 @@ from kzconsumer_spark.messages import SpooledRange
 
 
 class StagedRange(NamedTuple):
-    """A range as its writer has it: rows, and each file with its final name, relative to the target."""
+    """A range as its writer has it: rows, records in quarantine, each file with its final name under the target."""
 
     part: SpooledRange
     rows: int
+    quarantined: int
     files: Sequence[tuple[Path, str]]
 
 
@@ -103,7 +104,8 @@ class Publication:
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""
         names = tuple(name for _, name in staged.files)
-        entry = ledger_entry(staged.part, staged.rows, names, str(attempt.relative_to(self._attempts)))
+        attempt_name = str(attempt.relative_to(self._attempts))
+        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt_name)
         for number, (file, _) in enumerate(staged.files):
             file.rename(self._staged(entry, number))
             sync_file(self._staged(entry, number))
