@@ -92,14 +92,14 @@ def lease():
         print("about to commit", flush=True)
         sys.stdin.readline()
 
-print("ready", flush=True)
-sys.stdin.readline()
 won = 0
 for n in range(ranges):
     # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
     parts = [spooled(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
     rows = dict.fromkeys(parts, 2 if name == "a" else 3)
     fill(table, connection, stage, rows, name)
+    print("ready", flush=True)
+    sys.stdin.readline()
     won += table.publish(connection, rows, {}, stage, ["n", "writer"], lease)
 print(won, flush=True)
 """
@@ -118,10 +118,12 @@ def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRan
 
 def writer(to: ToJdbc, name: str, ranges: int, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, msgspec.json.encode(to).decode(), name, str(ranges), *more]
-    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert started.stdout is not None
-    assert started.stdout.readline() == "ready\n"
-    return started
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def await_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
 
 
 def go(process: subprocess.Popen[str]) -> None:
@@ -142,8 +144,11 @@ def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]
 def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "25"))
     racers = [writer(to, name, ranges) for name in "ab"]
-    for racer in racers:
-        go(racer)
+    for n in range(ranges):
+        for racer in racers:
+            await_ready(racer)
+        for racer in racers[:: 1 if n % 2 else -1]:
+            go(racer)
     won = [int(racer.communicate(timeout=100)[0]) for racer in racers]
     assert sum(won) == 2 * ranges
     assert min(won) > 0, "they never met"
@@ -159,6 +164,7 @@ def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
 @pytest.mark.parametrize("fate", ["killed", "frozen"])
 def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres, to: ToJdbc, fate: str) -> None:
     zombie = writer(to, "a", 1, "stop")
+    await_ready(zombie)
     go(zombie)
     assert zombie.stdout is not None
     assert zombie.stdout.readline() == "about to commit\n"
@@ -195,6 +201,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
 
 def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> None:
     alive = writer(to, "a", 1, "stop")
+    await_ready(alive)
     go(alive)
     assert alive.stdout is not None
     assert alive.stdout.readline() == "about to commit\n"

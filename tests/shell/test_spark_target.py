@@ -171,6 +171,37 @@ def test_what_is_decided_is_published_whoever_comes_next(target: Target, who: st
     assert target.has(spooled(0, 2))
 
 
+KILLED = """
+import os, pathlib, sys
+from kzconsumer_spark.private_directory import PrivateDirectory
+from kzconsumer_spark.target import Target
+from tests.shell.test_spark_target import staged
+
+target, looks = Target(pathlib.Path(sys.argv[1])), int(sys.argv[2])
+attempt = PrivateDirectory(target.attempts).path / "1"
+attempt.mkdir()
+
+def lease():
+    global looks
+    looks -= 1
+    if not looks:
+        os.kill(os.getpid(), 9)
+
+target.publish([staged(attempt, 0, "first", "day=1", "day=2")], attempt, lease)
+"""
+
+
+@pytest.mark.parametrize(("looks", "seen"), [(1, ["second"]), (2, ["first", "first"])], ids=["staged", "decided"])
+def test_kill_9_of_a_writer_leaves_its_rows_or_those_of_the_next(target: Target, looks: int, seen: list[str]) -> None:
+    command = [sys.executable, "-c", KILLED, str(target.path), str(looks)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -9
+    assert texts(target) == []
+    assert target.sweep() == 1
+    second = attempt_of(target, "second")
+    target.publish([staged(second, 0, "second", "day=2")], second, free)
+    assert texts(target) == seen
+
+
 def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:
     attempt = attempt_of(target)
     with pytest.raises(TimeoutError):

@@ -33,7 +33,7 @@ _ROWS_OF: Final[dict[str, Callable[[Path], int]]] = {
     "parquet": lambda path: pq.read_metadata(path).num_rows,
     "orc": lambda path: orc.ORCFile(path).nrows,
 }
-# What follows the task's number in the names that Spark gives: ".gz.json" or "-c000.json.gz", say
+# What follows the number of the file in the names that Spark gives: "part-00000-<uuid>.c000.json.gz"
 _EXTENSION: Final = re.compile(r"[.-]c\d{3,}((?:\.\w+)+)")
 
 
@@ -102,7 +102,7 @@ def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, s
     top = output / f"{RANGE_TOPIC}={part.topic}" / f"{RANGE_PARTITION}={part.partition}"
     numbers: dict[Path, int] = {}
     found = []
-    for file in sorted(top.rglob("part-*")):
+    for file in sorted(each for each in top.rglob("part-*") if each.is_file()):
         directory = file.parent.relative_to(top)
         number = numbers[directory] = numbers.get(directory, -1) + 1
         # Parquet and ORC say inside how they are compressed; of text only the name does.
