@@ -583,7 +583,7 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
         raise AssertionError("nothing was replayed")
 
     limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning("f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     async with running(runner, [queue], commits):
         await until(lambda: len(sink.prepared) == 2)
