@@ -128,6 +128,32 @@ class Checkable(Protocol):
     def check(self) -> None: ...
 
 
+class BadRecord(msgspec.Struct, frozen=True):
+    """Where a record is that cannot be decoded, and why."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sink would make of records: `columns` are names and types, cells what JSON can say of them."""
+
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[object, ...], ...]
+    bad: tuple[BadRecord, ...]
+
+
+class Previewing(Protocol):
+    """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
+
+    Nothing is published, marked or put aside. Raises ConfigError for options that turn out to be wrong, SinkFailed.
+    """
+
+    async def preview(self, batch: Batch) -> Preview: ...
+
+
 class SinkPlugin(Protocol):
     """What an entry point of `kzconsumer.sinks` names: a class or function that builds the sink.
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.destinations import _require_done
 from kzconsumer_spark.messages import Start, To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
+from kzconsumer_spark.sink import SparkSink
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
+PAGE = Path(__file__).parents[2] / "docs" / "spark-columns.md"
+FUNCTION = {"destination": "function", "function": "a:b"}
 
 
 @pytest.mark.parametrize(
@@ -54,13 +60,27 @@ JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:54
         (PARQUET | {"attempts": 0}, "attempts: 0 is less than 1"),
         (PARQUET | {"retry_backoff": "0s"}, "retry_backoff: "),
         (PARQUET | {"scratch": "/tmp/[x]"}, "scratch: "),
+        (PARQUET | {"value": {"format": "jsn"}}, '[sink.options.value] format: "jsn" is not one of'),
+        (PARQUET | {"value": {"format": "json"}}, 'schema is missing: format "json" needs it'),
+        (PARQUET | {"key": {"format": "string", "schema": "a INT"}}, 'schema does not go with format "string"'),
+        (PARQUET | {"value": {"format": "json", "schema": "registry:s"}}, "that of JSON is Spark DDL"),
+        (PARQUET | {"value": {"format": "avro", "schema": "a INT"}}, 'that of Avro is "file:name.avsc" or "registry'),
+        (PARQUET | {"value": {"format": "protobuf", "schema": "file:a.proto"}}, 'format "protobuf" needs it'),
+        (PARQUET | {"value": {"format": "string", "message": "M"}}, 'it does not go with format "string"'),
+        (PARQUET | {"value": {"format": "raw", "on_error": "column"}}, "any bytes are good"),
+        (PARQUET | {"value": {"format": "confluent-avro"}}, "registry is missing: value needs it"),
+        (PARQUET | {"registry": {"url": "zk:8081"}}, "is not the URL of a schema registry"),
+        (PARQUET | {"registry": {"url": "http://u:p@h"}}, "is not the URL of a schema registry"),
+        (PARQUET | {"registry": {"url": "http://h", "user": "u"}}, "user and password_file go together"),
+        (FUNCTION | {"value": {"format": "string", "on_error": "quarantine"}}, "quarantine is missing, the directory"),
+        (PARQUET | {"select": " "}, "select is empty"),
     ],
 )
 def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_options(options)
     (line,) = caught.value.faults
-    assert line.startswith("[sink.options]")
+    assert line.startswith("[sink.options")
     assert fault in line
     assert "secret" not in line
 
@@ -101,6 +121,15 @@ def test_each_destination_tells_the_worker_what_to_do() -> None:
     assert read_options({"destination": "function", "function": "a:b"}).to == ToFunction(function="a:b")
 
 
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("commented", [False, True])
+def test_the_page_of_columns_shows_what_is_read(number: int, commented: bool) -> None:
+    block = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[number]
+    if commented:
+        block = re.sub(r"^#(\w+ = )", r"\1", block, flags=re.MULTILINE)
+    assert not read_options(tomllib.loads(block)["sink"]["options"]).columns.change_nothing
+
+
 @pytest.mark.parametrize("master", ["local", "local[1]", "local[*]", "local[2, 3]"])
 def test_every_local_master_is_taken(master: str) -> None:
     assert read_options(PARQUET | {"master": master}).master == master
@@ -138,3 +167,14 @@ def test_only_the_files_destination_changes_how_files_are_read() -> None:
     key = "spark.sql.files.openCostInBytes"
     assert key in settings(start(FILES, {}))
     assert settings(start(ToFunction(function="a:b"), {key: "5"}))[key] == "5"
+
+
+def test_what_shapes_the_rows_tells_destinations_apart() -> None:
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+
+    def told(**options: object) -> str:
+        return SparkSink({"destination": "parquet", "path": "/d"} | options, context).fingerprint
+
+    assert told() == told(scratch="/elsewhere", attempts=1)
+    text = {"format": "string", "on_error": "column"}
+    assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text)}) == 4

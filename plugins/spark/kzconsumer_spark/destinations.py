@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.range_tags import Shaping
 from kzconsumer_spark.spool_reader import read_spool
 
 
@@ -33,9 +34,10 @@ class Destination(Protocol):
 class FunctionDestination:
     """Calls the user's `function(df, batch_id)`. Durable is what it says is durable by returning."""
 
-    def __init__(self, session: SparkSession, function: Callable[[DataFrame, int], Any]) -> None:
+    def __init__(self, session: SparkSession, function: Callable[[DataFrame, int], Any], shaping: Shaping) -> None:
         self._session = session
         self._function = function
+        self._shaping = shaping
 
     def __repr__(self) -> str:
         return f"FunctionDestination({getattr(self._function, '__qualname__', self._function)})"
@@ -43,7 +45,9 @@ class FunctionDestination:
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         rows = sum(part.records for part in ranges)
         if rows:
-            _require_done(self._function(read_spool(self._session, ranges), number))
+            frame = self._shaping.shape(read_spool(self._session, ranges), ranges).frame
+            if not self._shaping.leaves_out_rows or not frame.isEmpty():
+                _require_done(self._function(frame, number))
         return Written(rows, len(ranges), 0)
 
     def close(self) -> None:

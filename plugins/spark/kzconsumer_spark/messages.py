@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from kzconsumer.model import OffsetRange
+from kzconsumer_spark.columns.options import Columns
 
 
 class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     destination: To
     next_batch: int
     safe_until: float
+    columns: Columns = Columns()
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -117,10 +119,14 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log."""
+    """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
+
+    `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing.
+    """
 
     number: int | None
     error: str
+    settings: bool = False
 
 
 Event: TypeAlias = Ready | Done | Failed

@@ -17,6 +17,7 @@ import msgspec
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import PositiveDuration, nearest, read_table, reader
+from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
 
@@ -54,7 +55,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. `start_timeout`
     bounds the start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the
-    system's temporary directory).
+    system's temporary directory). `key` and what follows it are in `columns.options`; `quarantine` is a directory for
+    bad records.
     """
 
     KIND: ClassVar[type]
@@ -66,14 +68,39 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff: PositiveDuration = 1.0
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
+    key: FieldOptions = FieldOptions(format="raw")
+    value: FieldOptions = FieldOptions(format="raw")
+    registry: RegistryOptions | None = None
+    select: str | None = None
+    where: str | None = None
+    quarantine: Annotated[str, reader(read_path)] | None = None
 
     def __post_init__(self) -> None:
+        self.columns.require_whole()
         for key in self.conf:
             if not key.startswith("spark."):
                 raise ValueError(f"conf.{key}: Spark's settings begin with spark.")
             if key in RESERVED[self.KIND]:
                 hint = "use master" if key == "spark.master" else "the sink sets it itself"
                 raise ValueError(f"conf.{key} cannot be set here: {hint}")
+
+    @property
+    def columns(self) -> Columns:
+        """What the worker is told of columns."""
+        place = self.quarantine_place
+        return Columns(
+            key=self.key,
+            value=self.value,
+            registry=self.registry,
+            select=self.select,
+            where=self.where,
+            quarantine=str(local_path(place)) if place else None,
+        )
+
+    @property
+    def quarantine_place(self) -> str | None:
+        """Where bad records go, if there is anywhere."""
+        return self.quarantine
 
     @property
     def to(self) -> To:
@@ -105,6 +132,10 @@ class FilesOptions(SparkOptions, frozen=True, kw_only=True):
         if len({column.casefold() for column in self.partition_by}) < len(self.partition_by):
             raise ValueError("partition_by names a column twice")
         _refuse(self.write_options, {"path", "maxrecordsperfile"})
+
+    @property
+    def quarantine_place(self) -> str | None:
+        return self.quarantine or f"{self.path.rstrip('/')}/_kzconsumer/quarantine"
 
     @property
     def to(self) -> ToFiles:

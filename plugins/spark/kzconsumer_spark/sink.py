@@ -24,13 +24,16 @@ import structlog
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.function_reference import load_plain_function
-from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.interface import Batch, Preview, SinkContext
+from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
+from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon_side import daemon_side
-from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, ToFunction
 from kzconsumer_spark.options import WHERE, read_options
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spooling import Spooling
 from kzconsumer_spark.target import NotOurs
 from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
@@ -51,6 +54,10 @@ class SparkSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._options = read_options(options)
         self._context = context
+        try:
+            check_files(self._options.columns)
+        except ValueError as error:
+            raise ConfigError([f"{WHERE} {error}"]) from error
         self._destination = daemon_side(self._options.to)
         if isinstance(to := self._options.to, ToFunction):
             load_plain_function(to.function, f"{WHERE} function", "df", "batch_id")
@@ -92,8 +99,10 @@ class SparkSink:
 
     @property
     def fingerprint(self) -> str:
-        """The destination's; empty for a function, which is not replayable: nobody can ask it what it has done."""
-        return self._destination.fingerprint
+        """The destination's, and of what shapes the rows; empty for a function, which is not replayable: nobody can ask
+        it what it has done."""
+        found, columns = self._destination.fingerprint, self._options.columns
+        return found if not found or columns.change_nothing else fingerprint(found, columns.shape)
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that the destination's ledger has. Raises OSError."""
@@ -117,6 +126,23 @@ class SparkSink:
             await self._run(RunBatch(number=number, ranges=spooled.files))
         finally:
             await self._spooling.remove(spooled)
+
+    async def preview(self, batch: Batch) -> Preview:
+        """What would be written, by a Spark of its own, which reads the target as little as it writes it."""
+        scratch = await anyio.to_thread.run_sync(self._make_scratch)
+        try:
+            ranges = await anyio.to_thread.run_sync(write_spool, scratch.path, batch.ranges)
+            directory = str(scratch.path / "preview")
+            start = self._start(directory, 0)
+            with anyio.fail_after(self._options.start_timeout):
+                return await run_preview(PreviewRequest(start=start, ranges=ranges), _environment())
+        except OSError as error:
+            raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
+        except TimeoutError as error:
+            raise SinkFailed(f"Spark was not done within {self._options.start_timeout:g} s (start_timeout)") from error
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(scratch.remove)
 
     async def _run(self, batch: RunBatch) -> None:
         backoff = self._options.retry_backoff
@@ -153,14 +179,7 @@ class SparkSink:
     async def _open_worker(self, next_batch: int | None = None) -> WorkerProcess:
         """Raises WorkerDied when Spark does not start in time."""
         directory = Path(self._scratch.path, f"worker-{time.monotonic_ns()}")
-        start = Start(
-            scratch=str(directory),
-            master=self._options.master,
-            conf=dict(self._options.conf),
-            destination=self._destination.to,
-            next_batch=self._next_batch if next_batch is None else next_batch,
-            safe_until=finite(self._context.safe_until()),
-        )
+        start = self._start(str(directory), self._next_batch if next_batch is None else next_batch)
         began = time.monotonic()
         _log.info("spark starting", master=start.master, log=str(directory / "spark.log"))
         try:
@@ -176,6 +195,17 @@ class SparkSink:
             log=str(directory / "spark.log"),
         )
         return self._worker
+
+    def _start(self, scratch: str, next_batch: int) -> Start:
+        return Start(
+            scratch=scratch,
+            master=self._options.master,
+            conf=dict(self._options.conf),
+            destination=self._destination.to,
+            next_batch=next_batch,
+            safe_until=finite(self._context.safe_until()),
+            columns=self._options.columns,
+        )
 
     async def _close_worker(self) -> None:
         worker, self._worker = self._worker, None
@@ -196,16 +226,19 @@ class SparkSink:
             self._destination.claim(owner)
         except (NotOurs, OSError) as error:
             raise ConfigError([f"{WHERE}: {error}"]) from error
-        parent = Path(self._options.scratch or tempfile.gettempdir()).absolute() / f"kzconsumer-spark-{os.getuid()}"
-        try:
-            sweep(parent)
-            scratch = PrivateDirectory(parent)
-        except OSError as error:
-            raise ConfigError([f"{WHERE} scratch: {error}"]) from error
+        scratch = self._make_scratch()
         spool = scratch.path / "spool"
         spool.mkdir()
         self._spooling = Spooling(spool)
         return scratch
+
+    def _make_scratch(self) -> PrivateDirectory:
+        parent = Path(self._options.scratch or tempfile.gettempdir()).absolute() / f"kzconsumer-spark-{os.getuid()}"
+        try:
+            sweep(parent)
+            return PrivateDirectory(parent)
+        except OSError as error:
+            raise ConfigError([f"{WHERE} scratch: {error}"]) from error
 
 
 def _environment() -> dict[str, str]:

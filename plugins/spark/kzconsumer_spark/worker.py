@@ -20,7 +20,9 @@ from typing import BinaryIO, NoReturn
 
 from pyspark.sql import SparkSession
 
+from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.destinations import Destination, FunctionDestination, Written
 from kzconsumer_spark.files_destination import FilesDestination
 from kzconsumer_spark.lease import Lease
@@ -42,12 +44,13 @@ from kzconsumer_spark.messages import (
 )
 from kzconsumer_spark.query import RangeQuery, first_line
 from kzconsumer_spark.session import build_session
+from kzconsumer_spark.spool_reader import SCHEMA
 
 LOG_NAME = "spark.log"
 
 
 def main() -> None:
-    commands, events = _take_pipes()
+    commands, events = take_pipes()
     start = decode_command(commands.readline())
     assert isinstance(start, Start)
     Path(start.scratch).mkdir()
@@ -55,20 +58,24 @@ def main() -> None:
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(commands, lease, inbox), daemon=True).start()
     try:
-        session = _with_log(start)
-        destination = _destination(start, session, lease)
+        session = start_session(start)
+        shaping = Shaping(session, start.columns, SCHEMA)
+        destination = _destination(start, session, lease, shaping)
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
         traceback.print_exc()
-        _say(events, Failed(number=None, error=_why(error, start)))
+        _say(events, Failed(number=None, error=reason_of(error, start), settings=isinstance(error, ConfigError)))
         _exit()
     _say(events, Ready(application=session.sparkContext.applicationId))
     failed = False
 
     def write(number: int, ranges: Sequence[SpooledRange]) -> Written:
         lease.require()
-        return destination.write(number, ranges)
+        try:
+            return destination.write(number, ranges)
+        finally:
+            shaping.release()
 
     try:
         while isinstance(batch := inbox.get(), RunBatch):
@@ -80,6 +87,7 @@ def main() -> None:
             _say(events, outcome)
         query.stop()
         destination.close()
+        shaping.close()
         session.stop()
     except BaseException:
         traceback.print_exc()
@@ -93,8 +101,10 @@ def _exit() -> NoReturn:
     os._exit(1)
 
 
-def _why(error: BaseException, start: Start) -> str:
+def reason_of(error: BaseException, start: Start) -> str:
     """The error; of a JVM that did not come up, what it said last, which is all that anybody knows of it."""
+    if isinstance(error, ConfigError):
+        return str(error)
     log = Path(start.scratch, LOG_NAME)
     if "JAVA_GATEWAY_EXITED" not in str(error) or not log.exists():
         return first_line(error)
@@ -118,16 +128,16 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     session.read.schema("value string").parquet(first).write.parquet(f"{start.scratch}/warm-2")
 
 
-def _destination(start: Start, session: SparkSession, lease: Lease) -> Destination:
+def _destination(start: Start, session: SparkSession, lease: Lease, shaping: Shaping) -> Destination:
     match start.destination:
         case ToFiles() as files:
-            return FilesDestination(session, files, lease)
+            return FilesDestination(session, files, lease, shaping)
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc_destination import JdbcDestination  # psycopg is an extra
 
-            return JdbcDestination(session, jdbc, lease)
+            return JdbcDestination(session, jdbc, lease, shaping)
         case ToFunction() as called:
-            return FunctionDestination(session, load_function(called.function, "[sink.options] function"))
+            return FunctionDestination(session, load_function(called.function, "[sink.options] function"), shaping)
 
 
 def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command]) -> None:
@@ -144,7 +154,7 @@ def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command])
     os.killpg(0, signal.SIGKILL)
 
 
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Keep the two pipes for ourselves: no child, no print and no JVM can read or write them."""
     commands, events = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -154,7 +164,7 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(commands, "rb"), os.fdopen(events, "wb")
 
 
-def _with_log(start: Start) -> SparkSession:
+def start_session(start: Start) -> SparkSession:
     """Build the session with the JVM's output going to the log; ours goes where it went."""
     kept = os.dup(2)
     log = os.open(Path(start.scratch) / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

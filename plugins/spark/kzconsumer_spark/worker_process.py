@@ -20,6 +20,7 @@ import anyio.to_thread
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer import clock
+from kzconsumer.errors import ConfigError
 from kzconsumer_spark.messages import Command, Event, Failed, Heartbeat, Ready, Start, Stop, decode_event, encode
 
 _MAX_LINE = 1 << 20
@@ -52,7 +53,10 @@ class WorkerProcess:
 
     @classmethod
     async def open(cls, start: Start, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start a worker and wait until Spark is ready, for ever. Raises WorkerDied with the reason."""
+        """Start a worker and wait until Spark is ready, for ever.
+
+        Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
+        """
         process = await anyio.open_process(
             [sys.executable, "-m", "kzconsumer_spark.worker"],
             stderr=None,
@@ -63,6 +67,8 @@ class WorkerProcess:
         try:
             await worker.send(start)
             event = await worker.receive()
+            if isinstance(event, Failed) and event.settings:
+                raise ConfigError([event.error])
             if not isinstance(event, Ready):
                 raise WorkerDied(event.error if isinstance(event, Failed) else f"unexpected {event!r}")
             worker.application = event.application
@@ -102,7 +108,7 @@ class WorkerProcess:
     async def close(self) -> None:
         """Kill everything in the worker's session and wait until it is gone: no write of it is under way after this."""
         with anyio.move_on_after(2 * _KILL_SECONDS, shield=True):
-            await anyio.to_thread.run_sync(_end_session, self.pid)
+            await anyio.to_thread.run_sync(end_session, self.pid)
             await self._process.wait()
             await self._process.aclose()
 
@@ -112,7 +118,7 @@ def finite(safe_until: float) -> float:
     return min(safe_until, clock.now() + 1e9) if not math.isnan(safe_until) else 0.0
 
 
-def _end_session(session: int) -> None:
+def end_session(session: int) -> None:
     """Kill every process of a session and wait until the kernel is done with them, within reason."""
     deadline = time.monotonic() + _KILL_SECONDS
     while _kill_session(session) and time.monotonic() < deadline:

@@ -1,0 +1,101 @@
+"""`kzconsumer sink try`: what the sink would make of real records, shown; nothing is joined, committed or written.
+
+Owns no state. Standard output is the answer, a table as wide as the terminal or JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from kzconsumer.config import Settings
+    from kzconsumer.sinks.interface import Batch, Preview
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    sink = subparsers.add_parser("sink", help="try the sink's columns on real records")
+    actions = sink.add_subparsers(dest="action", required=True, metavar="ACTION")
+    trying = actions.add_parser(
+        "try",
+        help="decode and select real records, and show what would be written",
+        description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
+        "show the result. The group is not joined, nothing is committed, published or put aside. Exit status 1 when "
+        "there are records that cannot be decoded.",
+    )
+    trying.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    trying.add_argument("-n", "--records", metavar="N", type=_count, default=100, help="how many; default: 100")
+    trying.add_argument("--json", action="store_true", help="one JSON object, with every cell whole")
+    trying.set_defaults(run=run_try, misused=trying.error)
+
+
+def run_try(arguments: argparse.Namespace) -> int:
+    if arguments.config is None:
+        arguments.misused("no configuration file given; give --config FILE")
+    import anyio
+    import msgspec
+
+    from kzconsumer import log
+    from kzconsumer.cli.preview_table import preview_table
+    from kzconsumer.config import Settings
+
+    settings = Settings.load(arguments.config)
+    settings.require_daemon()
+    log.configure("warning", "auto")
+    found = anyio.run(_preview, settings, arguments.records)
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(preview_table(found, shutil.get_terminal_size().columns))
+    return 1 if found.bad else 0
+
+
+async def _preview(settings: Settings, count: int) -> Preview:
+    from kzconsumer.errors import PluginError
+    from kzconsumer.sinks.configured import configured_sink
+    from kzconsumer.sinks.interface import Previewing, SinkContext
+
+    context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
+    sink = configured_sink(settings, context)
+    if not hasattr(sink, "preview"):
+        raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot be tried: it has no preview')
+    return await cast(Previewing, sink).preview(await _newest(settings, count))
+
+
+async def _newest(settings: Settings, count: int) -> Batch:
+    """The newest records. Raises NotThere without any."""
+    from kzconsumer.errors import NotThere
+    from kzconsumer.fetcher.groupless import without_group
+    from kzconsumer.fetcher.newest import newest
+    from kzconsumer.sinks.interface import Batch, RangeData
+
+    async with without_group(settings) as reader:
+        ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
+        batches: dict[tuple[str, int], list[object]] = {}
+        async for partition, batch in reader.read(ranges):
+            batches.setdefault(partition, []).append(batch)
+    if not batches:
+        raise NotThere("the subscribed topics have no records to try")
+    return Batch(
+        tuple(
+            RangeData(
+                topic=each.topic,
+                partition=each.partition,
+                first=each.first,
+                until=each.until,
+                batches=tuple(batches.get((each.topic, each.partition), ())),  # type: ignore[arg-type]
+                incarnation=0,
+                epoch=0,
+            )
+            for each in ranges
+        )
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records, 1 to 100000")
+    return int(text)

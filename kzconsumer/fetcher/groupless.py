@@ -1,0 +1,162 @@
+"""Records read without any group: nothing is joined, claimed or committed, and nobody notices.
+
+Owns a ZooKeeper session, to find topics and brokers, and the connections, for as long as the block lasts. The command
+line uses it, to look at records. What ends on an error here is told, not waited out: somebody is looking on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+
+import anyio
+import pyarrow as pa
+from anyio import to_thread
+
+from kzconsumer.clock import now
+from kzconsumer.config import Settings, SubscriptionSettings
+from kzconsumer.errors import ConnectionLost, CorruptRecord, KzConsumerError, NotThere, OffsetLost, ZooKeeperUnreachable
+from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import PAUSE, LogOffsets
+from kzconsumer.fetcher.reading import reading
+from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
+from kzconsumer.options import nearest
+from kzconsumer.protocol.error_codes import broker_error, error_code
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.zookeeper.errand import LIMIT
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+
+
+class GrouplessReader:
+    """Use `without_group`. One call at a time."""
+
+    def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
+        self._fetch = settings.fetch
+        self._topics = topics
+        self._brokers = brokers
+        self._leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+        self._isolation = ISOLATION_LEVELS[settings.fetch.isolation]
+        self._decode = reading("columns", settings.fetch.largest_body)
+
+    def __repr__(self) -> str:
+        return f"<GrouplessReader {self._brokers}>"
+
+    async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
+        """Those of all topics subscribed to. Raises NotThere when there is none, ZooKeeperError."""
+        there = await self._topics.all_topics()
+        allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
+        found = await self._topics.topics([name for name in there if allowed(name)])
+        if not found:
+            close = nearest(next(iter(wanted.topics), ""), there)
+            hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
+            raise NotThere(f"none of the topics subscribed to exists; {hint}")
+        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+
+    async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each log and the one behind its last that can be read. Raises as `look_up`."""
+        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        first = await offsets.look_up(dict.fromkeys(partitions, EARLIEST))
+        until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
+        return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
+
+    async def read(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[tuple[TopicPartition, pa.RecordBatch]]:
+        """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), those of a partition in order.
+
+        Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing comes
+        within `[fetch] request_timeout`, BrokersUnreachable, BrokerError.
+        """
+        left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
+        sizes = dict.fromkeys(left, self._fetch.max_bytes)
+        deadline = now() + self._fetch.request_timeout
+        while left:
+            before = dict(left)
+            reason: KzConsumerError = ConnectionLost("nothing came of what the log is to hold")
+            for leader, asked in (await self._by_leader(left)).items():
+                try:
+                    fetched = await self._ask(leader, {each: left[each] for each in asked}, sizes)
+                except ConnectionLost as error:
+                    reason = error
+                    continue
+                for part in fetched:
+                    rest = left[part.topic_partition]
+                    if judge(part.error) is FetchOutcome.FIND_LEADER:
+                        reason = broker_error(part.error, str(part.topic_partition))
+                        continue
+                    batch, next_offset = await self._records(part, rest, sizes)
+                    if batch is not None and batch.num_rows:
+                        yield part.topic_partition, batch
+                    left[part.topic_partition] = rest._replace(first=next_offset)
+            left = {each: rest for each, rest in left.items() if rest.first < rest.until}
+            if left != before:
+                deadline = now() + self._fetch.request_timeout
+            elif now() > deadline:
+                raise reason
+            else:
+                await anyio.sleep(PAUSE)
+
+    async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
+        found: dict[Broker, list[TopicPartition]] = {}
+        for partition, leader in (await self._leaders.of(partitions)).items():
+            if isinstance(leader, Broker):
+                found.setdefault(leader, []).append(partition)
+        return found
+
+    async def _ask(
+        self, leader: Broker, asked: Mapping[TopicPartition, OffsetRange], sizes: Mapping[TopicPartition, int]
+    ) -> list[FetchedPartition]:
+        connection = await self._brokers.connection(leader, "fetch")
+        request = FetchRequest(
+            max_wait_ms=int(self._fetch.max_wait * 1000),
+            min_bytes=1,
+            max_bytes=self._fetch.response_bytes,
+            partitions={each: FetchPosition(rest.first, sizes[each]) for each, rest in asked.items()},
+            isolation=self._isolation,
+        )
+        response = await connection.call(request, timeout=self._fetch.request_timeout)
+        if response.error:
+            raise ConnectionLost(f"{leader}: fetch refused: {error_code(response.error).name}")
+        return response.partitions
+
+    async def _records(
+        self, part: FetchedPartition, rest: OffsetRange, sizes: dict[TopicPartition, int]
+    ) -> tuple[pa.RecordBatch | None, int]:
+        """The records of the range, and where it goes on."""
+        if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
+            raise OffsetLost(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
+        decoded = await to_thread.run_sync(self._decode, part, rest.first)
+        if decoded.incomplete:
+            sizes[part.topic_partition] *= 2
+        batch = decoded.batch
+        if batch is not None and decoded.next_offset > rest.until:
+            offsets = batch.column("offset").to_numpy()
+            batch = batch.slice(0, int(offsets.searchsorted(rest.until)))
+        if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and batch is None:
+            raise CorruptRecord(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
+        return batch, decoded.next_offset
+
+
+@asynccontextmanager
+async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
+    """A reader of the settings' cluster. Raises ZooKeeperUnreachable after 15 s, ConfigError for keys or passwords."""
+    security = partial(load_security, settings.brokers, settings.source)
+    security()
+    async with AsyncExitStack() as exits:
+        session = None
+        with anyio.move_on_after(LIMIT):
+            connect = ConnectString.parse(settings.zookeeper.connect)
+            session = await exits.enter_async_context(ZooKeeperSession(connect, settings.zookeeper.session_timeout))
+        if session is None:
+            where = settings.zookeeper.connect
+            raise ZooKeeperUnreachable(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")
+        topics = TopicRegistry(session, Watches(session, lambda reason: None), settings.brokers)
+        brokers = await exits.enter_async_context(
+            Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
+        )
+        yield GrouplessReader(settings, topics, brokers)

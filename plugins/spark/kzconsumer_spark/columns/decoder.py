@@ -1,0 +1,71 @@
+"""Decoding a column of bytes in Spark's Python workers, value by value: the shape of what decodes Avro and protobuf.
+
+Owns no state; run by an `arrow_udf` on executors. What cannot be read becomes null and a reason, never an exception,
+and the reason says nothing of the content. One value that Arrow cannot hold costs no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from kzconsumer_spark.columns.avro_types import for_spark
+
+Read: TypeAlias = Callable[[bytes], object]
+"""Bytes to what `pa.array` makes a value of. Raises BadValue with a reason, or whatever a library raises."""
+
+
+class BadValue(Exception):
+    """Why bytes are not what they should be, without any of them."""
+
+
+class Decoder(Protocol):
+    """Sent to executors as it is; `reader` is called there, once for each task."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the values as they are read; the column's is `for_spark` of it."""
+
+    def reader(self) -> Read: ...
+
+
+def decode_column(values: pa.Array[Any], read: Read, type_: pa.DataType) -> tuple[pa.Array[Any], pa.Array[Any]]:
+    """The values, and for each the reason why it could not be read or null. A null stays one and is fine."""
+    rows: list[object] = []
+    reasons: list[str | None] = []
+    for value in values.to_pylist():
+        reason = None
+        row = None
+        if value is not None:
+            try:
+                row = read(value)
+            except Exception as error:
+                reason = _reason(error)
+        rows.append(row)
+        reasons.append(reason)
+    try:
+        column = _column(rows, type_)
+    except (pa.ArrowException, ArithmeticError, ValueError, TypeError):
+        for place, row in enumerate(rows):
+            try:
+                _column([row], type_)
+            except (pa.ArrowException, ArithmeticError, ValueError, TypeError):
+                rows[place], reasons[place] = None, "has a value that its column cannot hold"
+        column = _column(rows, type_)
+    return column, pa.array(reasons, pa.string())
+
+
+def _column(rows: list[object], type_: pa.DataType) -> pa.Array[Any]:
+    return pa.array(rows, type_).cast(for_spark(type_))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, BadValue):
+        return str(error)
+    if isinstance(error, EOFError):
+        return "ends too early for its schema"
+    if isinstance(error, UnicodeDecodeError):
+        return "has text that is not UTF-8"
+    return f"is not of its schema ({type(error).__name__})"

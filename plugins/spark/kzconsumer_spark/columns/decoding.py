@@ -1,0 +1,175 @@
+"""Key and value of a DataFrame decoded: by Spark itself (text, JSON) or in its Python workers (Avro, protobuf).
+
+Owns the registry client and the schema ids seen since the worker began. `shaping` calls it. Everything is one narrow
+step: a task for each task of the frame that comes in, in its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kzconsumer_spark.columns import schemas
+from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema, schema_id
+from kzconsumer_spark.columns.avro_types import Unsupported, for_spark
+from kzconsumer_spark.columns.decoder import Decoder, Read, decode_column
+from kzconsumer_spark.columns.options import REGISTRY, Columns, Field, FieldOptions
+from kzconsumer_spark.columns.registry import NotRegistered, Registry, RegistryError
+
+_CORRUPT = "__kz_corrupt"
+_DECODED = "__kz_decoded"
+MOST_IDS = 1000
+
+
+def error_of(field: Field) -> str:
+    """The column with the reason why the field is bad, null where it is good."""
+    return f"__kz_{field}_error"
+
+
+def raw_of(field: Field) -> str:
+    """The column with the field's bytes, where they were asked for."""
+    return f"__kz_{field}_raw"
+
+
+class Decoding:
+    """What the settings say of key and value, ready for batches."""
+
+    def __init__(self, columns: Columns) -> None:
+        """Raises OSError, Unsupported (of files), RegistryError."""
+        self._fields = columns.fields
+        self._registry = Registry(columns.registry) if columns.registry is not None else None
+        self._fixed: dict[Field, Decoder] = {}
+        self._readers: dict[Field, AvroSchema] = {}
+        self._seen: dict[Field, set[int]] = {}
+        self._json: dict[Field, StructType] = {}
+        for name, options in self._fields.items():
+            if options.format == "protobuf":
+                self._fixed[name] = schemas.protobuf_decoder(options)
+            elif options.format in ("avro", "confluent-avro") and options.schema is not None:
+                schema = self._schema(options)
+                self._readers[name] = schema
+                if options.format == "avro":
+                    self._fixed[name] = AvroDecoder({None: schema}, None)
+            elif options.format == "json":
+                self._json[name] = _struct(schemas.ddl(options))
+            if options.format == "confluent-avro":
+                self._seen[name] = set()
+
+    def __repr__(self) -> str:
+        return f"Decoding({self._fields}, {self._registry})"
+
+    @property
+    def known_before(self) -> bool:
+        """Whether the columns' types are known without a record."""
+        return all(name in self._readers for name in self._seen)
+
+    def decoders(self, frame: DataFrame | None) -> dict[Field, Decoder]:
+        """For these records (None: for none): with confluent-avro the ids in them are looked up first, by a Spark job.
+
+        Raises RegistryError, Unsupported.
+        """
+        made = dict(self._fixed)
+        for name in self._seen:
+            made[name] = self._by_ids(name, _ids(frame, name) if frame is not None else set())
+        return made
+
+    def decode(self, frame: DataFrame, decoders: Mapping[Field, Decoder], raw: Collection[Field]) -> DataFrame:
+        """The frame with each field decoded, or null and `error_of(field)` not, and `raw_of(field)` where asked for."""
+        for name in self._fields:
+            if name in raw:
+                frame = frame.withColumn(raw_of(name), F.col(name))
+            python = decoders.get(name)
+            frame = _in_python(frame, name, python) if python else _natively(frame, name, self._json.get(name))
+        return frame
+
+    def _by_ids(self, name: Field, ids: set[int]) -> AvroDecoder:
+        assert self._registry is not None
+        writers: dict[int | None, AvroSchema] = {}
+        for number in sorted(self._seen[name] | ids):
+            try:
+                writers[number] = self._registry.by_id(number)
+            except NotRegistered:
+                continue  # a bad record; asked for anew with the next batch that has it
+        new = writers.keys() - self._seen[name]
+        if name in self._readers and new:
+            # The subject's newest version comes before the first record that is written with it.
+            self._readers[name] = self._schema(self._fields[name])
+        self._seen[name].update(number for number in writers if number is not None)
+        return AvroDecoder(writers, self._readers.get(name))
+
+    def _schema(self, options: FieldOptions) -> AvroSchema:
+        assert options.schema is not None
+        if not options.schema.startswith(REGISTRY):
+            return schemas.avro_schema(options)
+        assert self._registry is not None
+        return self._registry.latest(options.schema.removeprefix(REGISTRY))
+
+
+def _ids(frame: DataFrame, name: Field) -> set[int]:
+    heads = frame.selectExpr(f"substring({name}, 1, 5) AS head").where("length(head) = 5 AND startswith(head, X'00')")
+    found = {schema_id(bytes(row.head)) for row in heads.distinct().limit(MOST_IDS + 1).collect()}
+    if len(found) > MOST_IDS:
+        raise RegistryError(f"{name}: more than {MOST_IDS} schema ids in one batch: this is not what confluent-avro is")
+    return found
+
+
+def _struct(ddl: str) -> StructType:
+    try:
+        found = StructType.fromDDL(ddl)
+    except ParseException as error:
+        raise Unsupported(" ".join(str(error).split("== SQL ==")[0].split())) from error
+    if not isinstance(found, StructType):
+        raise Unsupported("the DDL is no list of columns")
+    return found
+
+
+def _in_python(frame: DataFrame, name: Field, decoder: Decoder) -> DataFrame:
+    value = from_arrow_type(for_spark(decoder.type), prefer_timestamp_ntz=True)
+    pair = StructType([StructField("value", value), StructField("reason", StringType())])
+    # As if it were by chance: else Spark would move it into filters and evaluate it there, too.
+    decode = F.arrow_udf(_reading(decoder), pair).asNondeterministic()  # type: ignore[attr-defined] # of Spark 4.1 on
+    decoded = frame.withColumn(_DECODED, decode(F.col(name)))
+    parts = {name: F.col(_DECODED)["value"], error_of(name): F.col(_DECODED)["reason"]}
+    return decoded.withColumns(parts).drop(_DECODED)
+
+
+def _reading(decoder: Decoder) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
+    """The decoder as Spark's Python workers run it, on a column of a few thousand values at a time."""
+    kept: list[Read] = []
+
+    # Spark reads these annotations, and knows this type alone.
+    def read(values: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        if not kept:
+            kept.append(decoder.reader())
+        return pa.StructArray.from_arrays(decode_column(values, kept[0], decoder.type), ["value", "reason"])
+
+    return read
+
+
+def _natively(frame: DataFrame, name: Field, json: StructType | None) -> DataFrame:
+    """As text, or as JSON of a schema."""
+    text = F.col(name).cast("string")
+    not_text = F.col(name).isNotNull() & ~F.is_valid_utf8(text)
+    error: Column
+    value: Column
+    if json is None:
+        error, value = F.when(not_text, F.lit("is not UTF-8")), text
+    else:
+        wanted = StructType([*json, StructField(_CORRUPT, StringType())])
+        settings = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        frame = frame.withColumn(_CORRUPT, F.from_json(text, wanted, settings))
+        error = (
+            F.when(not_text, F.lit("is not UTF-8"))
+            .when(F.col(name).isNotNull() & F.col(_CORRUPT).isNull(), F.lit("is no JSON object"))
+            .when(F.col(_CORRUPT)[_CORRUPT].isNotNull(), F.lit("is no JSON, or has a field that is not of its type"))
+        )
+        value = F.col(_CORRUPT).dropFields(_CORRUPT)
+    marked = frame.withColumns({error_of(name): error, name: F.when(error.isNull(), value)})
+    return marked.drop(_CORRUPT)

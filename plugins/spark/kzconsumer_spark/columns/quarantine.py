@@ -1,0 +1,66 @@
+"""Bad records put aside: one Parquet file for each range that has any, first writer wins.
+
+Owns `<directory>/<range>.parquet`. `shaping` calls it before the range's good records are given to the destination: so
+a range is only published once its bad records are on disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file
+from kzconsumer_spark.identity import data_file
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+
+
+class QuarantineDiffers(Exception):
+    """Other records of a range were put aside before than are bad now: settings or schemas have changed meanwhile."""
+
+
+class Quarantine:
+    """One directory that several members may put ranges into. Readers skip what begins with `_`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._path = path
+        attempts = path / "_attempts"
+        sweep(attempts)
+        self._staging = PrivateDirectory(attempts)
+
+    def __repr__(self) -> str:
+        return f"Quarantine({self._path})"
+
+    def file(self, part: SpooledRange) -> Path:
+        return self._path / data_file(part)
+
+    def put(self, part: SpooledRange, bad: pa.Table) -> None:
+        """Have these rows of a range, with a column `offset`, on disk. Raises QuarantineDiffers, OSError."""
+        final = self.file(part)
+        bad = bad.sort_by("offset")
+        offsets: list[Any] = bad.column("offset").to_pylist()
+        staged = self._staging.path / final.name
+        pq.write_table(bad, staged, compression="snappy")
+        sync_file(staged)
+        put_in_place(staged, final)
+        sync_directory(self._path)
+        self.require_same(part, offsets)
+
+    def require_same(self, part: SpooledRange, offsets: list[Any]) -> None:
+        """Raises QuarantineDiffers unless the file in place, if there is one, has just these offsets."""
+        final = self.file(part)
+        if not final.exists():
+            return
+        there = pq.read_table(final, columns=["offset"]).column("offset").to_pylist()
+        if there != offsets:
+            raise QuarantineDiffers(
+                f"{part.range}: {len(there)} records were put into {final} by an attempt that did not end, and"
+                f" {len(offsets)} are bad now: settings or schemas have changed; move the file away to go on"
+            )
+
+    def close(self) -> None:
+        self._staging.remove()

@@ -1,0 +1,107 @@
+"""The schemas that a settings file names by `file:`: read, and found good, before Spark is started.
+
+Owns no state; reads files. `kzconsumer_spark.sink` calls `check_files`, so that `check-config` finds the same faults as
+the worker, which calls the other ones.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from kzconsumer_spark.columns.avro_decoder import AvroSchema
+from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.options import FILE, Columns, FieldOptions
+from kzconsumer_spark.columns.protobuf_decoder import ProtobufDecoder
+
+_NEEDS = {
+    "avro": ("fastavro", "avro"),
+    "confluent-avro": ("fastavro", "avro"),
+    "protobuf": ("google.protobuf", "protobuf"),
+}
+
+
+def check_files(columns: Columns) -> None:
+    """Raises ValueError, a line that begins with the key, for what cannot be read, or needs a package not there."""
+    for name, options in columns.fields.items():
+        try:
+            _check(options)
+            if options.needs_registry:
+                _require("urllib3", "avro", "a schema registry")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{name}.schema: {error}") from error
+
+
+def _check(options: FieldOptions) -> None:
+    if options.format in _NEEDS:
+        what = f'format "{options.format}"'
+        _require(*_NEEDS[options.format], what)
+        if tuple(map(int, metadata.version("pyspark").split(".")[:2])) < (4, 1):
+            raise Unsupported(f"{what} needs Spark 4.1 or later; {metadata.version('pyspark')} is installed")
+    if options.schema is None or not options.schema.startswith(FILE):
+        return
+    if options.format == "protobuf":
+        protobuf_decoder(options)
+    elif options.format == "json":
+        ddl(options)
+    else:
+        avro_schema(options)
+
+
+def ddl(options: FieldOptions) -> str:
+    """Spark DDL, from the file if one is named. Raises OSError."""
+    assert options.schema is not None
+    return _path(options.schema).read_text() if options.schema.startswith(FILE) else options.schema
+
+
+def avro_schema(options: FieldOptions) -> AvroSchema:
+    """Of an .avsc file. Raises OSError, Unsupported."""
+    assert options.schema is not None
+    try:
+        return AvroSchema(json.loads(_path(options.schema).read_text()))
+    except json.JSONDecodeError as error:
+        raise Unsupported(f"{options.schema} is not JSON: {error}") from error
+
+
+def protobuf_decoder(options: FieldOptions) -> ProtobufDecoder:
+    """Of a .proto file, compiled here, or of a descriptor set. Raises OSError, Unsupported."""
+    assert options.schema is not None
+    assert options.message is not None
+    path = _path(options.schema)
+    files = _compiled(path) if path.suffix == ".proto" else path.read_bytes()
+    return ProtobufDecoder(files, options.message)
+
+
+def _compiled(path: Path) -> bytes:
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise Unsupported(
+            f"{path.name} has to be compiled: pip install grpcio-tools, or give the file that"
+            " protoc --include_imports --descriptor_set_out=FILE makes"
+        )
+    path.stat()
+    with tempfile.NamedTemporaryFile(suffix=".desc") as out:
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{path.parent}", "--include_imports"]
+        command += [f"--descriptor_set_out={out.name}", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if line.strip()]
+            raise Unsupported(f"{path.name} cannot be compiled: {said[0] if said else 'protoc failed'}")
+        return Path(out.name).read_bytes()
+
+
+def _path(schema: str) -> Path:
+    return Path(schema.removeprefix(FILE))
+
+
+def _require(module: str, extra: str, what: str) -> None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # of the package that it is in
+        found = None
+    if found is None:
+        raise Unsupported(f"{what} needs more packages: pip install kzconsumer-spark[{extra}]")

@@ -1,0 +1,201 @@
+"""From the spool's DataFrame to what destinations and functions get: decode, sort out the bad, `where`, `select`.
+
+Owns what is cached of the batch in hand. The worker builds one at its start, which finds what is wrong in the settings;
+destinations call `shape` where they have read the spool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.columns import sql
+from kzconsumer_spark.columns.avro_types import Unsupported
+from kzconsumer_spark.columns.decoder import Decoder
+from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
+from kzconsumer_spark.columns.options import Columns, Field
+from kzconsumer_spark.columns.quarantine import Quarantine
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.range_tags import Shaped
+
+_FATAL = "__kz_fatal"
+_BAD = "__kz_bad"
+_POSITION = ("topic", "partition", "offset")
+
+
+class BadRecord(Exception):
+    """A record cannot be decoded, and `on_error = "fail"`. Names the first one's position, and no content."""
+
+
+class BadPosition(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+
+
+class Shaping:
+    """What the settings say of columns, ready for batches."""
+
+    def __init__(self, session: SparkSession, columns: Columns, spool_schema: str) -> None:
+        """Raises ConfigError for what can be seen to be wrong by now, RegistryError."""
+        self._columns = columns
+        self._cached: DataFrame | None = None
+        self._quarantine: Quarantine | None = None
+        try:
+            self._decoding = Decoding(columns)
+        except (Unsupported, OSError) as error:
+            raise ConfigError([f"[sink.options] schema: {error}"]) from error
+        self._check(session, spool_schema)
+        if columns.quarantine is not None and "quarantine" in {each.on_error for each in columns.fields.values()}:
+            self._quarantine = Quarantine(Path(columns.quarantine))
+
+    def __repr__(self) -> str:
+        return f"Shaping({self._columns})"
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+        """What the destination is to have of `frame`, which holds the records of `ranges`.
+
+        Bad records of these ranges are in quarantine when this returns. Columns of `frame` whose names begin with
+        `_kz_` are a destination's own: they pass `select` by. Rows stay in their tasks; the result may be evaluated
+        more than once, cheaply.
+        Raises BadRecord, SqlFault, RegistryError, Unsupported, QuarantineDiffers, OSError.
+        """
+        if self._columns.change_nothing:
+            return Shaped(frame, {})
+        decoders = self._decoding.decoders(frame)
+        decoded = self._decoded(frame, decoders)
+        if not self._fields("fail") + self._fields("quarantine"):
+            return Shaped(sql.apply(decoded, self._columns), {})
+        self._hold(decoded)
+        bad = self._count(decoded)
+        quarantined = self._put_aside(frame, decoders, ranges, bad)
+        good = decoded.where(F.col(_BAD).isNull()).drop(_FATAL, _BAD)
+        return Shaped(sql.apply(good, self._columns), quarantined)
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """Whether a batch that has records may have no row."""
+        return not self._columns.change_nothing
+
+    def preview(self, frame: DataFrame, most_bad: int) -> tuple[DataFrame, list[BadPosition]]:
+        """The same for a look at records: nothing is put aside, and nothing fails for a bad one."""
+        decoded = self._decoded(frame, self._decoding.decoders(frame))
+        if not self._fields("fail") + self._fields("quarantine"):
+            return sql.apply(decoded, self._columns), []
+        self._hold(decoded)
+        reason = F.coalesce(_FATAL, _BAD)
+        rows = (
+            decoded.where(reason.isNotNull()).select(*_POSITION, reason).orderBy(*_POSITION).limit(most_bad).collect()
+        )
+        good = decoded.where(reason.isNull()).drop(_FATAL, _BAD)
+        return sql.apply(good, self._columns), [BadPosition(*row) for row in rows]
+
+    def release(self) -> None:
+        """Let go of what is held of the last batch."""
+        if self._cached is not None:
+            self._cached.unpersist()
+            self._cached = None
+
+    def close(self) -> None:
+        self.release()
+        if self._quarantine is not None:
+            self._quarantine.close()
+
+    def _check(self, session: SparkSession, spool_schema: str) -> None:
+        if self._columns.change_nothing:
+            return
+        if not self._decoding.known_before:
+            sql.check_syntax(session, self._columns)
+            return
+        nothing = session.createDataFrame([], spool_schema)
+        try:
+            decoded = self._decoded(nothing, self._decoding.decoders(None))
+        except Unsupported as error:
+            raise ConfigError([f"[sink.options] schema: {error}"]) from error
+        sql.apply(decoded.drop(_FATAL, _BAD), self._columns)
+
+    def _fields(self, on_error: str) -> list[Field]:
+        return [name for name, options in self._columns.fields.items() if options.on_error == on_error]
+
+    def _decoded(self, frame: DataFrame, decoders: Mapping[Field, Decoder], raw: Collection[Field] = ()) -> DataFrame:
+        """Decoded, with why a row is fatal, or bad, and `_corrupt_<field>` behind, where these can be."""
+        columns = self._fields("column")
+        decoded = self._decoding.decode(frame, decoders, {*columns, *raw})
+        extra = {mark: _first_reason(self._fields(policy)) for mark, policy in ((_FATAL, "fail"), (_BAD, "quarantine"))}
+        for name in columns:
+            corrupt = F.struct(F.col(error_of(name)).alias("reason"), F.col(raw_of(name)).alias("bytes"))
+            extra[f"_corrupt_{name}"] = F.when(F.col(error_of(name)).isNotNull(), corrupt)
+        if columns == list(self._columns.fields):
+            del extra[_FATAL], extra[_BAD]
+        internal = [error_of(name) for name in self._columns.fields] + [
+            raw_of(name) for name in columns if name not in raw
+        ]
+        return decoded.withColumns(extra).drop(*internal)
+
+    def _hold(self, decoded: DataFrame) -> None:
+        """Decode once: what counts the bad and what writes the good read it from here (memory, then disk).
+
+        It is also what keeps Spark from evaluating the decoding again for each filter behind it.
+        """
+        self.release()
+        self._cached = decoded.persist()
+
+    def _count(self, decoded: DataFrame) -> dict[tuple[str, int], int]:
+        """Bad records by topic and partition. Raises BadRecord for a fatal one."""
+        rows = (
+            decoded.where(F.coalesce(_FATAL, _BAD).isNotNull())
+            .groupBy("topic", "partition")
+            .agg(
+                F.count(_BAD).alias("bad"),
+                F.count(_FATAL).alias("fatal"),
+                F.min(F.when(F.col(_FATAL).isNotNull(), F.struct("offset", _FATAL))).alias("first"),
+            )
+            .collect()
+        )
+        fatal = sorted((row.topic, row.partition, *row.first) for row in rows if row.fatal)
+        if fatal:
+            topic, partition, offset, reason = fatal[0]
+            others = sum(row.fatal for row in rows) - 1
+            more = f" (and {others} more in this batch)" if others else ""
+            raise BadRecord(f"{topic}-{partition} offset {offset}: {reason}{more}")
+        return {(row.topic, row.partition): row.bad for row in rows}
+
+    def _put_aside(
+        self,
+        frame: DataFrame,
+        decoders: Mapping[Field, Decoder],
+        ranges: Sequence[SpooledRange],
+        bad: Mapping[tuple[str, int], int],
+    ) -> dict[OffsetRange, int]:
+        if self._quarantine is None:
+            return {}
+        put: dict[OffsetRange, int] = {}
+        for part in ranges:
+            if not bad.get((part.topic, part.partition)):
+                self._quarantine.require_same(part, [])
+                continue
+            of_range = frame.where((F.col("topic") == part.topic) & (F.col("partition") == part.partition))
+            decoded = self._decoded(of_range, decoders, raw=self._columns.fields)
+            rows = decoded.where(F.col(_BAD).isNotNull()).select(*self._kept(), F.col(_BAD).alias("reason")).toArrow()
+            self._quarantine.put(part, rows)
+            put[part.range] = rows.num_rows
+        return put
+
+    def _kept(self) -> list[Column]:
+        """The columns of a record in quarantine: as the spool has them."""
+        both: tuple[Field, Field] = ("key", "value")
+        as_read = [F.col(raw_of(name) if name in self._columns.fields else name).alias(name) for name in both]
+        return [*map(F.col, _POSITION), *as_read, F.col("timestamp"), F.col("timestampType"), F.col("headers")]
+
+
+def _first_reason(fields: Sequence[Field]) -> Column:
+    if not fields:
+        return F.lit(None).cast("string")
+    return F.coalesce(*(F.concat(F.lit(f"{name} "), F.col(error_of(name))) for name in fields))

@@ -1,0 +1,74 @@
+"""`where` and `select` of the settings file, as Spark understands them: checked early, applied row by row.
+
+Owns no state but a view of one name while it is used. `shaping` calls it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+
+from kzconsumer.errors import ConfigError
+from kzconsumer_spark.columns.options import Columns
+
+VIEW = "records"
+OWN = "_kz_"  # how names of columns begin that are a destination's own
+_NOT_BY_ROW = re.compile(r"^[ :+|-]*'?(Aggregate|Window|Sort|Join|Distinct|GlobalLimit|Union)\b", re.MULTILINE)
+
+
+class SqlFault(ConfigError):
+    """`where` or `select` cannot be used with these columns; one line."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__([f"[sink.options] {key}: {reason}"])
+
+
+def check_syntax(session: SparkSession, columns: Columns) -> None:
+    """What can be found wrong while the columns' types are not known. Raises SqlFault."""
+    parser = session._jsparkSession.sessionState().sqlParser()
+    if columns.where is not None:
+        try:
+            parser.parseExpression(columns.where)
+        except ParseException as error:
+            raise SqlFault("where", _line(error)) from error
+    if columns.select is not None:
+        try:
+            parser.parsePlan(_query(columns.select, ()))
+        except ParseException as error:
+            raise SqlFault("select", _line(error)) from error
+
+
+def apply(frame: DataFrame, columns: Columns) -> DataFrame:
+    """The rows for which `where` is true, as `select` has them, with the `_kz_` columns behind. Raises SqlFault."""
+    if columns.where is not None:
+        try:
+            frame = frame.where(columns.where)
+        except AnalysisException as error:
+            raise SqlFault("where", _line(error)) from error
+    if columns.select is None:
+        return frame
+    session = frame.sparkSession
+    keep = [name for name in frame.columns if name.startswith(OWN)]
+    frame.createOrReplaceTempView(VIEW)
+    try:
+        selected = session.sql(_query(columns.select, keep))
+    except AnalysisException as error:  # a ParseException is one
+        raise SqlFault("select", _line(error)) from error
+    finally:
+        session.catalog.dropTempView(VIEW)
+    if found := _NOT_BY_ROW.search(selected._jdf.queryExecution().analyzed().toString()):
+        raise SqlFault("select", f"makes each row of one record, which {found[1].lower()} does not")
+    return selected
+
+
+def _query(select: str, keep: Sequence[str]) -> str:
+    # A line of its own: the text may end in a comment.
+    return f"SELECT {select}\n{''.join(f', `{name}`' for name in keep)} FROM {VIEW}"
+
+
+def _line(error: Exception) -> str:
+    lines = [line.strip().rstrip(";") for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,43 @@
+"""`kzconsumer sink try`: wrong usage, and what can be told without a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.main import main
+
+FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\ntopics = { t = 1 }\n[sink]\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "required: ACTION"),
+        (["try"], "no configuration file given; give --config FILE"),
+        (["try", "-n", "0", "--config", "x"], "'0' is not a number of records, 1 to 100000"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["sink", *words])
+    assert ended.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_sink_without_preview_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "g.toml").write_text(FILE + 'plugin = "jsonlines"\n')
+    assert main(["sink", "try", "--config", str(tmp_path / "g.toml")]) == 1
+    assert 'sink "jsonlines" cannot be tried: it has no preview' in capsys.readouterr().err
+
+
+def test_a_zookeeper_that_does_not_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kzconsumer.fetcher.groupless.LIMIT", 0.3)
+    options = f'options = {{ destination = "parquet", path = "{tmp_path}/out" }}\n'
+    (tmp_path / "g.toml").write_text(FILE + f'plugin = "spark"\n{options}')
+    assert main(["sink", "try", "--config", str(tmp_path / "g.toml")]) == 1
+    assert "127.0.0.1:1: ZooKeeper did not answer within" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,37 @@
+"""The quarantine of bad records on a real file system: by range, once, and never two truths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer_spark.columns.quarantine import Quarantine, QuarantineDiffers
+from kzconsumer_spark.messages import SpooledRange
+
+PART = SpooledRange(topic="t", partition=0, first=0, until=9, incarnation=1, epoch=0, records=9, file=None)
+
+
+def bad(*offsets: int, value: bytes = b"x") -> pa.Table:
+    return pa.table({"offset": pa.array(offsets, pa.int64()), "value": [value] * len(offsets)})
+
+
+def test_the_first_writer_wins_and_who_finds_other_records_bad_is_told(tmp_path: Path) -> None:
+    ours, theirs = Quarantine(tmp_path), Quarantine(tmp_path)
+    ours.require_same(PART, [])
+    ours.put(PART, bad(5, 3))
+    theirs.put(PART, bad(3, 5, value=b"written again"))
+    found = pq.read_table(ours.file(PART)).to_pylist()
+    assert found == [{"offset": 3, "value": b"x"}, {"offset": 5, "value": b"x"}]
+    for differing in ((3,), (3, 5, 6)):
+        with pytest.raises(QuarantineDiffers, match=rf"^t-0\[0\.\.9\): 2 records .* and {len(differing)} are bad now"):
+            theirs.put(PART, bad(*differing))
+    with pytest.raises(QuarantineDiffers):
+        theirs.require_same(PART, [])
+    assert pq.read_table(ours.file(PART)).to_pylist() == found
+    ours.close()
+    theirs.close()
+    assert [each.name for each in tmp_path.iterdir() if each.name[0] != "_"] == [ours.file(PART).name]
+    assert not list((tmp_path / "_attempts").iterdir())

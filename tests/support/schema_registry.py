@@ -1,0 +1,80 @@
+"""A schema registry as small as the protocol allows, over real HTTP, with faults on demand.
+
+`SchemaRegistry` owns its server thread and what is registered. Paths are those of Confluent's registry.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+
+class SchemaRegistry:
+    """`asked` is every path asked for; `fail_next` answers that many requests with 503."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, dict[str, Any]] = {}
+        self.subjects: dict[str, list[int]] = {}
+        self.asked: list[str] = []
+        self.authorizations: list[str | None] = []
+        self.fail_next = 0
+        self.url = ""
+
+    def register(self, subject: str, number: int, schema: object, **more: object) -> None:
+        """The next version of a subject, under the id `number`; `more` is `schemaType` or `references`."""
+        self.by_id[number] = {"schema": json.dumps(schema), **more}
+        self.subjects.setdefault(subject, []).append(number)
+
+    def answer(self, path: str) -> dict[str, Any] | None:
+        match path.strip("/").split("/"):
+            case ["schemas", "ids", number]:
+                return self.by_id.get(int(number))
+            case ["subjects", subject, "versions", version]:
+                versions = self.subjects.get(unquote(subject), [])
+                if not versions or (version != "latest" and int(version) > len(versions)):
+                    return None
+                found = versions[-1 if version == "latest" else int(version) - 1]
+                return {"subject": unquote(subject), "id": found, **self.by_id[found]}
+        return None
+
+
+@contextmanager
+def schema_registry() -> Iterator[SchemaRegistry]:
+    registry = SchemaRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            registry.asked.append(self.path)
+            registry.authorizations.append(self.headers["Authorization"])
+            found = registry.answer(self.path)
+            status = 200 if found is not None else 404
+            if registry.fail_next:
+                registry.fail_next -= 1
+                status, found = 503, None
+            body = json.dumps(found if found is not None else {"error_code": status}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Standard error is the tests'."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

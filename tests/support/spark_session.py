@@ -1,0 +1,54 @@
+"""A Spark session in the test's own process, with the sink's settings, and spool files to read in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+
+from kzconsumer.sinks.interface import RangeData
+from kzconsumer_spark.messages import SpooledRange, Start, ToFiles
+from kzconsumer_spark.session import build_session
+from kzconsumer_spark.sink import _environment
+from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_reader import read_spool
+
+
+@contextmanager
+def spark_session(scratch: Path) -> Iterator[SparkSession]:
+    """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
+    start = Start(
+        scratch=str(scratch),
+        master="local[2]",
+        conf={},
+        destination=ToFiles(path="", format="parquet"),
+        next_batch=1,
+        safe_until=0.0,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _environment().items():
+            patch.setenv(name, value)
+        session = build_session(start)
+        session.sparkContext.setLogLevel("ERROR")
+        gateway = session.sparkContext._gateway
+        assert gateway is not None
+        try:
+            yield session
+        finally:
+            session.stop()
+            gateway.shutdown()
+            gateway.proc.terminate()
+            gateway.proc.wait()
+            gateway.proc.stdin.close()
+            SparkContext._gateway = SparkContext._jvm = None
+
+
+def spooled(session: SparkSession, directory: Path, *ranges: RangeData) -> tuple[DataFrame, tuple[SpooledRange, ...]]:
+    """The ranges as destinations read them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    parts = write_spool(directory, ranges)
+    return read_spool(session, parts), parts
