@@ -239,7 +239,8 @@ async def test_a_range_that_retention_has_deleted_is_told_and_passed(cluster: Cl
     with capture_logs() as logs:
         await consume(cluster, unique, Sink(target), lambda: target.ranges)
     assert losses(logs) == [(unique, 0, 0, 30), (unique, 0, 0, 30), (unique, 0, 30, 32)]
-    assert [part[4:] for part in target.ranges] == [(30, 35)]
+    # The hole behind the range may have been cut as a batch of its own, which nobody writes.
+    assert [part[4:] for part in target.ranges] in ([(30, 35)], [(32, 35)])
     assert await stored_offset(cluster, unique, unique) == 35
 
 

@@ -1,0 +1,50 @@
+"""A daemon whose sink cannot write one range of a batch: it keeps that one aside, says so, and goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import anyio
+import pyarrow.parquet as pq
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import until
+
+RECORDS = 20
+
+
+async def test_the_group_goes_on_without_what_cannot_be_written(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    records = [Sent(n % 2, None, b"poison" if n == 7 else b"%d" % n) for n in range(2 * RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    aside = tmp_path / "aside"
+    sink = (
+        f'[sink]\nplugin = "callable"\noptions = {{ function = "tests.support.sinks:print_wholesome" }}\n'
+        f'on_batch_failure = "quarantine"\nquarantine = "{aside}"\n'
+    )
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+        kept = "records are not in the destination: the sink cannot write them, and they are kept aside"
+        await until(lambda: member.events(kept), 60)
+        more = [Sent(1, None, b"good again")]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
+        with anyio.fail_after(60):
+            while await stored_offsets(cluster.connect, unique, unique, 2) != [RECORDS, RECORDS + 1]:
+                await anyio.sleep(0.05)
+    (told,) = member.events(kept)
+    assert (told["level"], told["topic"], told["partition"]) == ("error", unique, 1)
+    assert "poison" in told["reason"]
+    (file,) = aside.iterdir()
+    assert str(file) == told["kept"]
+    held = set(pq.read_table(file).column("offset").to_pylist())
+    assert held == set(range(told["first"], told["until"]))
+    printed = [(each["partition"], each["offset"]) for each in member.records()]
+    assert sorted(printed) == sorted(
+        (partition, offset)
+        for partition, until_offset in ((0, RECORDS), (1, RECORDS + 1))
+        for offset in range(until_offset)
+        if partition == 0 or offset not in held
+    )
