@@ -171,6 +171,13 @@ class ConsumerConnector:
         """
         return await self._member.claims.plan(plans) if self._member is not None else ()
 
+    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        """For the sink runner: have the plans of ranges in flight say that a step of the work is done.
+
+        Returns the claims that are still ours. Raises SessionExpired, ZooKeeperError.
+        """
+        return await self._member.claims.record_step(trackers, step) if self._member is not None else ()
+
     async def go_on(self, replayed: OffsetTracker) -> None:
         """For the sink runner: a planned range has been written again and is committed."""
         if self._member is not None:

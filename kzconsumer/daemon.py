@@ -146,6 +146,7 @@ class Daemon:
                 settings.fetch.isolation,
                 self._plan,
                 self._go_on,
+                self._record_step,
                 refuses_loss=settings.offsets.reset == "fail",
             )
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
@@ -184,6 +185,10 @@ class Daemon:
     async def _plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         assert self._consumer is not None  # it has brought what is planned
         return await self._consumer.plan(plans)
+
+    async def _record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        assert self._consumer is not None
+        return await self._consumer.record_step(trackers, step)
 
     async def _go_on(self, replayed: OffsetTracker) -> None:
         assert self._consumer is not None

@@ -240,6 +240,10 @@ class Claims:
         """Have these ranges stand as in flight; returns the claims that are still ours."""
         return await self._committer.plan(plans)
 
+    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        """Have the plans of these ranges say that a step is done; returns the claims that are still ours."""
+        return await self._committer.record_step(trackers, step)
+
     async def go_on(self, replayed: OffsetTracker) -> None:
         """Fetch on behind a range that has been replayed and committed. Nothing happens to a claim that was lost."""
         claim = self._claims.get(replayed.topic_partition)

@@ -82,6 +82,22 @@ class Committer:
             await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours)
             return {tracker for tracker in ours if tracker in self._positions}
 
+    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> set[OffsetTracker]:
+        """Have the plans in flight say that a step of the work on them is done; the stored offsets stay as they are.
+
+        Returns the claims that are still ours, of which this stands now. Raises SessionExpired, ZooKeeperError: then it
+        is not known of which.
+        """
+        async with self._one_at_a_time:
+            await self._settle([self._positions[tracker] for tracker in trackers if tracker in self._positions])
+            due, plans = {}, {}
+            for tracker in trackers:
+                plan, stored = self._plan_of(tracker), self.committed(tracker)
+                if plan is not None and stored is not None and step not in plan.done:
+                    due[tracker], plans[tracker] = stored, msgspec.structs.replace(plan, steps=(*plan.done, step))
+            await self._write(due, plans)
+            return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
+
     async def commit(self) -> None:
         """Store what is processed, of all claims; an unchanged offset is not written again.
 
@@ -121,6 +137,10 @@ class Committer:
         self.forget(tracker)
         tracker.close()
         self._notify(f"lost {tracker.topic_partition}")
+
+    def _plan_of(self, tracker: OffsetTracker) -> Plan | None:
+        position = self._positions.get(tracker)
+        return position.committed.record.plan if position else None
 
     async def _write_due(self, trackers: Collection[OffsetTracker]) -> None:
         await self._write(
@@ -169,11 +189,20 @@ class Committer:
 
 
 def _is_due(position: _Position, processed: int) -> bool:
-    """Something is processed that is not stored, or a write was given up: a plan may stand of which nobody was told."""
-    stored = position.committed.offset
+    """Something is processed that is not stored, or a write was given up: a plan may stand of which nobody was told.
+
+    Not so of a step that was given up: the plan stood before, and what it planned may be half written.
+    """
+    stored, doubt = position.committed.offset, position.in_doubt
+    doubtful = doubt is not None and not _keeps_plan(doubt)
     if position.moved:
-        return stored != processed or position.in_doubt is not None
-    return stored is not None and (stored < processed or position.in_doubt is not None)
+        return stored != processed or doubtful
+    return stored is not None and (stored < processed or doubtful)
+
+
+def _keeps_plan(write: OffsetWrite) -> bool:
+    before, then = write.record.plan, write.plan
+    return before is not None and then is not None and before.id == then.id
 
 
 def _left(write: OffsetWrite, stored: Stored) -> Committed:

@@ -173,10 +173,15 @@ def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Store
         found = znodes.decode_claim_record(record.data)
     except ValueError:
         return None
-    # The plan's id tells ours from anybody's. The offset may have been seen anew before, so its version is as written.
+    # The plan tells ours from anybody's: its id, and of one that stood before what it says now, for a claim keeps it.
+    # The offset may have been seen anew before, so its version is as written.
     written = leaves.record
-    if (found.plan and found.plan.id) != (written.plan and written.plan.id):
+    if _without_version(found.plan) != _without_version(written.plan):
         return None
     if msgspec.structs.replace(found, plan=None) != msgspec.structs.replace(written, plan=None):
         return None
     return Stored(leaves.fence, found, found.plan.offset_version if found.plan else version)
+
+
+def _without_version(plan: Plan | None) -> Plan | None:
+    return plan and msgspec.structs.replace(plan, offset_version=-1)

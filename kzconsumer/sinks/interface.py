@@ -15,6 +15,7 @@ import msgspec
 
 from kzconsumer.errors import PluginError
 from kzconsumer.model import OffsetRange, TopicPartition, Wants
+from kzconsumer.sinks.steps import Steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,11 +61,13 @@ class Batch(msgspec.Struct, frozen=True):
     """What one `write` makes durable: ranges of different partitions, never two of the same one.
 
     With `is_replay` it is one range that a member planned and did not commit: it may be written already, or be on its
-    way from there even now.
+    way from there even now. `steps`, with which a sink may keep what it has done so far, is there when the ranges are
+    planned.
     """
 
     ranges: tuple[RangeData, ...]
     is_replay: bool = False
+    steps: Steps | None = None
 
     @property
     def records(self) -> int:

@@ -26,6 +26,7 @@ from kzconsumer.sinks.batch_status import BatchStatus
 from kzconsumer.sinks.interface import Batch, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
+from kzconsumer.sinks.steps import Steps
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -231,7 +232,14 @@ class SinkRunner:
                     raise
                 log.warning("batch failed, its ranges are tried one by one", reason=str(error))
                 for claim, part in zip(claims, batch.ranges, strict=True):
-                    await self._write_alone(Batch((part,), batch.is_replay), claim, lease, self._quarantine)
+                    alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch))
+                    await self._write_alone(alone, claim, lease, self._quarantine)
+
+    def _steps_of(self, claim: OffsetTracker, batch: Batch) -> Steps | None:
+        """A step that is done for one range alone is not done for the others of its batch."""
+        if self._planning is None or batch.steps is None:
+            return None
+        return self._planning.steps([claim], batch.steps.done)
 
     async def _write_alone(self, batch: Batch, claim: OffsetTracker, lease: Lease, quarantine: Quarantine) -> None:
         """Have the sink write a range of a batch that it could not; one that it cannot write alone is kept aside."""
@@ -316,4 +324,4 @@ def _with_records(batch: Batch) -> Batch:
 
     Who wants bytes is told of holes.
     """
-    return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay)
+    return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay, batch.steps)

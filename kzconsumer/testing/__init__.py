@@ -1,6 +1,6 @@
 """For plugin authors and our own tests: contracts as test classes, record sets as brokers send them.
 
-Owns nothing. `AssignorContract` is imported when it is asked for, since it needs hypothesis.
+Owns nothing. A contract is imported when it is asked for: `AssignorContract` needs hypothesis, `SinkContract` Linux.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kzconsumer.testing.assignor_contract import AssignorContract
+    from kzconsumer.testing.sink_contract import SinkContract, contract_context
 
-__all__ = ["AssignorContract"]
+__all__ = ["AssignorContract", "SinkContract", "contract_context"]
 
 
 def __getattr__(name: str) -> object:
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from kzconsumer.testing.assignor_contract import AssignorContract
 
         return AssignorContract
+    if name in ("SinkContract", "contract_context"):
+        from kzconsumer.testing import sink_contract
+
+        return getattr(sink_contract, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

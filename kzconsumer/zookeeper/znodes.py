@@ -129,6 +129,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     `offset_version`: as long as both hold, nobody has moved the offset under it. `id` tells it from every other plan.
     `records` and `checksum` are the range's as it was planned, read with `isolation`; `incarnation` and `epoch` say of
     which records its offsets speak, `fingerprint` for which destination they are; `attempts` counts failed writes.
+    `steps` names those of the work that are done (`sinks/steps`); a plan without any does not mention them.
     """
 
     id: str
@@ -142,10 +143,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     isolation: str
     fingerprint: str
     attempts: _Count = 0
+    steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.first >= self.until:
             raise ValueError(f"a plan from {self.first} until {self.until}")
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """The steps that are done, in the order in which they were."""
+        return self.steps or ()
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

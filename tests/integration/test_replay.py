@@ -45,8 +45,9 @@ class Target:
 class Sink:
     """Publishes into the target; may end its member before or after that, as by a kill between two steps."""
 
-    def __init__(self, target: Target, fails: str = "", fingerprint: str = "memory") -> None:
+    def __init__(self, target: Target, fails: str = "", fingerprint: str = "memory", step: str = "") -> None:
         self.fingerprint = fingerprint
+        self._step = step
         self.batches: list[Batch] = []
         self._target = target
         self._fails = fails
@@ -64,6 +65,8 @@ class Sink:
 
     async def write(self, batch: Batch) -> None:
         self.batches.append(batch)
+        if self._step and batch.steps is not None:
+            await batch.steps.record(self._step)
         if self._fails == "before":
             raise RuntimeError("ends before it has published")
         for part in batch.ranges:
@@ -106,6 +109,7 @@ async def consume(
                 settings.fetch.isolation,
                 consumer.plan,
                 consumer.go_on,
+                consumer.record_step,
                 refuses_loss=settings.offsets.reset == "fail",
             )
             if destination is not None
@@ -170,6 +174,24 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     )
     assert [batch.is_replay for batch in following.batches] == ([True, False] if fails == "before" else [False])
     assert tiled(target, 60)
+    assert await stored_offset(cluster, unique, unique) == 60
+    assert await plan_of(cluster, unique) is None
+
+
+async def test_the_next_member_knows_the_steps_that_are_done(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await produced(cluster, unique, 30)
+    target = Target()
+    for step in ("table", "index", "index"):
+        with pytest.raises(SinkFailed):
+            await consume(cluster, unique, Sink(target, "before", step=step), lambda: False)
+    plan = await plan_of(cluster, unique)
+    assert plan is not None
+    assert (plan.first, plan.until, plan.done) == (0, 30, ("table", "index"))
+    await produced(cluster, unique, 30)
+    following = Sink(target, step="sum")
+    await consume(cluster, unique, following, lambda: tiled(target, 60))
+    assert [batch.steps and batch.steps.done for batch in following.batches] == [("table", "index", "sum"), ("sum",)]
     assert await stored_offset(cluster, unique, unique) == 60
     assert await plan_of(cluster, unique) is None
 

@@ -20,7 +20,7 @@ from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.operations import Delete, Operation, SetData
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
 from kzconsumer.zookeeper.ownership import Claimed
 from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["plan", "plan", "work", "commit"]),
+    st.sampled_from(["plan", "plan", "record", "work", "commit"]),
     st.frozensets(st.integers(0, 2), min_size=1),
     st.none() | st.floats(0.0, 0.02),
     st.sampled_from([None, None, "reply lost", "request lost", "offset moved", "taken over", "taken over meanwhile"]),
@@ -94,6 +94,8 @@ class Writer:
         with anyio.move_on_after(step.patience):
             if step.what == "plan":
                 await self._plan([t for t in open_ones if t.topic_partition not in self.in_flight])
+            elif step.what == "record":
+                await self._record_step([t for t in open_ones if t.topic_partition in self.in_flight])
             elif step.what == "work":
                 for tracker in open_ones:
                     if (plan := self.in_flight.pop(tracker.topic_partition, None)) is not None:
@@ -126,6 +128,15 @@ class Writer:
             assert record.plan is not None, f"{partition} is believed to be planned"
             assert record.plan.id == plan.id
 
+    async def _record_step(self, trackers: Sequence[OffsetTracker]) -> None:
+        self.planned += 1
+        step = f"{self.planned:x}"
+        for tracker in await self.committer.record_step(trackers, step):
+            plan = self._record(tracker.topic_partition).plan
+            assert plan is not None
+            assert plan.id == self.in_flight[tracker.topic_partition].id
+            assert plan.done[-1] == step, f"step {step} of {tracker.topic_partition} is believed to be recorded"
+
     def _fault(self, fault: str | None, partition: TopicPartition) -> None:
         if fault in ("reply lost", "request lost"):
             self.network.losing[self.process] = fault == "reply lost"
@@ -135,9 +146,11 @@ class Writer:
         elif fault in ("taken over", "taken over meanwhile") and partition not in self.taken:
             # Another member of ours moves the record by its claim, and leaves in it what it finds.
             self.taken.add(partition)
-            record = PATHS.claim_record(partition)
+            record, owner = PATHS.claim_record(partition), PATHS.owner(partition)
             data = self.ensemble.tree.node(record).data
-            self.ensemble.operate(Delete(PATHS.owner(partition), -1), SetData(record, data, -1))
+            self.ensemble.operate(
+                Delete(owner, -1), Create(owner, b"g_b-0"), SetData(owner, b"g_b-0", 0), SetData(record, data, -1)
+            )
             if fault == "taken over meanwhile":
                 self.network.losing[self.process] = False
 

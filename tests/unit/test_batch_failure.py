@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,10 +12,13 @@ from structlog.testing import capture_logs
 
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import SinkFailed
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import METADATA, Quarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
 from tests.support.range_data import range_data
 from tests.unit.test_sink_runner import Commits, Memory, running, until
@@ -130,3 +133,36 @@ async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None
     assert (first.read_bytes(), list(tmp_path.iterdir())) == (before, [first])
     raw = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
     assert (await quarantine.keep(raw, "bytes")).read_bytes() == b"abc"
+
+
+async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_others(tmp_path: Path) -> None:
+    claims = [tracker(number) for number in range(2)]
+    queue, commits = ChunkQueue(1 << 20), Commits(claims)
+    recorded: list[tuple[set[int], str]] = []
+
+    async def put_plans(plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        return list(plans)
+
+    async def go_on(claim: OffsetTracker) -> None:
+        raise AssertionError("nothing was replayed")
+
+    async def record(of: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        recorded.append(({claim.topic_partition.partition for claim in of}, step))
+        return of
+
+    class Stepping(Memory):
+        async def write(self, batch: Batch) -> None:
+            assert batch.steps is not None
+            await batch.steps.record("staged")
+            if len(batch.ranges) > 1:
+                raise ValueError("too much at once")
+            await batch.steps.record("table")
+            await super().write(batch)
+
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    planning = Planning(lambda: "f", "read_committed", put_plans, go_on, record)
+    runner = SinkRunner("stepping", Stepping(), limits, planning, Quarantine(tmp_path / "aside", "stepping"))
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    async with running(runner, [queue], commits):
+        await until(lambda: commits.made)
+    assert recorded == [({0, 1}, "staged"), ({0}, "table"), ({1}, "table")]

@@ -14,6 +14,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.range_data import range_data
 
@@ -25,16 +26,25 @@ class Member:
         self, lost: Collection[OffsetTracker] = (), error: Exception | None = None, *, refuses_loss: bool = False
     ) -> None:
         self.plans: dict[OffsetTracker, Plan] = {}
+        self.steps: list[tuple[set[OffsetTracker], str]] = []
         self.gone_on: list[OffsetTracker] = []
         self.lost = lost
         self.error = error
-        self.planning = Planning(lambda: "9f3c", "read_committed", self.put, self.go_on, refuses_loss=refuses_loss)
+        self.planning = Planning(
+            lambda: "9f3c", "read_committed", self.put, self.go_on, self.record_step, refuses_loss=refuses_loss
+        )
 
     async def put(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         if self.error is not None:
             raise self.error
         self.plans.update(plans)
         return [tracker for tracker in plans if tracker not in self.lost]
+
+    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        if self.error is not None:
+            raise self.error
+        self.steps.append((set(trackers), step))
+        return [tracker for tracker in trackers if tracker not in self.lost]
 
     async def go_on(self, tracker: OffsetTracker) -> None:
         if self.error is not None:
@@ -49,8 +59,9 @@ def tracker(partition: int, start: int, replay: Plan | None = None) -> OffsetTra
 async def test_what_a_plan_says() -> None:
     member, claim, part = Member(), tracker(0, 3), range_data("orders", 0, 3, 9)
     batch = Batch((part,))
-    assert await member.planning.begin(batch, [claim]) == (batch, [claim])
-    await member.planning.end(batch, [claim])
+    planned, trackers = await member.planning.begin(batch, [claim])
+    assert (planned.ranges, trackers) == ((part,), [claim])
+    await member.planning.end(planned, [claim])
     plan = member.plans[claim]
     assert msgspec.structs.replace(plan, id="") == Plan(
         id="",
@@ -103,7 +114,8 @@ async def test_a_replay_of_what_was_planned() -> None:
     part = range_data("orders", 0, 3, 9)
     member, claim = Member(), tracker(0, 3, planned(part))
     again = Batch((range_data("orders", 0, 3, 9, batches=6),), is_replay=True)
-    assert await member.planning.begin(again, [claim]) == (again, [claim])
+    batch, trackers = await member.planning.begin(again, [claim])
+    assert (batch.ranges, batch.is_replay, trackers) == (again.ranges, True, [claim])
     await member.planning.end(again, [claim])
     assert (member.plans, member.gone_on) == ({}, [claim])  # its plan stands already
 
@@ -125,7 +137,8 @@ async def test_a_replay_of_other_records_is_told(now: RangeData) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
     batch = Batch((now,), is_replay=True)
     with capture_logs() as logs:
-        assert await Member().planning.begin(batch, [claim]) == (batch, [claim])
+        written, trackers = await Member().planning.begin(batch, [claim])
+    assert (written.ranges, trackers) == (batch.ranges, [claim])
     (told,) = logs
     assert (told["log_level"], told["topic"], told["partition"], told["first"], told["until"]) == (
         "error",
@@ -141,3 +154,45 @@ async def test_a_replay_of_another_range(until: int) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(AssertionError, match="is not what was planned"):
         await Member().planning.begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])
+
+
+async def test_steps_are_recorded_once_for_all_ranges_that_are_ours() -> None:
+    kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
+    parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
+    member = Member(lost=[lost])
+    batch, _ = await member.planning.begin(Batch(parts), [kept, lost, empty])
+    assert batch.steps is not None
+    for step in ("table", "index", "table"):
+        await batch.steps.record(step)
+    assert batch.steps.done == ("table", "index")
+    assert member.steps == [({kept, empty}, "table"), ({kept, empty}, "index")]
+    with pytest.raises(ValueError, match="is not the name of a step"):
+        await batch.steps.record("")
+    member.lost = [kept, empty]
+    with pytest.raises(StepNotRecorded, match='step "late" is not recorded'):
+        await batch.steps.record("late")
+    member.error = SessionExpired("over")
+    with pytest.raises(StepNotRecorded):
+        await batch.steps.record("later")
+    assert batch.steps.done == ("table", "index")
+
+
+async def test_a_replay_begins_with_the_steps_that_are_done() -> None:
+    part = range_data("orders", 0, 3, 9)
+    claim = tracker(0, 3, msgspec.structs.replace(planned(part), steps=("table",)))
+    batch, _ = await Member().planning.begin(Batch((part,), is_replay=True), [claim])
+    assert batch.steps is not None
+    assert batch.steps.done == ("table",)
+
+
+@pytest.mark.parametrize("step", ["", "a\nb", "x" * 101])
+def test_what_is_no_name_of_a_step(step: str) -> None:
+    with pytest.raises(ValueError, match="is not the name of a step"):
+        check_step(step, ())
+
+
+def test_a_batch_has_so_many_steps_and_no_more() -> None:
+    most = [f"step {number}" for number in range(MOST_STEPS)]
+    check_step(most[0], most)
+    with pytest.raises(ValueError, match="has 32 steps at most"):
+        check_step("another", most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -103,6 +103,10 @@ async def running(
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+async def no_step(claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+    raise AssertionError("the sink has no steps")
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -459,7 +463,7 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
         raise AssertionError("nothing was replayed")
 
     limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
     commits = Commits([kept, lost])
     put(queue, chunk(kept, 0, 3), chunk(lost, 0, 2))
     async with running(runner, [queue], commits):
@@ -496,7 +500,7 @@ async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None
         gone_on.append((replayed, list(commits.made)))
 
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
     put(queue, chunk(claim, 0, 3))
     async with running(runner, [queue], commits):
         await until(lambda: gone_on)
@@ -583,7 +587,7 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
         raise AssertionError("nothing was replayed")
 
     limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on))
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     async with running(runner, [queue], commits):
         await until(lambda: len(sink.prepared) == 2)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.destinations import _require_done
 from kzconsumer_spark.messages import Start, To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
@@ -91,16 +89,6 @@ def test_faults_are_told_together() -> None:
     assert [line.split(": ")[0] for line in caught.value.faults] == [
         f"[sink.options] {key}" for key in ("path", "master", "foo", "scratch")
     ]
-
-
-async def _later() -> None: ...
-
-
-@pytest.mark.parametrize(("make", "kind"), [(_later, "coroutine"), (lambda: (each for each in "ab"), "generator")])
-def test_what_a_function_returns_is_not_work_to_be_done(make: Callable[[], object], kind: str) -> None:
-    with pytest.raises(TypeError, match=f"the function returned a {kind}: it must do its work before it returns"):
-        _require_done(make())
-    _require_done(5)
 
 
 def test_the_documented_table_is_read() -> None:

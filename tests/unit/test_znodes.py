@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
@@ -253,6 +254,16 @@ def test_a_plan_in_its_claim_record() -> None:
     assert decode_claim_record(data) == record
 
 
+def test_a_plan_says_which_steps_are_done_once_there_is_one() -> None:
+    """One without any is what versions without steps read."""
+    assert PLAN.done == ()
+    record = ClaimRecord(1, "range", "0x2a", plan=msgspec.structs.replace(PLAN, steps=("table", "index")))
+    found = decode_claim_record(encode_claim_record(record))
+    assert found == record
+    assert found.plan is not None
+    assert found.plan.done == ("table", "index")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -263,7 +274,8 @@ def test_a_plan_in_its_claim_record() -> None:
         (b'"records":4', b'"records":-4'),
         (b'"id":"0a1b2c3d"', b'"id":7'),
         (b'"isolation":"read_committed",', b""),
-        (b'"attempts":0', b'"attempts":0,"steps":[]'),
+        (b'"attempts":0', b'"attempts":0,"lease":7'),
+        (b'"attempts":0', b'"attempts":0,"steps":[7]'),
     ],
 )
 def test_a_plan_of_another_version_is_not_read(old: bytes, new: bytes) -> None:

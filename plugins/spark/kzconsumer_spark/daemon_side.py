@@ -1,7 +1,7 @@
 """A destination as the daemon sees it: whose it is, which one it is, and which ranges it has.
 
 The sink makes one of these and asks it; the worker's side of the same destination writes. All calls block: the sink
-makes them in a thread. `Functions` stands for what cannot be asked, and is not replayable.
+makes them in a thread.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Protocol
 
 from kzconsumer.errors import PluginError
 from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.function_reference import load_function, load_plain_function
+from kzconsumer_spark.function_batch import takes_batch
 from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.options import WHERE
 from kzconsumer_spark.target import Target
 
 
@@ -69,12 +72,20 @@ class Files:
 
 
 class Functions:
-    """A function that nobody can ask what it has done."""
+    """One that takes the batch is planned: replayed whenever it was not committed, for nobody can ask what it has done.
 
-    fingerprint = ""
+    Raises ConfigError for what is no plain function of the arguments it is called with.
+    """
 
     def __init__(self, to: ToFunction) -> None:
         self.to = to
+        self._planned = takes_batch(load_function(to.function, f"{WHERE} function"))
+        arguments = ("df", "batch_id", "batch") if self._planned else ("df", "batch_id")
+        load_plain_function(to.function, f"{WHERE} function", *arguments)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint("function", self.to.function) if self._planned else ""
 
     def claim(self, owner: Owner) -> None:
         return None

@@ -76,6 +76,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     next_batch: int
     safe_until: float
     columns: Columns = Columns()
+    scope: str = ""  # of a function's tokens
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
@@ -85,17 +86,29 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
-    """Make these ranges durable. Numbers go up by one; a number that failed may come again."""
+    """Make these ranges durable. Numbers go up by one; a number that failed may come again.
+
+    `steps` are those of the work that are known to be done: by whoever planned the range that this `is_replay` of, or
+    by an attempt that failed.
+    """
 
     number: int
     ranges: tuple[SpooledRange, ...]
+    is_replay: bool = False
+    steps: tuple[str, ...] = ()
+
+
+class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+    """The answer to a StepDone: it is known for ever now, or why it is not."""
+
+    error: str | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Stop Spark and exit. Only sent between batches."""
 
 
-Command: TypeAlias = Start | Heartbeat | RunBatch | Stop
+Command: TypeAlias = Start | Heartbeat | RunBatch | StepRecorded | Stop
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -129,7 +142,14 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     settings: bool = False
 
 
-Event: TypeAlias = Ready | Done | Failed
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """A step of the batch in hand is done; the worker waits for the answer, StepRecorded."""
+
+    number: int
+    step: str
+
+
+Event: TypeAlias = Ready | Done | Failed | StepDone
 
 _commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 _events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

@@ -19,18 +19,20 @@ from typing import Self
 
 import anyio
 import anyio.to_thread
+import msgspec
 import structlog
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.function_reference import load_plain_function
 from kzconsumer.sinks.interface import Batch, Preview, SinkContext
+from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.function_batch import scope
 from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.java import java_environment
-from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, ToFunction
+from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.options import WHERE, read_options
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.spool import write_spool
@@ -59,8 +61,6 @@ class SparkSink:
         except ValueError as error:
             raise ConfigError([f"{WHERE} {error}"]) from error
         self._destination = daemon_side(self._options.to)
-        if isinstance(to := self._options.to, ToFunction):
-            load_plain_function(to.function, f"{WHERE} function", "df", "batch_id")
         # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
         self._next_batch = time.time_ns() // 1_000_000
         self._worker: WorkerProcess | None = None
@@ -99,8 +99,7 @@ class SparkSink:
 
     @property
     def fingerprint(self) -> str:
-        """The destination's, and of what shapes the rows; empty for a function, which is not replayable: nobody can ask
-        it what it has done."""
+        """The destination's, and of what shapes the rows; empty for what cannot be replayed."""
         found, columns = self._destination.fingerprint, self._options.columns
         return found if not found or columns.change_nothing else fingerprint(found, columns.shape)
 
@@ -123,7 +122,7 @@ class SparkSink:
             raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
         self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
         try:
-            await self._run(RunBatch(number=number, ranges=spooled.files))
+            await self._run(RunBatch(number=number, ranges=spooled.files, is_replay=batch.is_replay), batch.steps)
         finally:
             await self._spooling.remove(spooled)
 
@@ -144,10 +143,12 @@ class SparkSink:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(scratch.remove)
 
-    async def _run(self, batch: RunBatch) -> None:
+    async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
         backoff = self._options.retry_backoff
         for attempt in range(1, self._options.attempts + 1):
-            reason = await self._attempt(batch)
+            if steps is not None:
+                batch = msgspec.structs.replace(batch, steps=steps.done)
+            reason = await self._attempt(batch, steps)
             if reason is None:
                 return
             _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
@@ -157,12 +158,15 @@ class SparkSink:
         ranges = ", ".join(str(part.range) for part in batch.ranges)
         raise SinkFailed(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
 
-    async def _attempt(self, batch: RunBatch) -> str | None:
+    async def _attempt(self, batch: RunBatch, steps: Steps | None) -> str | None:
         """Have the batch run once, by a new worker if the last one died; why it failed, or None."""
         try:
             worker = self._worker or await self._open_worker(batch.number)
             await worker.send(batch)
             event = await worker.receive()
+            while isinstance(event, StepDone):
+                await worker.send(await _recorded(event.step, steps))
+                event = await worker.receive()
         except WorkerDied as error:
             await self._close_worker()
             return str(error)
@@ -205,6 +209,7 @@ class SparkSink:
             next_batch=next_batch,
             safe_until=finite(self._context.safe_until()),
             columns=self._options.columns,
+            scope=scope(self._context.cluster, self._context.group, "spark"),
         )
 
     async def _close_worker(self) -> None:
@@ -239,6 +244,16 @@ class SparkSink:
             return PrivateDirectory(parent)
         except OSError as error:
             raise ConfigError([f"{WHERE} scratch: {error}"]) from error
+
+
+async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
+    if steps is None:
+        return StepRecorded(error=f'step "{step}" is not recorded: the batch is not planned')
+    try:
+        await steps.record(step)
+    except (StepNotRecorded, ZooKeeperError, ValueError) as error:
+        return StepRecorded(error=str(error))
+    return StepRecorded()
 
 
 def _environment() -> dict[str, str]:

@@ -23,8 +23,9 @@ from pyspark.sql import SparkSession
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.function_reference import load_function
 from kzconsumer_spark.columns.shaping import Shaping
-from kzconsumer_spark.destinations import Destination, FunctionDestination, Written
+from kzconsumer_spark.destinations import Destination, Written
 from kzconsumer_spark.files_destination import FilesDestination
+from kzconsumer_spark.function_destination import FunctionDestination
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import (
     Command,
@@ -35,6 +36,7 @@ from kzconsumer_spark.messages import (
     RunBatch,
     SpooledRange,
     Start,
+    StepRecorded,
     Stop,
     ToFiles,
     ToFunction,
@@ -45,6 +47,7 @@ from kzconsumer_spark.messages import (
 from kzconsumer_spark.query import RangeQuery, first_line
 from kzconsumer_spark.session import build_session
 from kzconsumer_spark.spool_reader import SCHEMA
+from kzconsumer_spark.step_recorder import StepRecorder
 
 LOG_NAME = "spark.log"
 
@@ -56,11 +59,12 @@ def main() -> None:
     Path(start.scratch).mkdir()
     lease = Lease(start.safe_until)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(commands, lease, inbox), daemon=True).start()
+    steps = StepRecorder(lambda event: _say(events, event))
+    threading.Thread(target=_listen, args=(commands, lease, inbox, steps), daemon=True).start()
     try:
         session = start_session(start)
         shaping = Shaping(session, start.columns, SCHEMA)
-        destination = _destination(start, session, lease, shaping)
+        destination = _destination(start, session, lease, shaping, steps)
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
@@ -82,6 +86,7 @@ def main() -> None:
             if failed or query.next_batch != batch.number:
                 query.stop()
                 query = RangeQuery(session, _query_directory(start), batch.number)
+            steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)
             _say(events, outcome)
@@ -128,7 +133,9 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     session.read.schema("value string").parquet(first).write.parquet(f"{start.scratch}/warm-2")
 
 
-def _destination(start: Start, session: SparkSession, lease: Lease, shaping: Shaping) -> Destination:
+def _destination(
+    start: Start, session: SparkSession, lease: Lease, shaping: Shaping, steps: StepRecorder
+) -> Destination:
     match start.destination:
         case ToFiles() as files:
             return FilesDestination(session, files, lease, shaping)
@@ -137,15 +144,18 @@ def _destination(start: Start, session: SparkSession, lease: Lease, shaping: Sha
 
             return JdbcDestination(session, jdbc, lease, shaping)
         case ToFunction() as called:
-            return FunctionDestination(session, load_function(called.function, "[sink.options] function"), shaping)
+            function = load_function(called.function, "[sink.options] function")
+            return FunctionDestination(session, function, start.scope, lease, shaping, steps)
 
 
-def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command]) -> None:
+def _listen(commands: BinaryIO, lease: Lease, inbox: queue.SimpleQueue[Command], steps: StepRecorder) -> None:
     """Take commands until the pipe ends, which is the daemon's end, however it came: then everything here ends too."""
     for line in commands:
         command = decode_command(line)
         if isinstance(command, Heartbeat):
             lease.renew(command.safe_until)
+        elif isinstance(command, StepRecorded):
+            steps.answered(command)
         else:
             inbox.put(command)
             if isinstance(command, Stop):

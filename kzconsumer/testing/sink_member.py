@@ -1,0 +1,298 @@
+"""Member processes as the sink contract has them: real ones, each with a sink, to be killed or stopped anywhere.
+
+`Member` is the contract's handle and owns its process; `_live` is what runs there. The contract stands for ZooKeeper:
+it says what to write and records steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGSTOP
+from types import FrameType
+from typing import Any, Literal, NamedTuple
+
+import anyio
+import anyio.to_thread
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.sinks.steps import Steps
+
+LIMIT = 400.0
+"""No single thing takes longer, in seconds: starting Spark on a busy machine is the slowest."""
+_LEAVE = 20.0
+_LOOK = 0.01
+_SYSTEM = frozenset({"posix", "_io", "_socket", "sqlite3", "fcntl"})
+"""Modules in C by which Python code has an effect outside its process."""
+
+_processes = multiprocessing.get_context("forkserver")
+
+
+def import_once(module: str) -> None:
+    """Have members forked from a process that has imported this; only the first call of a test run has an effect."""
+    _processes.set_forkserver_preload(["kzconsumer.testing.sink_contract", module])
+
+
+class Moment(NamedTuple):
+    """A moment of a write: before its n-th call of the system, before its n-th step is recorded, after n seconds."""
+
+    kind: Literal["call", "step", "time"]
+    at: float
+
+
+class Written(NamedTuple):
+    """How a write went: an error, or what can be said of its length. `calls` are of the sink's own process alone."""
+
+    error: str | None
+    calls: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class _Write(NamedTuple):
+    batch: Batch
+    done: tuple[str, ...]
+    moment: Moment | None
+    signal: int
+
+
+class Member:
+    """A process with a sink. After `kill` it is gone, and all it had started with it."""
+
+    def __init__(self, build: Callable[[], Sink], stdout: Path) -> None:
+        self._pipe, theirs = _processes.Pipe()
+        self._process = _processes.Process(target=_live, args=(build, theirs, stdout), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._record: Callable[[str], bool] = lambda step: False
+        self._early: Written | None = None
+        self.alive = True
+        try:
+            self.fingerprint: str = self._answer()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __repr__(self) -> str:
+        return f"Member(pid {self._process.pid})"
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        self._pipe.send(tuple(ranges))
+        found: Collection[RangeIdentity] = self._answer()
+        return found
+
+    def begin(
+        self,
+        batch: Batch,
+        done: tuple[str, ...],
+        record: Callable[[str], bool],
+        moment: Moment | None = None,
+        signal: int = SIGKILL,
+    ) -> None:
+        """Have a batch written; the process gets `signal` at that moment, if the write has it."""
+        self._record = record
+        self._pipe.send(_Write(batch, done, moment, signal))
+        if moment is not None and moment.kind == "time":
+            self._early = self._message(time.monotonic() + moment.at)
+            if signal == SIGSTOP:
+                self.freeze()
+            else:
+                self.kill()
+
+    def finish(self) -> Written | None:
+        """How the write ended; None where the process died or was stopped in it."""
+        early, self._early = self._early, None
+        if early is not None or not self.alive:
+            return early
+        try:
+            written: Written = self._answer()
+        except (EOFError, ConnectionError):
+            self.kill()
+            return None
+        except _Stopped:
+            self.freeze()
+            return None
+        return written
+
+    def kill(self) -> None:
+        """SIGKILL to the process; returns when everything that it had started is gone too, of itself or by our hand."""
+        if self.alive:
+            self.alive = False
+            started = _started_by(self._process.pid)
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            _wait_gone(started)
+
+    def freeze(self) -> None:
+        for pid in (self._process.pid, *_started_by(self._process.pid)):
+            _signal(pid, SIGSTOP)
+
+    def thaw(self, record: Callable[[str], bool]) -> None:
+        self._record = record
+        for pid in (self._process.pid, *_started_by(self._process.pid)):
+            _signal(pid, SIGCONT)
+
+    def close(self) -> None:
+        """Leave the sink, as at the end of a member."""
+        if self.alive:
+            self.thaw(lambda step: False)
+            with contextlib.suppress(OSError):
+                self._pipe.send(None)
+            self._process.join(_LEAVE)
+            self.kill()
+
+    def _answer(self) -> Any:
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            if (answer := self._message(time.monotonic() + _LOOK)) is not None:
+                return answer
+            if _state(self._process.pid) == "T":
+                raise _Stopped
+        raise TimeoutError(f"{self} has not answered within {LIMIT:.0f} s")
+
+    def _message(self, until: float) -> Any:
+        """The answer, if it comes until then; steps are recorded meanwhile."""
+        while self._pipe.poll(max(0.0, until - time.monotonic())):
+            kind, content = self._pipe.recv()
+            if kind == "answer":
+                return content
+            if kind == "error":
+                raise RuntimeError(content)
+            self._pipe.send(self._record(content))
+        return None
+
+
+class _Stopped(Exception):
+    """The process does not run, as it was asked."""
+
+
+def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
+    output = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.close(output)
+    fate = _Fate()
+    threading.setprofile(fate.look)
+    sys.setprofile(fate.look)
+    try:
+        anyio.run(_serve, build, pipe, fate)
+    except Exception as error:
+        pipe.send(("error", f"{type(error).__name__}: {error}"))
+
+
+async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> None:
+    async with build() as sink:
+        pipe.send(("answer", getattr(sink, "fingerprint", "")))
+        while (asked := await anyio.to_thread.run_sync(pipe.recv)) is not None:
+            if isinstance(asked, _Write):
+                answer: object = await _write(sink, asked, pipe, fate)
+            else:
+                answer = list(await sink.has(asked))  # type: ignore[attr-defined]
+            pipe.send(("answer", answer))
+
+
+async def _write(sink: Sink, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
+    recorded = 0
+
+    async def record(step: str) -> bool:
+        nonlocal recorded
+        recorded += 1
+        fate.reached(Moment("step", recorded))
+        pipe.send(("step", step))
+        kept: bool = await anyio.to_thread.run_sync(pipe.recv)
+        return kept
+
+    steps = Steps(asked.done, record) if getattr(sink, "fingerprint", "") else None
+    batch = Batch(asked.batch.ranges, asked.batch.is_replay, steps)
+    began = time.monotonic()
+    fate.begin(asked.moment, asked.signal)
+    try:
+        await sink.write(batch)
+    except Exception as error:
+        return Written(f"{type(error).__name__}: {error}")
+    finally:
+        fate.end()
+    return Written(None, fate.calls, recorded, time.monotonic() - began)
+
+
+class _Fate:
+    """Counts the calls of the system in a write, in whatever thread, and sends the signal at the one it was told."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._writing = False
+        self._moment: Moment | None = None
+        self._signal = 0
+
+    def begin(self, moment: Moment | None, signal: int) -> None:
+        self.calls, self._moment, self._signal, self._writing = 0, moment, signal, True
+
+    def end(self) -> None:
+        self._writing = False
+
+    def look(self, frame: FrameType, event: str, called: object) -> None:
+        if self._writing and event == "c_call" and _module_of(called) in _SYSTEM:
+            self.calls += 1
+            self.reached(Moment("call", self.calls))
+
+    def reached(self, moment: Moment) -> None:
+        if moment == self._moment:
+            os.kill(os.getpid(), self._signal)
+
+
+def _module_of(called: object) -> str:
+    module: str | None = getattr(called, "__module__", None)
+    return module or type(getattr(called, "__self__", None)).__module__
+
+
+def _state(pid: int | None) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def _started_by(pid: int | None) -> list[int]:
+    """All processes that a process has started, and those by these, as far as they run."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            except (OSError, ValueError):
+                continue
+            if state not in "ZX":
+                parents[int(entry.name)] = int(parent)
+    found: list[int] = []
+    wanted = {pid or 0}
+    while wanted:
+        wanted = {child for child, parent in parents.items() if parent in wanted}
+        found += wanted
+    return found
+
+
+def _wait_gone(pids: Collection[int]) -> None:
+    """Processes end with the one that started them; those that were stopped get to know it only if they go on."""
+    deadline = time.monotonic() + LIMIT
+    for pid in pids:
+        _signal(pid, SIGCONT)
+    while any(_state(pid) not in ("", "Z", "X") for pid in pids):
+        if time.monotonic() > deadline:
+            raise TimeoutError("what a killed member had started goes on")
+        time.sleep(_LOOK)
+
+
+def _signal(pid: int | None, number: int) -> None:
+    try:
+        if pid is not None:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass

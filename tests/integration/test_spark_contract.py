@@ -1,0 +1,74 @@
+"""The contract of sinks on a real Spark: what the parquet destination promises, and what a function can keep to.
+
+Each member process has a Spark of its own, which takes ten seconds and more to start: few kills, and each test does
+with the members that are there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from kzconsumer.sinks.interface import Sink
+from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from kzconsumer_spark.sink import SparkSink
+from tests.support.contract_functions import stored
+from tests.support.spark_functions import FUNCTION_DIRECTORY
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def _common(directory: Path) -> dict[str, str]:
+    """On a machine that is busy with other tests."""
+    return {"scratch": str(directory / "scratch"), "retry_backoff": "100ms", "start_timeout": "300s"}
+
+
+class OnSpark(SinkContract):
+    kills = 1
+    zombies = 1
+    races = 2
+    records = 200
+
+
+class TestParquet(OnSpark):
+    def sink(self, directory: Path) -> Sink:
+        options = {"destination": "parquet", "path": str(directory / "out")}
+        return SparkSink(options | _common(directory), contract_context())
+
+    def read_back(self, directory: Path) -> Iterable[bytes]:
+        values = ds.dataset(directory / "out", format="parquet").to_table(columns=["value"]).column("value")
+        return [value for value in values.to_pylist() if value is not None]
+
+
+class TestFunction(OnSpark):
+    kills = int(os.environ.get("KZCONSUMER_KILLS", "1"))
+
+    def sink(self, directory: Path) -> Sink:
+        os.environ[FUNCTION_DIRECTORY] = str(directory)
+        options = {"destination": "function", "function": "tests.support.contract_functions:store"}
+        return SparkSink(options | _common(directory), contract_context())
+
+    def read_back(self, directory: Path) -> Iterable[bytes]:
+        return stored(directory, "records")
+
+    def test_a_step_that_is_recorded_is_not_done_again(self) -> None:
+        log = self.group.log()
+        log.write(self.group.one(), batch := log.batch(self.records))
+        log.again(self.group.one(), batch)
+        log.check()
+        noted = [token for token in stored(self.group.directory, "notes") if f"+{log.topic}+" in token]
+        assert len(noted) == len(set(noted)) == 3
+
+    def test_a_function_keyed_on_batch_id_is_found_out(self) -> None:
+        """The negative control: the same function, but for the key."""
+        mode = self.group.directory / "mode"
+        mode.touch()
+        try:
+            with pytest.raises(AssertionError, match="records are double"):
+                self.test_what_was_written_and_not_committed_is_written_again()
+        finally:
+            mode.unlink()

@@ -1,0 +1,239 @@
+"""The contract of sinks: what keeps to it passes, and each way to break it is found."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pytest
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.durable_files import put_in_place, sync_file
+from kzconsumer.sinks.interface import Batch, RangeData, Sink
+from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
+from kzconsumer.testing.sink_contract import SinkContract, contract_context
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class FilesSink:
+    """A file for each range, first writer wins: the smallest replayable sink there is."""
+
+    fingerprint = "files"
+
+    def __init__(self, directory: Path) -> None:
+        self.out = directory / "out"
+        self.staged = directory / f"staged-{os.getpid()}"
+
+    async def __aenter__(self) -> Self:
+        self.out.mkdir(exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return [each for each in ranges if self.file(each).exists()]
+
+    async def write(self, batch: Batch) -> None:
+        for part in batch.ranges:
+            self.publish(part)
+
+    def publish(self, part: RangeData) -> None:
+        self.staged.unlink(missing_ok=True)  # of a write that was killed
+        self.staged.write_bytes(lines(part))
+        sync_file(self.staged)
+        put_in_place(self.staged, self.file(part))
+        self.staged.unlink(missing_ok=True)
+
+    def file(self, part: RangeData | RangeIdentity) -> Path:
+        name = (part.topic, part.partition, part.incarnation, part.epoch, part.first, part.until)
+        return self.out / "+".join(map(str, name))
+
+
+def lines(part: RangeData) -> bytes:
+    values = [value or b"" for batch in part.batches for value in batch.column("value").to_pylist()]
+    return b"".join(base64.b64encode(value) + b"\n" for value in values)
+
+
+class FilesContract(SinkContract):
+    def sink(self, directory: Path) -> Sink:
+        return FilesSink(directory)
+
+    def read_back(self, directory: Path) -> Iterable[bytes]:
+        files = (directory / "out").iterdir()
+        return [base64.b64decode(line) for file in files for line in file.read_bytes().splitlines()]
+
+
+class TestFiles(FilesContract):
+    pass
+
+
+class TestJsonLines(SinkContract):
+    """Nothing is lost by it; what was printed and not committed is printed again."""
+
+    promise = "at-least-once"
+    races = 2
+    kills = 4
+    zombies = 2
+
+    def sink(self, directory: Path) -> Sink:
+        return JsonLinesSink({}, contract_context())
+
+    def read_back(self, directory: Path) -> Iterator[bytes]:
+        for line in (directory / "stdout").read_bytes().splitlines():
+            with contextlib.suppress(msgspec.DecodeError):  # what a killed member left of its last line
+                yield json.loads(line)["value"].encode() if line.startswith(b'{"topic"') else b""
+
+
+class Appending(FilesSink):
+    """Says that it is replayable, and appends."""
+
+    def publish(self, part: RangeData) -> None:
+        with (self.out / f"{part.topic}-{os.getpid()}").open("ab") as file:
+            file.write(lines(part))
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return []
+
+
+class InPlace(FilesSink):
+    """Writes under the final name: what a kill leaves of a range is taken for all of it."""
+
+    def publish(self, part: RangeData) -> None:
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(self.file(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            for line in lines(part).splitlines(keepends=True):
+                os.write(descriptor, line)
+            os.close(descriptor)
+
+
+class WithoutIncarnation(FilesSink):
+    """Takes the records of a topic that was made anew for those of its predecessor."""
+
+    def file(self, part: RangeData | RangeIdentity) -> Path:
+        return self.out / f"{part.topic}+{part.partition}+{part.first}+{part.until}"
+
+
+class ByBatch(FilesSink):
+    """A name made of all ranges of the batch: a range that is replayed alone has another."""
+
+    async def write(self, batch: Batch) -> None:
+        self.staged.write_bytes(b"".join(map(lines, batch.ranges)))
+        name = "+".join(self.file(part).name for part in batch.ranges[:3])
+        put_in_place(self.staged, self.out / name)
+        self.staged.unlink(missing_ok=True)
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return []
+
+
+class Knowing(FilesSink):
+    """Says that it has a range as soon as the directory has any of its partition."""
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return [each for each in ranges if list(self.out.glob(f"{each.topic}+{each.partition}+*"))]
+
+
+class LookingFirst(FilesSink):
+    """Looks whether the range is there and writes it under a name of its own: two at once both find that it is not."""
+
+    def publish(self, part: RangeData) -> None:
+        if not list(self.out.glob(f"{self.file(part).name}@*")):
+            self.staged.write_bytes(lines(part))
+            self.staged.rename(self.out / f"{self.file(part).name}@{os.getpid()}")
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return [each for each in ranges if list(self.out.glob(f"{self.file(each).name}@*"))]
+
+
+class Buffering(FilesSink):
+    """Not replayable, which is no fault, but it returns before what it was given is written."""
+
+    fingerprint = ""
+    held = b""
+
+    async def write(self, batch: Batch) -> None:
+        with (self.out / str(os.getpid())).open("ab") as file:
+            file.write(self.held)
+        self.held = b"".join(map(lines, batch.ranges))
+
+
+def contract_of(kind: type[FilesSink]) -> type[FilesContract]:
+    return {each._sink: each for each in _Broken.__subclasses__()}[kind]
+
+
+class _Broken(FilesContract):
+    _sink: type[FilesSink]
+
+    def sink(self, directory: Path) -> Sink:
+        return self._sink(directory)
+
+
+class _Appending(_Broken):
+    _sink = Appending
+
+
+class _InPlace(_Broken):
+    _sink = InPlace
+
+
+class _WithoutIncarnation(_Broken):
+    _sink = WithoutIncarnation
+
+
+class _ByBatch(_Broken):
+    _sink = ByBatch
+
+
+class _Knowing(_Broken):
+    _sink = Knowing
+
+
+class _LookingFirst(_Broken):
+    _sink = LookingFirst
+
+
+class _Buffering(_Broken):
+    promise = "at-least-once"
+    _sink = Buffering
+
+
+@pytest.mark.parametrize(
+    ("broken", "test", "says"),
+    [
+        (Appending, SinkContract.test_what_was_written_and_not_committed_is_written_again, "records are double"),
+        (Appending, SinkContract.test_two_members_write_at_once, "records are double"),
+        (Appending, SinkContract.test_killed_at_any_moment, "records are double"),
+        (Appending, SinkContract.test_a_zombie_ends_its_write_late, "records are double"),
+        (InPlace, SinkContract.test_killed_at_any_moment, "missing"),
+        (
+            WithoutIncarnation,
+            SinkContract.test_a_topic_made_anew_and_offsets_that_were_reset_are_other_records,
+            "missing",
+        ),
+        (ByBatch, SinkContract.test_what_was_written_and_not_committed_is_written_again, "records are double"),
+        (Knowing, SinkContract.test_has_knows_what_was_written_and_nothing_else, "has ranges that were never written"),
+        (LookingFirst, SinkContract.test_a_zombie_ends_its_write_late, "records are double"),
+        (Buffering, SinkContract.test_killed_at_any_moment, "missing"),
+    ],
+)
+def test_what_breaks_the_contract_is_found(
+    broken: type[FilesSink], test: Callable[[SinkContract], None], says: str
+) -> None:
+    contract = contract_of(broken)
+    contract.setup_class()
+    try:
+        with pytest.raises(AssertionError, match=says):
+            test(contract())
+    finally:
+        contract.teardown_class()

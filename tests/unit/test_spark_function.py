@@ -1,0 +1,142 @@
+"""What a function is told of its batch, and what becomes of the steps it does once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from kzconsumer_spark.function_batch import FunctionBatch, function_range, require_done, scope, takes_batch
+from kzconsumer_spark.messages import RunBatch, SpooledRange, StepDone, StepRecorded
+from kzconsumer_spark.step_recorder import StepNotRecorded, StepRecorder
+
+PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
+SCOPE = scope("c", "g", "spark")
+
+
+class Calls:
+    """A batch and what is asked of it."""
+
+    def __init__(self, *done: str, error: Exception | None = None) -> None:
+        self.made: list[str] = []
+        self.error = error
+        self.batch = FunctionBatch(
+            [function_range(PART, SCOPE)],
+            is_replay=False,
+            done=done,
+            before_step=lambda: self.made.append("lease"),
+            record=self.record,
+        )
+
+    def record(self, step: str) -> None:
+        if self.error is not None:
+            raise self.error
+        self.made.append(f"recorded {step}")
+
+    def once(self, step: str) -> bool:
+        return self.batch.once(step, lambda: self.made.append(f"did {step}"))
+
+
+def test_a_token_names_its_range_and_no_other() -> None:
+    part = function_range(PART, SCOPE)
+    assert part.token == f"{SCOPE}+t+3+2a.1+00000000000000000007+00000000000000000012"
+    assert (part.txn_app_id, part.txn_version) == (f"{SCOPE}+t+3+2a.1", 12)
+    others: list[dict[str, Any]] = [
+        {"topic": "u"},
+        {"partition": 4},
+        {"first": 8},
+        {"until": 13},
+        {"incarnation": 1},
+        {"epoch": 2},
+    ]
+    tokens = {function_range(msgspec.structs.replace(PART, **other), SCOPE).token for other in others}
+    scopes = {scope("c", "g", "spark"), scope("d", "g", "spark"), scope("c", "h", "spark"), scope("cg", "", "spark")}
+    assert len(tokens | {function_range(PART, each).token for each in scopes}) == len(others) + len(scopes)
+    assert function_range(msgspec.structs.replace(PART, records=1, file=None), SCOPE).token == part.token
+
+
+def test_a_step_is_done_then_recorded_and_not_done_again() -> None:
+    calls = Calls("table")
+    assert [calls.once(step) for step in ("table", "index", "index")] == [False, True, False]
+    assert calls.made == ["lease", "did index", "recorded index"]
+    assert (calls.batch.records, calls.batch.is_replay) == (4, False)
+
+
+def test_a_step_that_fails_or_is_not_recorded_is_done_again() -> None:
+    calls = Calls(error=StepNotRecorded("gone"))
+    with pytest.raises(ZeroDivisionError):
+        calls.batch.once("table", lambda: 1 / 0)
+    with pytest.raises(StepNotRecorded):
+        calls.once("table")
+    calls.error = None
+    assert calls.once("table")
+    assert calls.made == ["lease", "lease", "did table", "lease", "did table", "recorded table"]
+
+
+def test_what_comes_after_the_function_returned_is_refused() -> None:
+    calls = Calls()
+    with pytest.raises(RuntimeError, match='step "table" comes after'):
+        calls.batch.once("table", calls.batch.close)
+    with pytest.raises(RuntimeError, match='step "index" comes after'):
+        calls.once("index")
+    with pytest.raises(ValueError, match="is not the name of a step"):
+        calls.once("")
+    assert calls.made == ["lease"]
+
+
+def test_the_daemon_is_told_and_its_answer_counts() -> None:
+    said: list[StepDone] = []
+    answers = [StepRecorded(), StepRecorded(error="no partition of the batch is ours any more")]
+
+    def say(event: StepDone) -> None:
+        said.append(event)
+        recorder.answered(answers.pop(0))
+
+    recorder = StepRecorder(say)
+    recorder.begin(RunBatch(number=5, ranges=(PART,)))
+    recorder.record("table")
+    with pytest.raises(StepNotRecorded, match="is ours any more"):
+        recorder.record("index")
+    assert said == [StepDone(number=5, step="table"), StepDone(number=5, step="index")]
+
+
+def _two(df: object, batch_id: int) -> None: ...
+def _three(df: object, batch_id: int, batch: FunctionBatch) -> None: ...
+def _named(df: object, batch_id: int, ranges: object) -> None: ...
+def _optional(df: object, batch_id: int, batch: FunctionBatch | None = None) -> None: ...
+def _other(df: object, batch_id: int, table: str = "t") -> None: ...
+def _any(*arguments: object) -> None: ...
+def _keyword(df: object, batch_id: int, *, batch: object = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "takes"),
+    [
+        (_two, False),
+        (_three, True),
+        (_named, True),
+        (_optional, True),
+        (_other, False),
+        (_any, False),
+        (_keyword, False),
+        (print, False),
+    ],
+)
+def test_a_function_is_given_the_batch_if_it_asks_for_it(function: Callable[..., object], takes: bool) -> None:
+    assert takes_batch(function) is takes
+
+
+async def _later() -> None: ...
+
+
+@pytest.mark.parametrize(("make", "kind"), [(_later, "coroutine"), (lambda: (each for each in "ab"), "generator")])
+def test_what_a_function_returns_is_not_work_to_be_done(make: Callable[[], object], kind: str) -> None:
+    with pytest.raises(TypeError, match=f"the function returned a {kind}: it must do its work before it returns"):
+        require_done(make())
+    require_done(5)
+    calls = Calls()
+    with pytest.raises(TypeError, match=f"returned a {kind}"):
+        calls.batch.once("table", make)
+    assert calls.made == ["lease"]
