@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.plugins import ASSIGNORS, load_chosen
 
     settings = Settings.load(arguments.config)
-    log.for_one_answer()
+    log.configure("warning", "line")  # a registration that is passed over changes the answer
     chosen = settings.group
     assignor = cast(Assignor, load_chosen(ASSIGNORS, chosen.assignor, f"{settings.source}: [group] assignor"))
     each = arguments.member or [None] * (1 if arguments.members is None else arguments.members)

@@ -323,8 +323,9 @@ async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str
     await asyncio.to_thread(deleted.result, LIMIT)
     async with session(cluster.connect) as zookeeper:
         with anyio.fail_after(LIMIT):
-            while await zookeeper.exists(f"/brokers/topics/{unique}"):
-                await anyio.sleep(0.02)
+            for node in (f"/brokers/topics/{unique}", f"/config/topics/{unique}"):
+                while await zookeeper.exists(node):
+                    await anyio.sleep(0.02)
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 5)
     with pytest.raises(OffsetLost, match=r"offsets 0 to 30 were planned .* gone with the topic"):
