@@ -8,16 +8,15 @@ plugin: a plugin's name is checked where it is used.
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table
+from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table, tables_of
+from kzconsumer.setting_layers import Layers, read_layers
 from kzconsumer.setting_types import (
     AtLeastOne,
     Connect,
@@ -268,17 +267,13 @@ class Settings(_File, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Settings:
-        """Read a TOML file."""
-        source = os.fspath(path)
-        try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
-        except UnicodeDecodeError as error:
-            raise ConfigError([f"{source}: is not UTF-8 text (byte {error.start})"]) from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError([f"{source}: is not TOML: {error}"]) from None
-        return cls.from_dict(tables, source=source)
+        """Read a TOML file, with the vendor's files under it, and drop-ins and environment variables over it."""
+        return cls.of(layers_of(path))
+
+    @classmethod
+    def of(cls, layers: Layers) -> Settings:
+        with layers.named():
+            return cls.from_dict(layers.tables, source=layers.source)
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, object], *, source: str = "settings") -> Settings:
@@ -318,3 +313,8 @@ class Settings(_File, frozen=True, kw_only=True):
         if faults or self.sink is None:
             raise ConfigError(faults)
         return self.sink
+
+
+def layers_of(path: str | os.PathLike[str], flags: Sequence[str] = ()) -> Layers:
+    """What `Settings.of` takes; a flag is `table.key=value`. Raises ConfigError for what is not TOML."""
+    return read_layers(path, frozenset(tables_of(_File)), flags=flags)

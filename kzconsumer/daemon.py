@@ -53,7 +53,7 @@ EXIT_UNFINISHED = 75
 SHOW = 0.5
 
 
-def run(settings: Settings, show: Callable[[int, int], None] | None = None) -> int:
+def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, int], None] | None = None) -> int:
     """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
     failure, which it has told (that the last commit could not be made is one), 75 when a run is not at its end.
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, inspect
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.redaction import redacted
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -44,20 +45,36 @@ def read_byte_size(value: object) -> int:
     return int(match[1]) * _BYTES[match[2]]
 
 
-def reader(function: Callable[[object], object]) -> Meta:
-    """For `Annotated[T, reader(f)]`: `f` makes the field's value of the raw one.
+def show_duration(seconds: float) -> str:
+    """As `read_duration` reads it, in the largest unit that needs no fraction."""
+    for unit in ("h", "m", "s"):
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
+    return f"{seconds * 1000:g}ms" if seconds else "0s"
+
+
+def show_byte_size(size: int) -> str | int:
+    """As `read_byte_size` reads it, in the largest binary unit that needs no fraction; else the number."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size and size % _BYTES[unit] == 0:
+            return f"{size // _BYTES[unit]}{unit}"
+    return size
+
+
+def reader(function: Callable[[object], object], show: Callable[[Any], object] | None = None) -> Meta:
+    """For `Annotated[T, reader(f)]`: `f` makes the field's value of the raw one; `show` makes the raw one of the value.
 
     Its ValueError says what is wrong as the rest of a sentence that begins with the value: "is not ...".
     """
-    return Meta(extra={"read": function})
+    return Meta(extra={"read": function, "show": show})
 
 
 #: Field type: seconds, written as text with a unit.
-Duration = Annotated[float, reader(read_duration)]
+Duration = Annotated[float, reader(read_duration, show_duration)]
 #: Field type: the same, and more than nothing.
-PositiveDuration = Annotated[float, Meta(gt=0), reader(read_duration)]
+PositiveDuration = Annotated[float, Meta(gt=0), reader(read_duration, show_duration)]
 #: Field type: bytes, written as a number or as text with a unit.
-ByteSize = Annotated[int, reader(read_byte_size)]
+ByteSize = Annotated[int, reader(read_byte_size, show_byte_size)]
 
 
 def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:
@@ -75,6 +92,32 @@ def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:
     return cast("T", made)
 
 
+def tables_of(into: type[msgspec.Struct], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The places of all tables in `into` that hold settings: structs, and tables whose keys somebody else knows."""
+    described = inspect.type_info(into)
+    assert isinstance(described, inspect.StructType)
+    for field in described.fields:
+        place = (*at, field.encode_name)
+        match _table_type(field.type):
+            case inspect.StructType(cls=inner):
+                yield place
+                yield from tables_of(inner, place)
+            case inspect.DictType(value_type=inspect.CustomType() | inspect.AnyType()):
+                yield place
+
+
+def keys_of(table: msgspec.Struct, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object, object]]:
+    """Each key with its value, and with the value as it would be written in the file; a table that is None has none."""
+    described = inspect.type_info(type(table))
+    assert isinstance(described, inspect.StructType)
+    for field in described.fields:
+        place, value = (*at, field.encode_name), getattr(table, field.name)
+        if isinstance(value, msgspec.Struct):
+            yield from keys_of(value, place)
+        elif not isinstance(_table_type(field.type), inspect.StructType):
+            yield place, value, _written(value, field.type)
+
+
 @contextmanager
 def faults_in(source: str) -> Iterator[None]:
     """Put `source: ` before each fault of a ConfigError: a plugin knows its table, not the file it was read from."""
@@ -89,6 +132,22 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     folded = {each.casefold(): each for each in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
+
+
+def _table_type(kind: inspect.Type) -> inspect.Type:
+    """Without what is optional about it."""
+    while isinstance(kind, inspect.Metadata):
+        kind = kind.type
+    if isinstance(kind, inspect.UnionType):
+        kind = next((each for each in kind.types if isinstance(each, inspect.StructType)), kind)
+    return kind
+
+
+def _written(value: object, kind: inspect.Type) -> object:
+    if isinstance(kind, inspect.UnionType) and len(kind.types) == 2:
+        kind = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
+    show = kind.extra.get("show") if isinstance(kind, inspect.Metadata) and kind.extra else None
+    return show(value) if show is not None and value is not None else value
 
 
 def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[str]) -> object:
@@ -229,5 +288,5 @@ def _inner(where: str, key: str) -> str:
 
 def _shown(value: object) -> str:
     """A value as the file has it, short enough for a line."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(redacted(value), ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

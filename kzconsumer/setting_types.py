@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from kzconsumer.options import read_byte_size, reader
+from kzconsumer.options import read_byte_size, reader, show_byte_size
 from kzconsumer.topic_filter import Whitelist
 
 _LOG_END = -1  # as ListOffsets asks for it
@@ -104,15 +104,20 @@ def read_stop(value: object) -> int:
     return int(time.timestamp() * 1000)
 
 
+def show_stop(stop: int) -> str:
+    """As `read_stop` reads it."""
+    return "end" if stop == _LOG_END else datetime.fromtimestamp(stop / 1000, UTC).isoformat()
+
+
 Connect = Annotated[str, reader(read_connect)]
-StopAt = Annotated[int, reader(read_stop)]
+StopAt = Annotated[int, reader(read_stop, show_stop)]
 Name = Annotated[str, reader(read_name)]
 ListenerName = Annotated[str, reader(read_listener)]
 Text = Annotated[str, Meta(min_length=1)]
 ListText = Annotated[str, reader(read_list)]
 Reset = Annotated[Literal["smallest", "largest", "fail"], reader(read_reset)]
 TopicName = Annotated[str, reader(read_topic)]
-FetchSize = Annotated[int, reader(read_fetch_size)]
+FetchSize = Annotated[int, reader(read_fetch_size, show_byte_size)]
 PluginName = Annotated[str, Meta(min_length=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Topics = Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1), reader(read_topics)]

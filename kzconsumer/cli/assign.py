@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from kzconsumer.cli.configuration import add_config, layers_given
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -26,19 +28,18 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "file's subscription joined: one unless told otherwise. Nothing is changed. A member that joins later has "
         "another id than the one made up here, and with it perhaps another place among the members.",
     )
-    plan.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    add_config(plan)
     joining = plan.add_mutually_exclusive_group()
     joining.add_argument("--members", type=_none_or_more, metavar="N", help="how many join; 0 shows the group as it is")
     joining.add_argument(
         "--member", type=_one_or_more, nargs="+", metavar="STREAMS", help="one for each that joins: its streams a topic"
     )
     plan.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    plan.set_defaults(run=run, misused=plan.error)
+    plan.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.config is None:
-        arguments.misused("no configuration file given; use --config FILE")
+    layers = layers_given(arguments)
     from typing import cast
 
     import anyio
@@ -52,12 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.group.group_reader import read_group
     from kzconsumer.plugins import ASSIGNORS, load_chosen
 
-    settings = Settings.load(arguments.config)
+    settings = Settings.of(layers)
     log.configure("warning", "line")  # a registration that is passed over changes the answer
     chosen = settings.group
-    assignor = cast(Assignor, load_chosen(ASSIGNORS, chosen.assignor, f"{settings.source}: [group] assignor"))
     each = arguments.member or [None] * (1 if arguments.members is None else arguments.members)
-    group = anyio.run(read_group, settings, _joining(settings, each))
+    with layers.named():
+        assignor = cast(Assignor, load_chosen(ASSIGNORS, chosen.assignor, f"{settings.source}: [group] assignor"))
+        group = anyio.run(read_group, settings, _joining(settings, each))
     result = preview(chosen.id, chosen.assignor, assignor, group.present, group.joined, group.owners)
     print(msgspec.json.encode(result).decode() if arguments.output == "json" else table(result))
     return 0

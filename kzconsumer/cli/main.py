@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from kzconsumer import __version__
+from kzconsumer.cli.configuration import add_set
 from kzconsumer.errors import ConfigError, KzConsumerError
 
 EXIT_FAILED = 1
@@ -59,6 +60,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", help="the group's TOML file")
+    add_set(parser, "flags")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, (module, summary) in _VERBS.items():

@@ -9,6 +9,8 @@ import argparse
 import shutil
 from typing import TYPE_CHECKING, cast
 
+from kzconsumer.cli.configuration import add_config, layers_given
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -26,15 +28,14 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "show the result. The group is not joined, nothing is committed, published or put aside. Exit status 1 when "
         "there are records that cannot be decoded.",
     )
-    trying.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    add_config(trying)
     trying.add_argument("-n", "--records", metavar="N", type=_count, default=100, help="how many; default: 100")
     trying.add_argument("--json", action="store_true", help="one JSON object, with every cell whole")
-    trying.set_defaults(run=run_try, misused=trying.error)
+    trying.set_defaults(run=run_try)
 
 
 def run_try(arguments: argparse.Namespace) -> int:
-    if arguments.config is None:
-        arguments.misused("no configuration file given; give --config FILE")
+    layers = layers_given(arguments)
     import anyio
     import msgspec
 
@@ -42,10 +43,11 @@ def run_try(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.preview_table import preview_table
     from kzconsumer.config import Settings
 
-    settings = Settings.load(arguments.config)
-    settings.require_daemon()
-    log.configure("warning", "auto")
-    found = anyio.run(_preview, settings, arguments.records)
+    settings = Settings.of(layers)
+    with layers.named():
+        settings.require_daemon()
+        log.configure("warning", "auto")
+        found = anyio.run(_preview, settings, arguments.records)
     if arguments.json:
         print(msgspec.json.encode(found).decode())
     else:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, NamedTuple
 
+from kzconsumer.cli.configuration import add_config, flags_given, layers_given
+
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
@@ -33,10 +35,9 @@ class Target(NamedTuple):
 def add_target(action: argparse.ArgumentParser, *, output: bool = True) -> None:
     """The options that say where, and the form of the answer."""
     action.add_argument("--zookeeper", metavar="CONNECT", type=connect_string, help="such as zk1:2181,zk2:2181/kafka")
-    action.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="or a group's TOML file")
+    add_config(action, "or a group's TOML file")
     if output:
         action.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    action.set_defaults(misused=action.error)
 
 
 def add_group(action: argparse.ArgumentParser) -> None:
@@ -51,10 +52,12 @@ def target(arguments: argparse.Namespace) -> Target:
     if arguments.zookeeper is not None and arguments.config is not None:
         arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
     if arguments.zookeeper is not None:
+        if flags_given(arguments):
+            arguments.misused("--set is about what a group's file says; give --config FILE with it")
         return Target(ZooKeeperSettings(connect=arguments.zookeeper), BrokersSettings(), named, "--zookeeper")
     if arguments.config is None:
         arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
-    settings = Settings.load(arguments.config)
+    settings = Settings.of(layers_given(arguments))
     return Target(settings.zookeeper, settings.brokers, named or settings.group.id, settings.source)
 
 

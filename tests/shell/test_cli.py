@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +44,9 @@ def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[
     assert done.returncode == 78
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        f"kzconsumer: {file}: [zookeeper] connect: 2181 is not a list of hosts such as "
+        f"kzconsumer: {file}:3: [zookeeper] connect: 2181 is not a list of hosts such as "
         '"zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"',
-        f"kzconsumer: {file}: [group] idd: unknown key; did you mean id?",
+        f"kzconsumer: {file}:5: [group] idd: unknown key; did you mean id?",
         f"kzconsumer: {file}: [group] id: missing",
     ]
 
@@ -79,10 +80,10 @@ def test_check_config_asks_the_plugins_too(file: Path) -> None:
     assert done.returncode == 78
     assignor, options = done.stderr.splitlines()
     assert assignor.startswith(
-        f'kzconsumer: {file}: [group] assignor: no kzconsumer.assignors plugin named "rang" is installed; '
+        f'kzconsumer: {file}:6: [group] assignor: no kzconsumer.assignors plugin named "rang" is installed; '
         'did you mean "range"?'
     )
-    assert options.startswith(f"kzconsumer: {file}: [sink.options] indent: unknown key")
+    assert options.startswith(f"kzconsumer: {file}:12: [sink.options] indent: unknown key")
 
 
 def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
@@ -101,7 +102,7 @@ def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None
     assert done.returncode == 78
     (line,) = done.stderr.splitlines()
     assert line.startswith(
-        f'kzconsumer: {file}: [sink] plugin: no kzconsumer.sinks plugin named "jsnlines" is installed'
+        f'kzconsumer: {file}:9: [sink] plugin: no kzconsumer.sinks plugin named "jsnlines" is installed'
     )
 
 
@@ -127,6 +128,32 @@ def test_wrong_usage_is_exit_status_2(words: list[str], told: str) -> None:
     assert done.returncode == 2
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("before", [[], ["run"], ["check-config"]])
+def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
+    done = kzconsumer(*before, "--config", str(file), "--set", "batch.max_records=0", "--set", "group.idd=x")
+    assert done.returncode == 78
+    assert sorted(done.stderr.splitlines()) == [
+        "kzconsumer: --set batch.max_records: [batch] max_records: 0 is less than 1",
+        "kzconsumer: --set group.idd: [group] idd: unknown key; did you mean id?",
+        'kzconsumer: KZCONSUMER__LOG__LEVEL: [log] level: "loud" is not one of debug, error, info, warning',
+    ]
+
+
+def test_the_effective_configuration(file: Path) -> None:
+    file.write_text(GOOD)
+    done = kzconsumer("check-config", str(file), "--effective", "--set", "group.id=other")
+    assert done.returncode == 0
+    assert ["id", "=", '"other"', "#", "--set", "group.id"] in [line.split() for line in done.stdout.splitlines()]
+    done = kzconsumer("check-config", str(file), "--effective", "-o", "json")
+    found = {each["key"]: each for each in json.loads(done.stdout)}
+    assert found["zookeeper.connect"] == {
+        "key": "zookeeper.connect", "value": "127.0.0.1:2181", "origin": "file", "source": str(file), "line": 3
+    }  # fmt: skip
+    assert found["offsets.reset"]["origin"] == "default"
 
 
 def test_plugins_lists_what_is_installed() -> None:

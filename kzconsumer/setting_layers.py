@@ -1,0 +1,245 @@
+"""The layers of a member's settings, merged key by key, with the origin of every value.
+
+Owns nothing and opens no connection; `cli` calls `read_layers`, `config` makes settings of the result. From the lowest:
+the vendor's files, the group's file, its drop-ins, environment variables, flags. Below all of them are the defaults.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from kzconsumer.errors import ConfigError
+
+#: Of all groups on the machine: what a distribution or an image ships, read in the order of the files' names.
+VENDOR = Path("/usr/lib/kzconsumer/conf.d")
+#: KZCONSUMER__OFFSETS__COMMIT_INTERVAL is commit_interval of the table [offsets].
+VARIABLE = "KZCONSUMER__"
+
+Place = tuple[str, ...]
+"""A key with the tables around it."""
+
+_FAULT = re.compile(r'(?:\[(?P<table>[^\]]+)\])?(?: ?(?P<key>[\w."-]+)(?:\[\d+\])?)?:')
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a value was written."""
+
+    layer: Literal["vendor", "file", "drop-in", "environment", "flag"]
+    name: str
+    """The path of the file, the name of the variable, the flag."""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.line is None else f"{self.name}:{self.line}"
+
+
+class Layers(msgspec.Struct, frozen=True):
+    """What all layers say together. Tables of settings are merged; any other value replaces the one below it."""
+
+    source: str
+    """The group's file, which is where a value is missing."""
+    tables: Mapping[str, object]
+    origins: Mapping[Place, Origin]
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Put, in the faults of a ConfigError, what a value really comes from in the place of the group's file."""
+        try:
+            yield
+        except ConfigError as error:
+            raise ConfigError([self._named(fault) for fault in error.faults]) from None
+
+    def _named(self, fault: str) -> str:
+        rest = fault.removeprefix(f"{self.source}: ")
+        match = _FAULT.match(rest)
+        if rest == fault or match is None:
+            return fault
+        place = tuple(f"{match['table'] or ''}.{match['key'] or ''}".strip(".").split("."))
+        if match["key"]:
+            origin = _exact(self.origins, place)
+        else:  # of a whole table: named where all that it holds comes from one place
+            inside = {each.name: each for at, each in self.origins.items() if at[: len(place)] == place}
+            origin = next(iter(inside.values())) if len(inside) == 1 else None
+            origin = msgspec.structs.replace(origin, line=None) if origin else None
+        return fault if origin is None else f"{origin}: {rest}"
+
+
+def read_layers(
+    path: str | os.PathLike[str],
+    mergeable: Collection[Place],
+    *,
+    vendor: Path = VENDOR,
+    environment: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> Layers:
+    """Read the group's file and everything over and under it.
+
+    Drop-ins are `<path>.d/*.toml`. `mergeable` are the tables that hold settings; a flag is `table.key=value`.
+    Variables and flags hold TOML, or else text. `environment` is the process's own when left out. Raises ConfigError.
+    """
+    source = os.fspath(path)
+    faults: list[str] = []
+    layers: list[tuple[Mapping[str, object], Mapping[Place, Origin]]] = []
+
+    def add_file(layer: Literal["vendor", "file", "drop-in"], file: str) -> None:
+        try:
+            text = _text(file)
+        except ConfigError as error:
+            faults.extend(error.faults)
+            return
+        origins = {place: Origin(layer, file, line) for place, line in _lines(text).items()}
+        layers.append((tomllib.loads(text), origins))
+
+    for file in sorted(vendor.glob("*.toml")):
+        add_file("vendor", str(file))
+    add_file("file", source)
+    for file in sorted(Path(f"{source}.d").glob("*.toml")):
+        add_file("drop-in", str(file))
+    layers.append(_variables(os.environ if environment is None else environment, faults))
+    layers.append(_flags(flags, faults))
+    if faults:
+        raise ConfigError(faults)
+
+    tables: dict[str, object] = {}
+    origins: dict[Place, Origin] = {}
+    for content, places in layers:
+        _lay_over(tables, content, (), places, origins, mergeable)
+    return Layers(source, tables, origins)
+
+
+def _text(source: str) -> str:
+    """A file's text, which is TOML. Raises ConfigError."""
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+        tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError([f"{source}: cannot be read: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{source}: is not UTF-8 text (byte {error.start})"]) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{source}: is not TOML: {error}"]) from None
+    return text
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """On which line each key of a TOML text begins.
+
+    TOML is a sequence of statements that end with a line; each is TOML by itself, and no beginning of one is.
+    """
+    found: dict[Place, int] = {}
+    header: Place = ()
+    statement = ""
+    begin = 1
+    for number, line in enumerate(text.split("\n"), 1):
+        statement += line + "\n"
+        try:
+            content = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        places = list(_leaves(content))
+        if statement.lstrip().startswith("["):
+            header = places[0]
+            found.setdefault(header, begin)
+        else:
+            found.update({(*header, *place): begin for place in places})
+        statement, begin = "", number + 1
+    return found
+
+
+def _leaves(content: Mapping[str, Any], at: Place = ()) -> Iterator[Place]:
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = value[0]
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*at, key))
+        else:
+            yield (*at, key)
+
+
+def _variables(
+    environment: Mapping[str, str], faults: list[str]
+) -> tuple[Mapping[str, object], Mapping[Place, Origin]]:
+    tables: dict[str, object] = {}
+    origins: dict[Place, Origin] = {}
+    for name in sorted(name for name in environment if name.startswith(VARIABLE)):
+        place = tuple(name.removeprefix(VARIABLE).lower().split("__"))
+        if not all(place) or not _put(tables, place, _value(environment[name])):
+            faults.append(f"{name}: is not {VARIABLE} with a table and a key, such as {VARIABLE}GROUP__ID")
+        origins[place] = Origin("environment", name)
+    return tables, origins
+
+
+def _flags(flags: Sequence[str], faults: list[str]) -> tuple[Mapping[str, object], Mapping[Place, Origin]]:
+    tables: dict[str, object] = {}
+    origins: dict[Place, Origin] = {}
+    for flag in flags:
+        key, equals, text = flag.partition("=")
+        try:
+            (place,) = _leaves(tomllib.loads(f"{key} = 0"))
+        except (tomllib.TOMLDecodeError, ValueError):
+            place = ()
+        if not equals or not place or not _put(tables, place, _value(text)):
+            faults.append(f"--set {key}: is not table.key=value, such as group.id=orders")
+        origins[place] = Origin("flag", f"--set {key.strip()}")
+    return tables, origins
+
+
+def _value(text: str) -> object:
+    """TOML where it is that; else the text itself, so that it needs no quotes."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["value"] if len(read) == 1 else text
+
+
+def _put(tables: dict[str, Any], place: Place, value: object) -> bool:
+    for name in place[:-1]:
+        tables = tables.setdefault(name, {})
+        if not isinstance(tables, dict):
+            return False
+    tables[place[-1]] = value
+    return True
+
+
+def _lay_over(
+    below: dict[str, Any],
+    content: Mapping[str, object],
+    at: Place,
+    places: Mapping[Place, Origin],
+    origins: dict[Place, Origin],
+    mergeable: Collection[Place],
+) -> None:
+    for key, value in content.items():
+        place = (*at, key)
+        if isinstance(value, Mapping) and place in mergeable:
+            if not isinstance(below.get(key), dict):
+                below[key] = {}
+                origins.pop(place, None)
+            _lay_over(below[key], value, place, places, origins, mergeable)
+            continue
+        below[key] = value
+        for inner in [each for each in origins if each[: len(place)] == place]:
+            del origins[inner]
+        origins[place] = _nearest(places, place)
+
+
+def _exact(origins: Mapping[Place, Origin], place: Place) -> Origin | None:
+    """Of the value that is, or holds, what is at `place`."""
+    return next((origins[place[:n]] for n in range(len(place), 0, -1) if place[:n] in origins), None)
+
+
+def _nearest(places: Mapping[Place, Origin], place: Place) -> Origin:
+    """Of the statement that wrote the value at `place`, or the first part of it, or more than it."""
+    parts = (origin for at, origin in places.items() if at[: len(place)] == place)
+    origin = places.get(place) or next(parts, None) or _exact(places, place)
+    assert origin is not None
+    return origin
