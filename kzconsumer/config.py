@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.model import TopicPartition
 from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table, tables_of
 from kzconsumer.setting_layers import Layers, read_layers
 from kzconsumer.setting_types import (
@@ -24,6 +25,7 @@ from kzconsumer.setting_types import (
     ListenerName,
     ListText,
     Name,
+    Partition,
     PluginName,
     Reset,
     StopAt,
@@ -122,6 +124,8 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     blacklist: ListText | None = None
     # of a whitelist or blacklist, shared by all its topics
     streams: AtLeastOne = 1
+    # owned and not consumed: their records wait in the log. topic:partition
+    paused: tuple[Partition, ...] = ()
     # read up to there, and leave: to the ends that the logs have when the group's run begins, or up to the first record
     # of that time or later. Fixed once for all members of the run
     stop_at: StopAt | None = None
@@ -131,6 +135,11 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.run is not None and self.stop_at is None:
             raise ValueError("run goes with stop_at: only what ends has runs")
+
+    @property
+    def paused_partitions(self) -> frozenset[TopicPartition]:
+        parts = (each.rpartition(":") for each in self.paused)
+        return frozenset(TopicPartition(topic, int(number)) for topic, _, number in parts)
 
     @property
     def filter(self) -> TopicFilter | None:
@@ -231,6 +240,14 @@ class StopSettings(_Table, frozen=True, kw_only=True):
     deadline: PositiveDuration = 30.0
 
 
+class ServiceSettings(_Table, frozen=True, kw_only=True):
+    """`[service]`: under a service manager (systemd) that wants signs of life."""
+
+    # there is something to read, and nothing has been fetched or processed for so long: no more signs of life, so that
+    # the daemon is started anew. Longer than the sink ever takes for one batch
+    stalled_after: PositiveDuration = 30 * 60.0
+
+
 class LogSettings(_Table, frozen=True, kw_only=True):
     """`[log]`: what is told on standard error."""
 
@@ -253,6 +270,7 @@ class _File(_Table, frozen=True, kw_only=True):
     batch: BatchSettings = BatchSettings()
     sink: SinkSettings | None = None
     stop: StopSettings = StopSettings()
+    service: ServiceSettings = ServiceSettings()
     log: LogSettings = LogSettings()
 
 

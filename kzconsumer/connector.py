@@ -79,6 +79,7 @@ class ConsumerConnector:
         )
         self._streams: dict[tuple[str | None, int], KafkaStream] = {}
         self._paused: set[TopicPartition] = set()
+        self._session: ZooKeeperSession | None = None
         self._member: Member | None = None
         self._hold_down = HoldDown()
         self._joined = anyio.Event()
@@ -254,6 +255,17 @@ class ConsumerConnector:
             raise ConnectionLost("not a member of the group at the moment")
         return await self._member.log_offsets.look_up(asked)
 
+    @property
+    def zookeeper_looked(self) -> float:
+        """When the task that keeps the ZooKeeper session last went round; this moment where there is none to keep."""
+        return self._session.looked if self._session is not None else now()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """From now on: `[offsets] commit_interval`, `[fetch] rate_limit`, `[stop] deadline`. Else they are the same."""
+        self._settings = settings
+        if self._member is not None:
+            self._member.reconfigure(settings)
+
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
         self._fetches = False
@@ -289,10 +301,10 @@ class ConsumerConnector:
     async def _run_session(self, registration: Registration) -> None:
         connect_string = ConnectString.parse(self._settings.zookeeper.connect)
         async with AsyncExitStack() as exits:
+            session = self._session = ZooKeeperSession(connect_string, self._settings.zookeeper.session_timeout)
+            exits.callback(setattr, self, "_session", None)
             with anyio.CancelScope() as self._connecting:
-                session = await exits.enter_async_context(
-                    ZooKeeperSession(connect_string, self._settings.zookeeper.session_timeout)
-                )
+                await exits.enter_async_context(session)
                 if not await self._is_fit(session):
                     self._hold_down.begin(now())
                     return

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -22,9 +23,13 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
+from kzconsumer.log import configure
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.reload import Change, compare, obey_reloads
+from kzconsumer.sd_notify import Manager
+from kzconsumer.service import Service
 from kzconsumer.sinks.configured import check_sink, configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.planning import Planning
@@ -34,6 +39,7 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.cluster import cluster_identity
+from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.znodes import Plan
 
@@ -45,6 +51,8 @@ ONE_SIGNAL = 0.2
 AT_ONCE = 0.2
 # Whoever has just started a member wants to know whether it gets anywhere.
 FIRST_PROGRESS = 5.0
+# What a sink may take to start, as the service manager is told.
+SINK_START = 300.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0
 # EX_TEMPFAIL of sysexits.h: the run goes on when a member is started again.
@@ -57,15 +65,15 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
     failure, which it has told (that the last commit could not be made is one), 75 when a run is not at its end.
 
+    `load` gives the settings anew when a SIGHUP asks for them; it raises ConfigError or PluginError, and may block.
     `show` is called now and then with how much this member has read of its part of a run, and how much that is.
     Raises ConfigError and PluginError for what the settings name and what cannot be used.
     """
+    manager = Manager.from_environment(os.environ, os.getpid())
     check_sink(settings)
     load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
     try:
-        while (status := anyio.run(_serve, settings, show)) is None:
-            log.info("a run that others had begun is over, now begins ours", run=settings.subscription.run)
-        return status
+        return anyio.run(_serve, settings, load, manager, show)
     except (ConfigError, PluginError):
         raise
     except KzConsumerError as error:
@@ -75,23 +83,49 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
         return 1
 
 
-async def _serve(settings: Settings, show: Callable[[int, int], None] | None) -> int | None:
-    return await Daemon(settings, show).run()
+async def _serve(
+    settings: Settings,
+    load: Callable[[], Settings],
+    manager: Manager,
+    show: Callable[[int, int], None] | None,
+) -> int:
+    while True:
+        daemon = Daemon(settings, load, manager, show)
+        if (status := await daemon.run()) is not None:
+            return status
+        log.info("a run that others had begun is over, now begins ours", run=settings.subscription.run)
+        settings = daemon.settings
 
 
 class Daemon:
     """One run, from start to the end that a signal or a failure asks for."""
 
-    def __init__(self, settings: Settings, show: Callable[[int, int], None] | None = None) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[], Settings],
+        manager: Manager,
+        show: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        """Those in effect: a reload changes some."""
+        self._load = load
         self._show = show
-        self._runner: SinkRunner | None = None
+        self._ends_with = [signal.SIGTERM, signal.SIGINT]
+        if sys.stdin is not None and sys.stdin.isatty():
+            self._ends_with.append(signal.SIGHUP)  # the terminal is gone; a daemon without one reads its settings anew
         self._lease = Lease()
+        self._service = Service(
+            manager, self._lease, settings.zookeeper.session_timeout, settings.service.stalled_after
+        )
+        self._runner: SinkRunner | None = None
+        self._reconfigured = anyio.Event()
         self._consumer: ConsumerConnector | None = None
         self._fed: tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]] | None = None
         self._joined = anyio.Event()
         self._stop = anyio.Event()
         self._deadline = 0.0
+        self._goes_on = False  # after the end, with a run of ours
         self._work = anyio.CancelScope()
         self._last_resort: threading.Timer | None = None
 
@@ -103,34 +137,49 @@ class Daemon:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
+                tasks.start_soon(self._service.run)
+                if signal.SIGHUP not in self._ends_with:
+                    tasks.start_soon(obey_reloads, self._joined, self._reload, self._apply, self._service)
                 with self._work:
                     await self._consume()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = sole_cause(group)
+            self._service.ended(str(error))
             raise error from error.__cause__
         finally:
             if self._last_resort is not None:
                 self._last_resort.cancel()
         log.info("stopped")
-        return self._status()
+        status = self._status()
+        if status is not None:
+            self._service.ended(None)
+        return status
 
     def _status(self) -> int | None:
-        consumer, wanted = self._consumer, self._settings.subscription
+        consumer, wanted = self._consumer, self.settings.subscription
         if consumer is not None and consumer.left_uncommitted:
             return 1
         if wanted.stop_at is None:
             return 0
         run = consumer.run if consumer is not None else None
-        if consumer is None or run is None or not consumer.finished.is_set():
-            log.error("stopped before the end of the run: start it again to go on", run=run.id if run else wanted.run)
-            return EXIT_UNFINISHED
-        ours = run.id == wanted.run if wanted.run is not None else run.stop_at == wanted.stop_at
-        return 0 if ours else None
+        if consumer is not None and consumer.finished.is_set() and self._is_ours(run):
+            return 0
+        if self._goes_on:
+            return None
+        log.error("stopped before the end of the run: start it again to go on", run=run.id if run else wanted.run)
+        return EXIT_UNFINISHED
+
+    def _is_ours(self, run: GroupRun | None) -> bool:
+        wanted = self.settings.subscription
+        if run is None:
+            return False
+        return run.id == wanted.run if wanted.run is not None else run.stop_at == wanted.stop_at
 
     async def _consume(self) -> None:
-        settings = self._settings
+        settings = self.settings
         chosen = settings.require_daemon()
+        self._service.starting("waiting for ZooKeeper and a broker")
         context = SinkContext(
             group=settings.group.id,
             member=settings.group.id,
@@ -151,14 +200,18 @@ class Daemon:
             )
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        runner = self._runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
+        self._runner = runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
         async with anyio.create_task_group() as tasks:
+            self._service.starting(f"starting the sink {chosen.plugin}", SINK_START)
             await tasks.start(runner.run, self._source)
+            self._service.starting("joining the group")
             async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:
                 self._consumer = consumer
+                consumer.pause(settings.subscription.paused_partitions)
                 queues = [stream.queue for stream in await self._join(consumer)]
                 self._fed = queues, self._lease, consumer.commit_offsets
                 self._joined.set()
+                self._service.ready(consumer)
                 tasks.start_soon(self._tell_progress, consumer)
                 if self._show is not None:
                     tasks.start_soon(self._show_run, consumer, self._show)
@@ -171,7 +224,7 @@ class Daemon:
             tasks.cancel_scope.cancel()
 
     async def _join(self, consumer: ConsumerConnector) -> list[KafkaStream]:
-        wanted = self._settings.subscription
+        wanted = self.settings.subscription
         if wanted.filter is not None:
             return await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
         streams = await consumer.create_message_streams(wanted.topics)
@@ -197,7 +250,7 @@ class Daemon:
     async def _end_with_lease(self, runner: SinkRunner) -> None:
         """Once stopping: nothing that ends after the lease can be committed, so no longer than a reconnect takes."""
         while True:
-            with anyio.move_on_after(self._settings.zookeeper.session_timeout / 3) as waiting:
+            with anyio.move_on_after(self.settings.zookeeper.session_timeout / 3) as waiting:
                 await self._lease.wait()
             if waiting.cancelled_caught:
                 break
@@ -206,11 +259,11 @@ class Daemon:
 
     def _reserve(self) -> float:
         """What a stop keeps back from the batch in flight: the worker's end, the last commit, closing the session."""
-        needed = 1.0 + 1.0 + self._settings.zookeeper.session_timeout / 3
-        return min(needed, self._settings.stop.deadline / 3)
+        needed = 1.0 + 1.0 + self.settings.zookeeper.session_timeout / 3
+        return min(needed, self.settings.stop.deadline / 3)
 
     async def _obey_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with anyio.open_signal_receiver(*self._ends_with) as signals:
             first = -math.inf
             async for number in signals:
                 name = signal.Signals(number).name
@@ -218,10 +271,11 @@ class Daemon:
                     continue
                 if not self._stop.is_set():
                     first = now()
-                    log.info("stopping", signal=name, deadline=self._settings.stop.deadline)
+                    log.info("stopping", signal=name, deadline=self.settings.stop.deadline)
                     self._begin_stop()
                 else:
                     log.warning("stopping at once", signal=name)
+                    self._goes_on = False
                     if self._consumer is not None:
                         self._consumer.hurry(AT_ONCE)
                     self._work.cancel()
@@ -229,11 +283,14 @@ class Daemon:
     async def _stop_when_finished(self, consumer: ConsumerConnector) -> None:
         await consumer.finished.wait()
         if not self._stop.is_set():
+            self._goes_on = self.settings.subscription.stop_at is not None and not self._is_ours(consumer.run)
             self._begin_stop()
 
     def _begin_stop(self) -> None:
-        deadline = self._settings.stop.deadline
+        deadline = self.settings.stop.deadline
         self._deadline = now() + deadline
+        if not self._goes_on:
+            self._service.stopping(self._deadline + GRACE)
         self._stop.set()
         self._last_resort = threading.Timer(deadline + GRACE, os._exit, [1])
         self._last_resort.daemon = True
@@ -257,13 +314,32 @@ class Daemon:
                     total += end - first
             show(done, total)
 
+    def _reload(self) -> Change:
+        """What reading the settings anew would change; blocks."""
+        return compare(self.settings, self._load())
+
+    def _apply(self, settings: Settings) -> None:
+        """What `reload.LIVE` lists, in effect from now on; everything else in the settings is as before."""
+        assert self._runner is not None and self._consumer is not None  # noqa: PT018  (obeyed once joined)
+        before, self.settings = self.settings.subscription.paused_partitions, settings
+        self._consumer.resume(before - settings.subscription.paused_partitions)
+        self._consumer.pause(settings.subscription.paused_partitions - before)
+        configure(settings.log.level, settings.log.format)
+        self._runner.limit(settings.batch)
+        self._consumer.reconfigure(settings)
+        self._service.stalled_after = settings.service.stalled_after
+        self._reconfigured.set()
+        self._reconfigured = anyio.Event()
+
     async def _tell_progress(self, consumer: ConsumerConnector) -> None:
         """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""
-        interval = self._settings.log.progress_interval
         before: dict[tuple[str, int], int] = {}
-        pause = min(interval, FIRST_PROGRESS)
+        pause = min(self.settings.log.progress_interval, FIRST_PROGRESS)
+        told = now()
         while True:
-            await anyio.sleep(pause)
+            with anyio.move_on_after(pause):
+                await self._reconfigured.wait()
+            passed, told = now() - told, now()
             positions = consumer.positions()
             done = {(at.topic, at.partition): at.processed for at in positions}
             advanced = sum(until - before[key] for key, until in done.items() if key in before)
@@ -272,10 +348,10 @@ class Daemon:
                 "progress",
                 owned=len(positions),
                 behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
-                per_second=round(advanced / pause) if before else None,
+                per_second=round(advanced / passed) if before else None,
                 lease=self._lease.held,
                 batch=self._runner.status.told() if self._runner and self._runner.status else None,
             )
             log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
             before = done
-            pause = interval
+            pause = self.settings.log.progress_interval

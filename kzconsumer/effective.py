@@ -57,16 +57,17 @@ def effective(settings: Settings, layers: Layers) -> list[Effective]:
 
 def as_toml(values: Sequence[Effective]) -> Iterator[str]:
     """Lines of a file that says the same, each value followed by its origin."""
-    table = None
-    rows: list[tuple[str, str]] = []
+    tables: dict[str, list[tuple[str, Effective]]] = {}
     for each in values:
         *above, key = _places(each.key)
-        if above != table:
-            table = above
-            rows.append((f"\n[{'.'.join(map(_name, above))}]" if rows else f"[{'.'.join(map(_name, above))}]", ""))
-        unset = each.value is None or each.value == {}
-        text = f"#{_name(key)} =" if unset else f"{_name(key)} = {_toml(each.value)}"
-        rows.append((text, "not set" if unset and each.origin == "default" else each.written))
+        tables.setdefault(".".join(map(_name, above)), []).append((key, each))
+    rows: list[tuple[str, str]] = []
+    for table, inside in tables.items():
+        rows.append((f"\n[{table}]" if rows else f"[{table}]", ""))
+        for key, each in inside:
+            unset = each.value is None or each.value == {}
+            text = f"#{_name(key)} =" if unset else f"{_name(key)} = {_toml(each.value)}"
+            rows.append((text, "not set" if unset and each.origin == "default" else each.written))
     width = min(max((len(text) for text, _ in rows if _), default=0), 60)
     for text, origin in rows:
         yield f"{text.ljust(width)}  # {origin}" if origin else text

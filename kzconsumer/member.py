@@ -86,6 +86,7 @@ class Member:
         self._joined = joined
         self._finished = finished
         self._leaving = leaving
+        self._reconfigured = anyio.Event()
         self._fetching = anyio.CancelScope()
         self.left_uncommitted = False
         """Whether the last commit could not be made: what was processed since the one before comes again."""
@@ -182,6 +183,12 @@ class Member:
         finally:
             self.claims.close_all()
 
+    def reconfigure(self, settings: Settings) -> None:
+        self._settings = settings
+        self._fetchers.limit(settings.fetch.rate_limit)
+        self._reconfigured.set()
+        self._reconfigured = anyio.Event()
+
     def stop_fetching(self) -> None:
         """Ask the brokers for nothing more; what is queued may still be taken."""
         self._fetching.cancel()
@@ -199,7 +206,8 @@ class Member:
 
     async def _commit_periodically(self) -> None:
         while True:
-            await anyio.sleep(self._settings.offsets.commit_interval)
+            with anyio.move_on_after(self._settings.offsets.commit_interval):
+                await self._reconfigured.wait()
             try:
                 await self.claims.commit()
             except ZooKeeperError as error:

@@ -104,6 +104,14 @@ def read_stop(value: object) -> int:
     return int(time.timestamp() * 1000)
 
 
+def read_partition(value: object) -> str:
+    """A topic and one of its partitions, as Kafka's own tools write them."""
+    topic, _, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not topic or not number.isascii() or not number.isdecimal():
+        raise ValueError('is not a topic and a partition such as "orders:3"')
+    return f"{read_topic(topic)}:{int(number)}"
+
+
 def show_stop(stop: int) -> str:
     """As `read_stop` reads it."""
     return "end" if stop == _LOG_END else datetime.fromtimestamp(stop / 1000, UTC).isoformat()
@@ -116,6 +124,7 @@ ListenerName = Annotated[str, reader(read_listener)]
 Text = Annotated[str, Meta(min_length=1)]
 ListText = Annotated[str, reader(read_list)]
 Reset = Annotated[Literal["smallest", "largest", "fail"], reader(read_reset)]
+Partition = Annotated[str, reader(read_partition)]
 TopicName = Annotated[str, reader(read_topic)]
 FetchSize = Annotated[int, reader(read_fetch_size, show_byte_size)]
 PluginName = Annotated[str, Meta(min_length=1)]

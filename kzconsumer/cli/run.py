@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_configuration, checked, layers_given
@@ -11,6 +14,10 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from kzconsumer.config import Settings
+
+
+# Seconds for a thread that is about to end.
+LAST_WAIT = 1.0
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,4 +60,17 @@ def run(arguments: argparse.Namespace) -> int:
 
         configure(settings.log.level, settings.log.format)
         with run_progress(settings.subscription.stop_at is not None) as show:
-            return consume(settings, load, show)
+            status = consume(settings, load, show)
+    return _ended(status)
+
+
+def _ended(status: int) -> int:
+    """A thread that no cancellation reaches does not hold up the end: the kernels' first compilation lasts long."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(LAST_WAIT)
+            if thread.is_alive():
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+    return status

@@ -71,6 +71,15 @@ class FetcherManager:
             or state in (self._endless.get(state.topic_partition), self._replays.get(state.topic_partition))
         )
 
+    def seeks_leader(self, state: PartitionFetchState) -> bool:
+        return state in self._leader_finder
+
+    def limit(self, per_second: int | None) -> None:
+        """Another rate from now on."""
+        self._limit.change(per_second)
+        for fetcher, _ in self._fetchers.values():
+            fetcher.wake()
+
     async def run(self) -> None:
         async with anyio.create_task_group() as self._tasks:
             self.look_for_ends()

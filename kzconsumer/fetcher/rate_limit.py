@@ -19,6 +19,11 @@ class RateLimit:
     def __repr__(self) -> str:
         return f"<RateLimit {self._per_second} bytes/s>"
 
+    def change(self, per_second: int | None) -> None:
+        """From now on; what the old rate would still have waited for is forgotten."""
+        self._per_second = per_second
+        self._paid_at = 0.0
+
     def spend(self, now: float, size: int) -> None:
         if self._per_second is not None:
             self._paid_at = max(self._paid_at, now - BURST) + size / self._per_second

@@ -106,6 +106,8 @@ class Claims:
                 high_watermark=claim.fetch.high_watermark,
                 paused=claim.tracker.paused,
                 incarnation=claim.tracker.incarnation,
+                stop=claim.fetch.stop,
+                led=not self._fetchers.seeks_leader(claim.fetch),
             )
             for partition, claim in sorted(self._claims.items())
             if claim.tracker.open

@@ -25,6 +25,18 @@ class Position(msgspec.Struct, frozen=True):
     paused: bool = False
     incarnation: int = 0
     """The czxid of the topic's node, which tells it from an earlier topic of its name."""
+    stop: int | None = None
+    """The first offset that is not read any more; None for a partition that has no end."""
+    led: bool = True
+    """False while its leader is looked for."""
+
+    @property
+    def left(self) -> int | None:
+        """Offsets that could be read now, and are not processed yet; None while that is not known."""
+        if self.high_watermark is None:
+            return None
+        until = self.high_watermark if self.stop is None else min(self.high_watermark, self.stop)
+        return max(0, until - self.processed)
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -50,6 +50,9 @@ class BatchBuilder:
     def __repr__(self) -> str:
         return f"<BatchBuilder {len(self._ranges)} ranges {self._records} records {self._bytes} bytes>"
 
+    def limit(self, limits: BatchSettings) -> None:
+        self._limits = limits
+
     def __bool__(self) -> bool:
         return bool(self._ranges) or self._whole_replay() is not None
 

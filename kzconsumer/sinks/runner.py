@@ -119,6 +119,13 @@ class SinkRunner:
         with self._mapped():
             await self._sink.__aexit__(None, None, None)
 
+    def limit(self, limits: BatchSettings) -> None:
+        """Cut by other limits from now on."""
+        self._builder.limit(limits)
+        self._change.set()
+        self._room.set()
+        self._room = anyio.Event()
+
     async def stop(self, patience: float) -> None:
         """Begin no batch; let the one being written end within `patience` seconds, else cancel it; close the sink."""
         self._stopping = True

@@ -123,6 +123,11 @@ class ZooKeeperSession:
         return self._life.safe_until
 
     @property
+    def looked(self) -> float:
+        """When the session's task last went round, connected or looking for a server."""
+        return self._life.looked
+
+    @property
     def state(self) -> SessionState:
         return self._life.state
 

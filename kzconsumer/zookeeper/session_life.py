@@ -66,6 +66,8 @@ class SessionLife:
         self._link: Link | None = None
         self._waiting: dict[Asked[Any], None] = {}
         self._closing = False
+        self.looked = clock.now()
+        """When the task last went round: it does every second or so, or it has broken."""
         self._over = ""
         self._pause = 0.0
 
@@ -164,6 +166,7 @@ class SessionLife:
             reasons = []
             for host, port in self._order():
                 sent = _now()
+                self.looked = sent.boottime
                 try:
                     link, answer = await Link.open(
                         host,
@@ -215,6 +218,7 @@ class SessionLife:
 
     async def _serve(self, link: Link) -> None:
         while not link.lost.done():
+            self.looked = clock.now()
             match self._heartbeat.beat(_now(), link.arrived):
                 case Beat.SILENT:
                     link.abort(f"no probe answered for {self.timeout / 3:.1f} s")

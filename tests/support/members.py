@@ -100,6 +100,7 @@ class Daemon:
             f'[log]\nformat = "json"\nlevel = "debug"\nprogress_interval = "200ms"\n{extra}'
             + ("" if "[sink]" in extra else '[sink]\nplugin = "jsonlines"\n')
         )
+        self.environment: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -108,7 +109,7 @@ class Daemon:
                 [sys.executable, "-m", "kzconsumer", "--config", str(self.config)],
                 stdout=out,
                 stderr=err,
-                env={**os.environ, "PYTHONWARNINGS": "default"},
+                env={**os.environ, "PYTHONWARNINGS": "default", **self.environment},
             )
 
     def signal(self, number: signal.Signals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import anyio
 
@@ -46,3 +47,8 @@ async def sleep_for_longer_than_a_session(batch: Batch) -> None:
         await anyio.sleep(8)
     for part in batch.ranges:
         print(json.dumps({"partition": part.partition, "first": part.first, "until": part.until}), flush=True)
+
+
+async def block(batch: Batch) -> None:
+    """What a function must not do: nothing else runs meanwhile."""
+    time.sleep(60)  # noqa: ASYNC251

@@ -115,6 +115,10 @@ def test_bad_chroots(connect: str) -> None:
             '[subscription] topics: ["t"] is not a table "topic = number of streams" such as { payments = 1 }',
         ),
         (
+            {"subscription": {"paused": ["a:0", "b"]}},
+            '[subscription] paused[1]: "b" is not a topic and a partition such as "orders:3"',
+        ),
+        (
             {"subscription": {"topics": {"..": 1}}},
             "[subscription] topics: \"..\" is not a topic name (ASCII letters, digits, '.', '_' and '-')",
         ),

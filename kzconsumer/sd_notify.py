@@ -1,0 +1,80 @@
+"""Telling the service manager (systemd's notify protocol): datagrams of `KEY=value` lines to the socket it names.
+
+Owns the socket. `service` decides what is told and when. Without a manager everything here does nothing. What cannot be
+sent at the moment is kept, and goes with what is told next. Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, MutableMapping
+from typing import Self
+
+import structlog
+
+log = structlog.get_logger("kzconsumer")
+
+Field = str | int
+
+
+def datagram(fields: Mapping[str, Field]) -> bytes:
+    """One line each; a value is one line, whatever it holds."""
+    return "\n".join(f"{key}={' '.join(str(value).split())}" for key, value in fields.items()).encode()
+
+
+class Manager:
+    """`watchdog`: seconds within which it wants a sign of life, None when it wants none."""
+
+    def __init__(self, address: str | None, watchdog: float | None) -> None:
+        self._address = _address(address) if address else None
+        self.watchdog = watchdog if self._address else None
+        self._untold: dict[str, Field] = {}
+        self._failed = False
+        self._socket: socket.socket | None = None
+
+    def __repr__(self) -> str:
+        return f"<Manager at {self._address!r}, watchdog {self.watchdog}>"
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str], pid: int) -> Self:
+        """Takes the variables away: they are for this process, not for those it starts."""
+        address = environment.pop("NOTIFY_SOCKET", None)
+        interval = environment.pop("WATCHDOG_USEC", "")
+        meant = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
+        return cls(address, int(interval) / 1e6 if meant and interval.isdecimal() and int(interval) else None)
+
+    @property
+    def listens(self) -> bool:
+        return self._address is not None
+
+    def tell(self, **fields: Field) -> None:
+        """Never raises, never blocks."""
+        if self._address is None:
+            return
+        self._untold.update(fields)
+        try:
+            if self._socket is None:
+                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+                self._socket.setblocking(False)
+            self._socket.sendto(datagram(self._untold), self._address)
+        except OSError as error:
+            if not self._failed:
+                log.warning("the service manager cannot be told", socket=str(self._address), reason=str(error))
+            self._failed = True
+        else:
+            self._untold.clear()
+            self._failed = False
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+def _address(text: str) -> str | None:
+    """As the kernel wants it: `@` begins a name in the abstract namespace."""
+    if text.startswith("@"):
+        return "\0" + text[1:]
+    if text.startswith("/"):
+        return text
+    log.warning("the service manager cannot be told", socket=text, reason="neither a path nor an abstract name")
+    return None

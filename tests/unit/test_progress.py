@@ -1,0 +1,51 @@
+"""When a member that stands still has no excuse."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.group.position import Position
+from kzconsumer.group.progress import Progress
+
+BEHIND = Position(
+    topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20
+)
+
+
+def after_a_minute(*positions: Position, then: tuple[Position, ...] | None = None, lease: bool = True) -> float:
+    progress = Progress()
+    progress.stalled(1000.0, positions, lease)
+    progress.stalled(1030.0, positions, lease)
+    return progress.stalled(1060.0, positions if then is None else then, lease)
+
+
+def test_behind_and_still() -> None:
+    assert after_a_minute(BEHIND) == 60
+    done = msgspec.structs.replace(BEHIND, partition=1, processed=20)
+    assert after_a_minute(BEHIND, done) == 60
+
+
+@pytest.mark.parametrize(
+    "excuse",
+    [
+        {"processed": 20},
+        {"paused": True},
+        {"led": False},
+        {"high_watermark": None},
+        {"stop": 5},
+    ],
+)
+def test_excuses(excuse: dict[str, object]) -> None:
+    assert after_a_minute(msgspec.structs.replace(BEHIND, **excuse)) == 0
+
+
+@pytest.mark.parametrize("advance", [{"fetched": 11}, {"consumed": 11}, {"processed": 6}])
+def test_any_advance_counts(advance: dict[str, int]) -> None:
+    assert after_a_minute(BEHIND, then=(msgspec.structs.replace(BEHIND, **advance),)) == 0
+
+
+def test_a_lease_in_doubt_and_a_rebalance_count_as_reasons() -> None:
+    assert after_a_minute(BEHIND, lease=False) == 0
+    assert after_a_minute() == 0
+    assert after_a_minute(BEHIND, then=()) == 0

@@ -1,0 +1,66 @@
+"""What a changed configuration means: what is changed at once, what needs a restart, and what is no change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kzconsumer.config import Settings
+from kzconsumer.options import keys_of
+from kzconsumer.reload import LIVE, compare
+
+
+def settings(**tables: dict[str, Any]) -> Settings:
+    least: dict[str, Any] = {"zookeeper": {"connect": "zk1"}, "group": {"id": "orders"}}
+    return Settings.from_dict(least | {name: least.get(name, {}) | keys for name, keys in tables.items()})
+
+
+def test_live_keys_are_applied_and_all_others_named() -> None:
+    old = settings(log={"level": "info"}, fetch={"max_bytes": "1MiB"}, subscription={"topics": {"a": 1}})
+    new = settings(
+        log={"level": "debug"},
+        fetch={"max_bytes": "2MiB", "rate_limit": "1MiB"},
+        subscription={"topics": {"a": 2}},
+        batch={"max_records": 7},
+    )
+    change = compare(old, new)
+    assert sorted(change.applied) == ["batch.max_records", "fetch.rate_limit", "log.level"]
+    assert sorted(change.needs_restart) == ["fetch.max_bytes", "subscription.topics"]
+    assert change.settings == settings(
+        log={"level": "debug"},
+        fetch={"max_bytes": "1MiB", "rate_limit": "1MiB"},
+        subscription={"topics": {"a": 1}},
+        batch={"max_records": 7},
+    )
+    again = compare(change.settings, new)
+    assert again.applied == (), "what is applied is no change any more"
+    assert again.needs_restart == change.needs_restart, "what needs a restart is named until there was one"
+
+
+def test_a_sink_that_comes_needs_a_restart() -> None:
+    change = compare(settings(), settings(sink={"plugin": "jsonlines"}))
+    assert change.applied == ()
+    assert {"sink.plugin", "sink.options"} <= set(change.needs_restart)
+
+
+def test_another_way_to_write_a_value_is_no_change() -> None:
+    change = compare(
+        settings(offsets={"commit_interval": "60s"}),
+        Settings.from_dict(
+            {"zookeeper": {"connect": "zk1"}, "group": {"id": "orders"}, "offsets": {"commit_interval": "1m"}},
+            source="elsewhere.toml",
+        ),
+    )
+    assert (change.applied, change.needs_restart) == ((), ())
+
+
+def test_a_limit_that_is_taken_away_is_gone() -> None:
+    change = compare(settings(fetch={"rate_limit": 5}), settings())
+    assert change.applied == ("fetch.rate_limit",)
+    assert change.settings.fetch.rate_limit is None
+
+
+@pytest.mark.parametrize("place", sorted(LIVE))
+def test_live_keys_exist(place: tuple[str, str]) -> None:
+    assert place in {place for place, _, _ in keys_of(settings())}
