@@ -30,6 +30,8 @@ _VERBS = {
     "sink": ("kzconsumer.cli.sink", "try the sink's columns on real records"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
+    "completion": ("kzconsumer.cli.completion", "print what completes the command line in a shell"),
+    "manual": ("kzconsumer.cli.manual", "print the page kzconsumer(1) for man"),
     "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),
 }
 
@@ -49,6 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (KzConsumerError, ExceptionGroup) as error:
         return told(error)
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """With every verb's own arguments, which `main` reads for the verb in use only."""
+    return _parser(list(_VERBS))
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

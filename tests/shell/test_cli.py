@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -145,8 +147,10 @@ def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], m
 
 def test_the_effective_configuration(file: Path) -> None:
     file.write_text(GOOD)
-    done = kzconsumer("check-config", str(file), "--effective", "--set", "group.id=other")
+    flags = ["--set", "offsets.commit_interval=3s", "check-config", str(file), "--effective", "--set", "group.id=other"]
+    done = kzconsumer(*flags)
     assert done.returncode == 0
+    assert "--set offsets.commit_interval" in done.stdout
     assert ["id", "=", '"other"', "#", "--set", "group.id"] in [line.split() for line in done.stdout.splitlines()]
     done = kzconsumer("check-config", str(file), "--effective", "-o", "json")
     found = {each["key"]: each for each in json.loads(done.stdout)}
@@ -154,6 +158,34 @@ def test_the_effective_configuration(file: Path) -> None:
         "key": "zookeeper.connect", "value": "127.0.0.1:2181", "origin": "file", "source": str(file), "line": 3
     }  # fmt: skip
     assert found["offsets.reset"]["origin"] == "default"
+
+
+def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/configuration.md, its two examples."""
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)
+    (tmp_path / "orders.toml").write_text(GOOD)
+    (tmp_path / "orders.toml.d").mkdir()
+    drop_in = tmp_path / "orders.toml.d" / "50-small.toml"
+    drop_in.write_text("[batch]\nmax_records = 1000\n")
+    monkeypatch.chdir(tmp_path)
+
+    def shown(text: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+        command, *lines = text.splitlines()
+        variables, _, words = command.rpartition("kzconsumer ")
+        for name, value in (each.split("=", 1) for each in variables.split()):
+            monkeypatch.setenv(name, value)
+        return kzconsumer(*shlex.split(words)), [line.split() for line in lines if line != "..."]
+
+    done, lines = shown(effective)
+    assert done.returncode == 0
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line not in told] == []
+    monkeypatch.delenv("KZCONSUMER__LOG__LEVEL")
+    drop_in.write_text("[batch]\n\nmax_recrds = 1000\n")
+    done, lines = shown(faulty)
+    assert done.returncode == 78
+    assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
 
 
 def test_plugins_lists_what_is_installed() -> None:

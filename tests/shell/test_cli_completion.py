@@ -1,0 +1,113 @@
+"""Completion and the manual page say what the parsers know, all of it: whoever adds a verb has nothing to do here."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.completion import SHELLS
+from kzconsumer.cli.main import main, whole_parser
+
+Words = tuple[str, ...]
+
+
+def commands(parser: argparse.ArgumentParser, at: Words = ()) -> Iterator[tuple[Words, argparse.ArgumentParser]]:
+    """Every verb, and every action of a verb, with the words that lead there."""
+    yield at, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from commands(inner, (*at, name))
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    return {word for action in parser._actions for word in action.option_strings if action.help != argparse.SUPPRESS}
+
+
+def inner(parser: argparse.ArgumentParser) -> set[str]:
+    return {name for each in parser._actions if isinstance(each, argparse._SubParsersAction) for name in each.choices}
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_bash_completes_every_verb_and_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A real bash: for every command, what it offers for nothing and for a dash."""
+    known = list(commands(whole_parser()))
+    assert len(known) > 10
+    script = [printed(capsys, "completion", "bash")]
+    for words, _ in known:
+        for begun in ("", "-"):
+            line = " ".join(("kzconsumer", *words, f"'{begun}'"))
+            script.append(f"COMP_WORDS=({line}); COMP_CWORD={len(words) + 1}; COMPREPLY=(); _shtab_kzconsumer")
+            script.append('printf "%s " "${COMPREPLY[@]}"; echo')
+    (tmp_path / "script").write_text("\n".join(script))
+    done = subprocess.run(
+        ["bash", tmp_path / "script"], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True
+    )
+    assert done.stderr == ""
+    offered = [set(line.split()) for line in done.stdout.splitlines()]
+    assert len(offered) == 2 * len(known)
+    for (words, parser), nothing, dash in zip(known, offered[::2], offered[1::2], strict=True):
+        assert inner(parser) <= nothing, words
+        assert options(parser) == dash, words
+
+
+def test_bash_completes_files_and_choices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "group.toml").touch()
+    script = (
+        printed(capsys, "completion", "bash")
+        + """
+        offer() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _shtab_kzconsumer; echo "${COMPREPLY[@]}"; }
+        offer kzconsumer run gr
+        offer kzconsumer check-config --config gr
+        offer kzconsumer check-config -o ''
+        offer kzconsumer completion ''
+        """
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True)
+    assert done.stdout.splitlines() == ["group.toml", "group.toml", "toml json", "bash zsh fish"]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_is_told_of_every_verb_and_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
+) -> None:
+    text = printed(capsys, "completion", shell)
+    for words, parser in commands(whole_parser()):
+        for word in (*words, *options(parser)):
+            assert word.lstrip("-") in text, (words, word)
+    if found := shutil.which(shell):
+        (tmp_path / "script").write_text(text)
+        subprocess.run([found, "-n", tmp_path / "script"], check=True, timeout=60)
+
+
+def test_the_manual_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "manual").replace("\\-", "-").replace("\\fR", "").replace("\\fB", "").replace("\\fI\\,", "")
+    assert text.startswith('.TH KZCONSUMER "1"')
+    sections = dict(part.split("'", 2)[1:] for part in text.split(".SH COMMAND ")[1:])
+    for words, parser in commands(whole_parser()):
+        section = sections[f"kzconsumer {' '.join(words)}"] if words else text.partition(".SH COMMAND")[0]
+        for word in options(parser) - {"-h", "--help"}:
+            assert word in section, (words, word)
+
+
+def test_the_manual_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    if not shutil.which("groff"):
+        pytest.skip("no groff on this machine: the page is read by the test above")
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-P-c"],
+        input=printed(capsys, "manual"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "KZCONSUMER(1)" in done.stdout
+    assert done.stderr == ""
