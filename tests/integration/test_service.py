@@ -196,6 +196,38 @@ async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: 
             assert "Current thread" in member.err.read_text()
 
 
+async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """The daemon brings it to its end, and begins its own: the service manager would end one that says it stops."""
+    await create_topic(cluster.connect, unique, 1)
+    await send_one(cluster, unique)
+    of_others = settings(cluster.connect, unique, subscription={"stop_at": "end", "run": "monday"})
+    async with kzconsumer.connect(of_others) as consumer:
+        await consumer.create_message_streams({unique: 1})
+        with anyio.fail_after(30):
+            while consumer.run is None:
+                await anyio.sleep(0.02)
+    with service_manager(f"@{tmp_path}") as manager:
+        member = Daemon(tmp_path, cluster.connect, unique, {unique: 1}, "", "smallest")
+        member.environment = {"NOTIFY_SOCKET": manager.address, "KZCONSUMER__SUBSCRIPTION__STOP_AT": "end"}
+        member.environment["KZCONSUMER__SUBSCRIPTION__RUN"] = "tuesday"
+        member.start()
+        try:
+            assert await member.ended(40) == 0
+        finally:
+            assert member.process is not None
+            if member.process.poll() is None:
+                member.process.kill()
+                member.process.wait()
+        assert len(member.events("a run that others had begun is over, now begins ours")) == 1
+        await until(lambda: manager.status == "stopped", 10)
+        told = [next(iter(each.fields)) for each in manager.told if {"READY", "STOPPING"} & each.fields.keys()]
+        assert told == ["READY", "READY", "STOPPING", "STOPPING"]
+
+
+async def send_one(cluster: Cluster, topic: str) -> None:
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, [Sent(0, None, b"1")])
+
+
 async def test_a_failure_is_the_last_word(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 10)

@@ -198,9 +198,8 @@ def test_check_config_reads_keys_and_passwords(files: Path, capsys: pytest.Captu
     file.write_text(text.replace("/ca", "/gone"))
     assert main(["check-config", str(file)]) == 78
     printed = capsys.readouterr()
-    assert (
-        printed.err == f"kzconsumer: {file}: [brokers.tls] ca: {files}/gone cannot be read: No such file or directory\n"
-    )
+    fault = f"[brokers.tls] ca: {files}/gone cannot be read: No such file or directory"
+    assert printed.err == f"kzconsumer: {file}:8: {fault}\n"
     assert SECRET not in printed.out + printed.err
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.cli.main import told
+from kzconsumer.cli.main import main, told
 from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
 
 GOOD = """
@@ -143,6 +143,32 @@ def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], m
         "kzconsumer: --set group.idd: [group] idd: unknown key; did you mean id?",
         'kzconsumer: KZCONSUMER__LOG__LEVEL: [log] level: "loud" is not one of debug, error, info, warning',
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lag",
+        "offsets show",
+        "offsets import some.json",
+        "groups list",
+        "groups describe",
+        "assign plan",
+        "sink try",
+        "run --run today",
+    ],
+)
+def test_every_verb_that_takes_a_file_reads_all_layers(
+    file: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(GOOD)
+    drop_in = Path(f"{file}.d") / "50.toml"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[fetch]\nmax_byte = 1\n")
+    monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
+    assert main(["--set", "batch.max_records=0", *words.split(), "--config", str(file), "--set", "group.idd=x"]) == 78
+    named = {line.removeprefix("kzconsumer: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()}
+    assert named == {"--set batch.max_records", "--set group.idd", "KZCONSUMER__LOG__LEVEL", f"{drop_in}:2"}
 
 
 def test_the_effective_configuration(file: Path) -> None:

@@ -33,19 +33,22 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (GOOD, "[subscription] topics: missing (or whitelist, or blacklist)"),
+        (GOOD, ": [subscription] topics: missing (or whitelist, or blacklist)"),
         (
             GOOD + '[subscription]\ntopics = { orders = 1 }\nwhitelist = "o.*"\n',
-            "[subscription] whitelist: cannot be given together with topics",
+            ":7: [subscription] whitelist: cannot be given together with topics",
         ),
-        (GOOD + 'assignor = "stick"\n', '[group] assignor: no kzconsumer.assignors plugin named "stick" is installed'),
+        (
+            GOOD + 'assignor = "stick"\n',
+            ':5: [group] assignor: no kzconsumer.assignors plugin named "stick" is installed',
+        ),
     ],
 )
 def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
     file = tmp_path / "group.toml"
     file.write_text(text)
     assert main(["assign", "plan", "--config", str(file)]) == 78
-    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}: {told}")
+    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}{told}")
 
 
 def test_a_zookeeper_that_does_not_answer(

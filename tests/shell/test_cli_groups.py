@@ -24,6 +24,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
         (["describe", "orders/ids", "--zookeeper", "zk"], "'orders/ids' is not the name of a group"),
         (["describe", "orders", "payments", "--zookeeper", "zk"], "unrecognized arguments"),
         (["list", "--zookeeper", "zk", "-o", "yaml"], "invalid choice"),
+        (["list", "--zookeeper", "zk", "--set", "group.id=x"], "--set is about what a group's file says"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
@@ -38,7 +39,7 @@ def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     file = tmp_path / "group.toml"
     file.write_text(FILE.replace("id =", "idd ="))
     assert main(["groups", *words, "--config", str(file)]) == 78
-    assert f"kzconsumer: {file}: [group] idd: unknown key; did you mean id?" in capsys.readouterr().err
+    assert f"kzconsumer: {file}:4: [group] idd: unknown key; did you mean id?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["list"], ["describe"]])

@@ -61,6 +61,13 @@ def test_a_limit_that_is_taken_away_is_gone() -> None:
     assert change.settings.fetch.rate_limit is None
 
 
+def test_limits_and_floors_change_together() -> None:
+    small = settings(batch={"min_records": 10, "max_records": 20})
+    large = settings(batch={"min_records": 30, "max_records": 40})
+    assert compare(small, large).settings == large
+    assert compare(large, small).settings == small
+
+
 @pytest.mark.parametrize("place", sorted(LIVE))
 def test_live_keys_exist(place: tuple[str, str]) -> None:
     assert place in {place for place, _, _ in keys_of(settings())}
