@@ -58,7 +58,8 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
-        """Nothing more should be added before a batch is cut."""
+        """Nothing more should be added before a batch is cut. Only that ends it, whatever is lost meanwhile: whoever
+        waits to add is told of nothing else."""
         limited = self._records >= self._limits.max_records or self._bytes >= self._limits.max_bytes
         return limited or self._whole_replay() is not None
 
@@ -105,9 +106,9 @@ class BatchBuilder:
 
         A `now` of infinity leaves nothing behind.
         """
+        self._replays = {tracker: part for tracker, part in self._replays.items() if tracker.open}
         if (replay := self._whole_replay()) is not None:
             return Batch((self._data(replay, self._replays.pop(replay)),), is_replay=True), [replay]
-        self._replays = {tracker: part for tracker, part in self._replays.items() if tracker.open}
         collected = {tracker: part for tracker, part in self._ranges.items() if tracker.open}
         going = {tracker: part for tracker, part in collected.items() if self._goes(part, now)} or collected
         self._ranges = {tracker: part for tracker, part in collected.items() if tracker not in going}
@@ -126,7 +127,7 @@ class BatchBuilder:
 
     def _whole_replay(self) -> OffsetTracker | None:
         for tracker, part in self._replays.items():
-            if tracker.open and tracker.replay is not None and part.until >= tracker.replay.until:
+            if tracker.replay is not None and part.until >= tracker.replay.until:
                 return tracker
         return None
 

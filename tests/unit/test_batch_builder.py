@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 import pytest
 
@@ -199,4 +201,6 @@ def test_a_lost_replay_is_left_out() -> None:
     collecting, replay = builder(), replayed(0, 2)
     collecting.add(chunk(replay, 0, 2), now=0)
     replay.close()
-    assert (bool(collecting), collecting.full, collecting.cut(now=0)) == (False, False, (Batch(()), []))
+    # Whoever waits to add has to be let go on by a cut: it is due at once.
+    assert (collecting.full, collecting.due_at, collecting.cut(now=0)) == (True, -math.inf, (Batch(()), []))
+    assert (bool(collecting), collecting.full, collecting.due_at) == (False, False, math.inf)

@@ -14,13 +14,13 @@ import pytest
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
-from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
@@ -474,22 +474,26 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
     assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
 
 
-async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None:
-    part = chunk(tracker(0), 0, 3)
+def replay_of(part: FetchedChunk) -> OffsetTracker:
+    """The claim that has planned just this chunk, and did not commit it."""
     assert part.batch is not None
     plan = Plan(
         id="p",
-        first=0,
-        until=3,
+        first=part.first,
+        until=part.until,
         offset_version=0,
-        records=3,
+        records=part.batch.num_rows,
         checksum=checksum([part.batch]),
         incarnation="0x0",
         epoch=0,
         isolation="read_committed",
         fingerprint="f",
     )
-    claim = OffsetTracker(TopicPartition("orders", 0), 0, replay=plan)
+    return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
+
+
+async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None:
+    claim = replay_of(chunk(tracker(0), 0, 3))
     queue, sink, commits = ChunkQueue(1 << 20), Memory(), Commits([claim])
     gone_on: list[tuple[OffsetTracker, list[list[int]]]] = []
 
@@ -506,6 +510,20 @@ async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None
         await until(lambda: gone_on)
     assert gone_on == [(claim, [[3]])]
     assert [batch.is_replay for batch in sink.batches] == [True]
+
+
+async def test_a_replay_that_is_lost_before_its_turn_holds_nothing_up() -> None:
+    """Its last chunk has made the collecting wait: what comes next for the stream has to be taken all the same."""
+    staying, sink, queue, commits = tracker(1), Memory(open_gate=False), ChunkQueue(1 << 20), Commits()
+    lost = replay_of(chunk(tracker(0), 0, 3))
+    put(queue, chunk(staying, 0, 4), chunk(lost, 0, 3), chunk(staying, 4, 8))
+    async with running(runner_of(sink, records=4, time=60), [queue], commits):
+        await until(sink.writing.is_set)
+        await until(lambda: len(queue._chunks) == 1)
+        lost.close()
+        sink.gate.set()
+        await until(lambda: staying.processed == 8)
+    assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
 
 
 class Preparing(Memory):
