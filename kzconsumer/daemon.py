@@ -200,7 +200,7 @@ class Daemon:
             )
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        self._runner = runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine)
+        self._runner = runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine, destination)
         async with anyio.create_task_group() as tasks:
             self._service.starting(f"starting the sink {chosen.plugin}", SINK_START)
             await tasks.start(runner.run, self._source)

@@ -101,15 +101,15 @@ class Sink(Protocol):
     A sink may have `async def prepare(batch)`, for work that need not wait for the batch before, such as spooling: it
     is called with the batch that comes next while `write` runs with that one, never with two ahead. `write` then gets
     that batch, or what is left of it where partitions have been lost, or a later one if all have: what is still
-    unwritten at the next `prepare` is to be forgotten. The ranges are not planned yet: nothing may reach the
-    destination. What `prepare` raises is told in the log, and `write` has to do without. A mapping `last_batch` is
-    added to the line that the log has for each batch.
+    unwritten at the next `prepare` is to be forgotten. Before that the one that failed may be written again. The ranges
+    are not planned yet: nothing may reach the destination. What `prepare` raises is told in the log, and `write` has to
+    do without. A mapping `last_batch` is added to the line that the log has for each batch.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It says so by `fingerprint` and `has` (see
     `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. Each range is planned in ZooKeeper then
     before it is written, and whoever owns the partition next writes exactly that range first. `has` may be called while
-    `write` runs.
+    `write` runs; it is cancelled, and the member stops, when it does not answer within a minute.
     """
 
     async def __aenter__(self) -> Self: ...

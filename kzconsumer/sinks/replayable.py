@@ -1,6 +1,7 @@
-"""Whether a sink is replayable, and its destination as claims ask it.
+"""Whether a sink is replayable, and its destination as claims, and the runner, ask it.
 
-Owns no state; the daemon calls it. What the sink raises becomes SinkFailed here, as it does in the runner.
+Owns no state; the daemon calls it. What the sink raises becomes SinkFailed here, as it does in the runner; so does an
+answer that does not come, for a rebalance waits for it.
 """
 
 from __future__ import annotations
@@ -8,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import cast
 
+import anyio
+
 from kzconsumer.errors import KzConsumerError, PluginError, SinkFailed
 from kzconsumer.offsets.destination import Destination, RangeIdentity
 from kzconsumer.sinks.interface import Sink, wanted_by
+
+# Seconds. Members that die in the middle leave files to be put in place, which asking does, on a disk that may be slow.
+PATIENCE = 60.0
 
 
 def destination_of(name: str, sink: Sink) -> Destination | None:
@@ -36,7 +42,11 @@ class _Asked:
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         try:
-            return await self._sink.has(ranges)
+            with anyio.fail_after(PATIENCE):
+                return await self._sink.has(ranges)
+        except TimeoutError as error:
+            reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
+            raise SinkFailed(f"sink {self._name}: {reason}") from error
         except KzConsumerError:
             raise
         except Exception as error:

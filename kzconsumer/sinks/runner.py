@@ -20,10 +20,11 @@ from anyio.abc import TaskStatus
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.offsets.destination import Destination, RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus
-from kzconsumer.sinks.interface import Batch, Sink, wanted_by
+from kzconsumer.sinks.interface import Batch, RangeData, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.steps import Steps
@@ -55,11 +56,14 @@ class SinkRunner:
         limits: BatchSettings,
         planning: Planning | None = None,
         quarantine: Quarantine | None = None,
+        destination: Destination | None = None,
     ) -> None:
-        """`planning` is for a replayable sink: plan, write, commit. `quarantine` takes what the sink cannot write."""
+        """`planning` is for a replayable sink: plan, write, commit. `quarantine` takes what the sink cannot write, and
+        a replayable sink's `destination` does not have."""
         self._name = name
         self._planning = planning
         self._quarantine = quarantine
+        self._destination = destination
         self._sink = sink
         self._prepare: Callable[[Batch], Awaitable[None]] | None = getattr(sink, "prepare", None)
         self._builder = BatchBuilder(limits, wanted_by(sink))
@@ -157,16 +161,18 @@ class SinkRunner:
             nonlocal following
             following = await self._next()
 
-        while (cut := following or await self._next()) is not None:
+        while not self._stopping and (cut := following or await self._next()) is not None:
             following = None
             with anyio.CancelScope() as self._waiting:
                 await lease.wait()
             if self._stopping:
                 return
             async with anyio.create_task_group() as tasks:
+                batch, claims = await self._begin(cut)
                 if self._prepare is not None and cut.failed is None:
-                    tasks.start_soon(prepare_next)
-                await self._write(cut, lease)
+                    tasks.start_soon(prepare_next)  # not sooner: `write` has yet to take what was prepared for it
+                if claims:
+                    await self._write(cut, batch, claims, lease)
                 with cut.status.during("commit"):
                     await self._commit(commit)
                 if self._planning is not None:
@@ -183,9 +189,10 @@ class SinkRunner:
             return None
         with anyio.CancelScope() as self._waiting:
             await self._until_due()
-            failed = self._stream_error  # what came before it is in this batch
+            error = self._stream_error
             began = self._builder.begun
-            batch, trackers = self._builder.cut(now() if failed is None else math.inf)
+            batch, trackers = self._builder.cut(now() if error is None else math.inf)
+            failed = None if self._builder else error  # replays go one by one: all that came before it is written
             self._room.set()
             self._room = anyio.Event()
             status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
@@ -205,15 +212,16 @@ class SinkRunner:
         try:
             with self._mapped():
                 await prepare(batch)
-        except SinkFailed as error:
+        except KzConsumerError as error:
             log.warning("batch not prepared: its write has to do without", reason=str(error))
 
-    async def _write(self, cut: _Cut, lease: Lease) -> None:
+    async def _begin(self, cut: _Cut) -> tuple[Batch, list[OffsetTracker]]:
+        """What is to be written of a batch, handed over and planned, and its claims; without any, nothing is."""
         self.status = cut.status
         # Claims may have ended since the cut; nothing of theirs has been handed over, so nobody has waited for it.
         ours = {tracker: part for tracker, part in zip(cut.trackers, cut.batch.ranges, strict=True) if tracker.open}
         if not ours:
-            return
+            return Batch(()), []
         batch, trackers = Batch(tuple(ours.values()), cut.batch.is_replay), list(ours)
         for tracker, part in ours.items():
             tracker.hand_over(part.until)
@@ -226,10 +234,12 @@ class SinkRunner:
                 claims.append(tracker)
             else:
                 tracker.mark(part.first, part.until)
-        if not claims:
-            return
         batch = _with_records(batch)
-        cut.status.reduce_to(batch)
+        if claims:
+            cut.status.reduce_to(batch)
+        return batch, claims
+
+    async def _write(self, cut: _Cut, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> None:
         with cut.status.during("write"):
             try:
                 cut.status.written = await self._write_in_lease(batch, claims, lease)
@@ -257,21 +267,41 @@ class SinkRunner:
             await self._write_in_lease(batch, [claim], lease)
         except SinkFailed as error:
             (part,) = batch.ranges
+            if await self._published(part, error):
+                claim.mark(part.first, part.until)
+                return
             kept = await quarantine.keep(part, str(error))
             event = "records are not in the destination: the sink cannot write them, and they are kept aside"
             log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
             claim.mark(part.first, part.until)
 
+    async def _published(self, part: RangeData, failure: SinkFailed) -> bool:
+        """Whether the range is there though its write failed: what failed was the answer, or what comes after it."""
+        if self._destination is None:
+            return False
+        identity = RangeIdentity(*part.topic_partition, part.incarnation, part.epoch, part.first, part.until)
+        try:
+            found = identity in await self._destination.has([identity])
+        except SinkFailed as error:
+            doubt = f"nor can it be told whether the destination has it: {error}"
+            raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
+        if found:
+            log.warning("range was published, though its write failed", range=identity._asdict(), reason=str(failure))
+        return found
+
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> bool:
         """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason.
 
-        False when it was given up.
+        False when it was given up, or failed when there was nothing more to lose.
         """
         while True:
             try:
                 written = await self._written(batch, claims)
                 break
             except SinkFailed as error:
+                if all(claim.lost for claim in claims):
+                    log.warning("batch failed, its partitions are lost", reason=str(error))
+                    return False
                 if lease.held:
                     raise
                 log.warning("batch failed without the lease, trying again with it", reason=str(error))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,12 @@ from structlog.testing import capture_logs
 
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import SinkFailed
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import METADATA, Quarantine
+from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.znodes import Plan
@@ -78,6 +81,68 @@ async def test_without_a_quarantine_nothing_is_tried_again() -> None:
     assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
 
 
+class Ledger:
+    """A destination that has what the test says, or does not answer."""
+
+    fingerprint = "f"
+
+    def __init__(self, published: Collection[RangeIdentity], error: Exception | None = None) -> None:
+        self.published = published
+        self.error = error
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        if self.error is not None:
+            raise self.error
+        return [each for each in ranges if each in self.published]
+
+
+def beside(destination: Ledger, sink: Memory, quarantine: Quarantine) -> SinkRunner:
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    return SinkRunner("choosy", sink, limits, quarantine=quarantine, destination=destination)
+
+
+async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_path: Path) -> None:
+    """The answer was lost, or a file is still to be put in place: kept aside, too, the records would be there twice."""
+    claims = [tracker(number) for number in range(3)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Commits(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    ledger = Ledger([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+    async with running(beside(ledger, sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+        await until(lambda: commits.made)
+    assert commits.made[0] == [5, 5, 5]
+    assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
+
+
+async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_published(tmp_path: Path) -> None:
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Commits()
+    put(queue, chunk(claim, 0, 5))
+    runner = beside(Ledger([], SinkFailed("no database")), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner, [queue], commits) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be told.*no database")
+    assert (claim.processed, (tmp_path / "aside").exists()) == (0, False)
+
+
+async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebalance waits for the answer."""
+    monkeypatch.setattr("kzconsumer.sinks.replayable.PATIENCE", 0.01)
+
+    class Silent(Memory):
+        fingerprint = "f"
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            await asyncio.Event().wait()
+            return ()
+
+    destination = destination_of("silent", Silent())
+    assert destination is not None
+    with pytest.raises(SinkFailed, match=r"sink silent: no answer within 0\.01 s"):
+        async with asyncio.timeout(5):
+            await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+
+
 async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
     claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Commits()
     (tmp_path / "aside").write_text("not a directory")
@@ -122,6 +187,29 @@ async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path
     async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
         await until(lambda: commits.made)
     assert (sink.tried, commits.made[0]) == ([[0, 1], [0]], [5, 0])
+    assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, aside: bool) -> None:
+    """Others write it: it is neither a reason to stop nor to be told as missing in the destination."""
+    staying, going = tracker(0), tracker(1)
+    queue, commits = ChunkQueue(1 << 20), Commits([staying, going])
+
+    class Losing(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if batch.ranges[0].partition == 1:
+                going.close()
+            await super().write(batch)
+
+    sink = Losing({1})
+    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
+    put(queue, chunk(going, 0, 1000))
+    async with running(runner_of(sink, quarantine), [queue], commits):
+        await until(lambda: sink.tried)
+        put(queue, chunk(staying, 0, 5))
+        await until(lambda: staying.processed == 5)
+    assert (sink.tried[-1], going.processed) == ([0], 0)
     assert not (tmp_path / "aside").exists()
 
 

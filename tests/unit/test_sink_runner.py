@@ -620,6 +620,27 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
     assert steps[1] == ([(5, 10)], [[5]])
 
 
+async def test_what_was_prepared_is_taken_by_its_write_before_more_is_prepared() -> None:
+    """Planning takes a round trip, and the batch behind is due: a sink keeps no more than one ahead."""
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    prepared: list[int] = []
+
+    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+        await asyncio.sleep(0.01)
+        prepared.append(len(sink.prepared))
+        return list(plans)
+
+    async def go_on(claim: OffsetTracker) -> None:
+        raise AssertionError("nothing was replayed")
+
+    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
+    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
+    put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
+    async with running(runner, [queue], Commits()):
+        await until(lambda: claim.processed == 20)
+    assert prepared == [1, 2, 3, 4]
+
+
 async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
@@ -633,6 +654,53 @@ async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
             await stopping
             await task
     assert sink.ranges == [(0, 0, 5)]
+
+
+async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared() -> None:
+    claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
+    put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
+    runner = runner_of(sink, records=5, time=60)
+    async with running(runner, [queue], Commits(), lease) as task:
+        await until(lambda: len(sink.prepared) == 2)
+        await asyncio.sleep(0.02)  # and the preparing has ended
+        lease.lose()
+        stopping = asyncio.create_task(runner.stop(60))
+        await asyncio.sleep(0)
+        sink.gate.set()
+        async with asyncio.timeout(LIMIT):
+            await stopping
+            await task
+    assert sink.ranges == [(0, 0, 5)]
+
+
+@pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLost("gone")])
+async def test_whatever_preparing_raises_is_only_told(unready: Exception) -> None:
+    claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
+    sink.unready = unready
+    put(queue, chunk(claim, 0, 5))
+    async with running(runner_of(sink, records=5, time=60), [queue], Commits()):
+        await until(lambda: claim.processed == 5)
+
+
+async def test_replays_and_what_was_collected_are_written_before_a_stream_fails() -> None:
+    plain, queue, sink = tracker(9), ChunkQueue(1 << 20), Memory(open_gate=False)
+    parts = [chunk(tracker(number), 0, 3) for number in range(2)]
+    replays = [replay_of(part) for part in parts]
+    put(queue, chunk(plain, 0, 4))
+    others, failing = [ChunkQueue(1 << 20) for _ in replays], ChunkQueue(1 << 20)
+    async with running(runner_of(sink, records=4, time=60), [queue, *others, failing], Commits()) as task:
+        await until(sink.writing.is_set)
+        await asyncio.sleep(0.02)  # every stream is waited for
+        for other, replay in zip(others, replays, strict=True):
+            put(other, chunk(replay, 0, 3))
+        put(failing, failure(tracker(5), 0, OffsetLost("gone")))
+        await asyncio.sleep(0.02)
+        sink.gate.set()
+        await until(task.done)
+        with pytest.raises(ExceptionGroup) as raised:
+            await task
+    assert raised.group_contains(OffsetLost)
+    assert sorted(sink.ranges) == [(0, 0, 3), (1, 0, 3), (9, 0, 4)]
 
 
 async def test_what_stays_below_the_floor_is_written_before_a_stream_fails() -> None:

@@ -104,8 +104,8 @@ class SparkSink:
         return found if not found or columns.change_nothing else fingerprint(found, columns.shape)
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that the destination's ledger has. Raises OSError."""
-        return await anyio.to_thread.run_sync(self._destination.has, ranges)
+        """Those that the destination's ledger has. Raises OSError. Cancelled, it leaves the thread to its end."""
+        return await anyio.to_thread.run_sync(self._destination.has, ranges, abandon_on_cancel=True)
 
     async def prepare(self, batch: Batch) -> None:
         """Spool the next batch while Spark writes this one. Raises OSError."""
