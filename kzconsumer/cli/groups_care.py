@@ -210,9 +210,8 @@ async def _clean(arguments: argparse.Namespace, at: Target, group: str) -> Cared
             undo = write_undo(arguments.undo, group, [*nobodys, *rest])
             # These may go while members live: they are what keeps members from working.
             await carry_out(outside.session, GroupPaths(group), single(nobodys), attended=True)
-            await carry_out(
-                outside.session, GroupPaths(group), single(rest), topics={topic_of(each.path) for each in rest}
-            )
+            topics = {topic_of(each.path) for each in rest if each.path != GroupPaths(group).run}
+            await carry_out(outside.session, GroupPaths(group), single(rest), topics=topics)
     return _answer(nodes, [*nobodys, *rest], reasons, undo, executed=undo is not None)
 
 

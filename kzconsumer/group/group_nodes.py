@@ -50,7 +50,7 @@ _WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
 
 
 class GroupNodes(msgspec.Struct, frozen=True):
-    """What was read. Registrations by consumer id, topics by name; owners, offsets and claims by path."""
+    """What was read. Registrations by consumer id, topics by name; owners, offsets and claims by path; the last run."""
 
     group: str
     registrations: Mapping[str, Node]
@@ -59,6 +59,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
     claims: Mapping[str, Node]
     all_topics: tuple[str, ...]
     topics: Mapping[str, Node]
+    run: Node | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):

@@ -138,6 +138,7 @@ async def _nodes(session: ZooKeeperSession, group: str) -> GroupNodes:
         claims=await _found(session, await _leaves(session, at.claims)),
         all_topics=tuple(await _children(session, paths.BROKER_TOPICS)),
         topics={},
+        run=await session.find(at.run),
     )
     topics = await _found(session, map(paths.topic, sorted(topics_in(nodes))))
     return msgspec.structs.replace(nodes, topics={path.rpartition("/")[2]: node for path, node in topics.items()})

@@ -12,6 +12,7 @@ import msgspec
 
 from kzconsumer.group.group_nodes import GroupNodes
 from kzconsumer.zookeeper import paths
+from kzconsumer.zookeeper.group_run import GroupRun, decode_group_run
 from kzconsumer.zookeeper.node_changes import Change, SavedNode
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.paths import GroupPaths
@@ -30,10 +31,11 @@ class Leftover(msgspec.Struct, frozen=True):
 def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]:
     """Remove a group, or what it has of one topic: everything of `tree` (path -> node, the group's root and below).
 
+    An unfinished run that has the topic goes with it: it would wait for offsets that nobody may ever store again.
     Children come before their parents, so that any number of transactions may carry it out.
     Source: `kafka.admin.AdminUtils.deleteConsumerGroupInZK` and `...InfoForTopicInZK` (1.1.1), which leave claims be.
     """
-    chosen = tree if topic is None else {path: node for path, node in tree.items() if _of_topic(path, topic)}
+    chosen = tree if topic is None else {path: node for path, node in tree.items() if _of_topic(path, node, topic)}
     return [Change(path, chosen[path], None) for path in sorted(chosen, key=lambda path: (-path.count("/"), path))]
 
 
@@ -56,6 +58,9 @@ def leftovers(nodes: GroupNodes) -> list[Leftover]:
             for path in sorted((*nodes.offsets, *nodes.claims))
             if nodes.all_topics and paths.topic_of(path) not in nodes.all_topics
         ]
+        run = _run(nodes.run)
+        if run is not None and run.topics and nodes.all_topics and run.topics.keys().isdisjoint(nodes.all_topics):
+            found.append(Leftover(group.run, "topic_gone", "the cluster has none of the run's topics"))
     return found
 
 
@@ -64,6 +69,8 @@ def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[Change]:
     group = GroupPaths(nodes.group)
     seen = {**nodes.owners, **nodes.offsets, **nodes.claims}
     seen |= {group.member(consumer): node for consumer, node in nodes.registrations.items()}
+    if nodes.run is not None:
+        seen[group.run] = nodes.run
     return [Change(each.path, seen[each.path], None) for each in chosen]
 
 
@@ -84,7 +91,18 @@ def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list
     return changes
 
 
-def _of_topic(path: str, topic: str) -> bool:
-    """`/consumers/<group>/<owners, offsets or claims>/<topic>` and what is below it."""
+def _of_topic(path: str, node: Node, topic: str) -> bool:
+    """`/consumers/<group>/<owners, offsets or claims>/<topic>` and what is below it; the unfinished run that has it."""
     parts = path.split("/")
+    if parts[3:] == ["run"]:
+        run = _run(node)
+        return run is not None and run.finished is None and topic in run.topics
     return len(parts) > 4 and parts[4] == topic and parts[3] in ("owners", "offsets", "claims")
+
+
+def _run(node: Node | None) -> GroupRun | None:
+    """None also for one that this version cannot read, which is nobody's business to judge."""
+    try:
+        return decode_group_run(node.data) if node is not None else None
+    except ValueError:
+        return None

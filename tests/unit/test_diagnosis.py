@@ -11,9 +11,10 @@ from kzconsumer.group.attendance import attending
 from kzconsumer.group.diagnosis import Symptom, examine, lasting, verify
 from kzconsumer.group.group_nodes import GroupNodes, facts
 from kzconsumer.group.lag import behind, group_lag, partitions_of
-from kzconsumer.group.leftovers import leftovers, removal, restoration
+from kzconsumer.group.leftovers import deletion, leftovers, removal, restoration
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import LogRange
+from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.node_changes import SavedNode
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer.zookeeper.znodes import ClaimRecord, encode_claim_record
@@ -126,6 +127,53 @@ def test_what_is_nobodys() -> None:
         ("/consumers/g/owners/orders/0", b"z-0", None)
     ]
     assert leftovers(group({}, {}, gone, topics={})) == []  # of a cluster without topics nothing can be said
+
+
+def a_run(*topics: str, finished: int | None = None) -> Node:
+    ends = {name: TopicEnds("0x1", {0: 5}) for name in topics}
+    return node(
+        encode_group_run(GroupRun(id="r", stop_at=-1, began=1, subscriptions=(), topics=ends, finished=finished))
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "goes"),
+    [
+        (a_run("gone"), True),
+        (a_run("gone", finished=2), True),
+        (a_run("gone", "orders"), False),
+        (a_run(), False),
+        (node("of a later version"), False),
+    ],
+    ids=["all gone", "all gone, and over", "some are there", "of no topic", "unreadable"],
+)
+def test_a_run_of_topics_that_are_gone(run: Node, goes: bool) -> None:
+    dead = msgspec.structs.replace(group({}, {}), run=run)
+    found = leftovers(dead)
+    assert [each.path for each in found] == (["/consumers/g/run"] if goes else [])
+    assert [(each.path, each.before) for each in removal(dead, found)] == [("/consumers/g/run", run.data)] * goes
+    live = msgspec.structs.replace(group({"g_a": ours(orders=1)}, {}), run=run)
+    assert leftovers(live) == []
+    assert leftovers(msgspec.structs.replace(dead, all_topics=())) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "goes"),
+    [
+        (a_run("orders", "pay"), True),  # it would wait for offsets of `pay` that nobody may store again
+        (a_run("orders", "pay", finished=2), False),
+        (a_run("orders"), False),
+        (node("of a later version"), False),
+    ],
+    ids=["waits for it", "over", "of others", "unreadable"],
+)
+def test_an_unfinished_run_goes_with_a_topic_of_it(run: Node, goes: bool) -> None:
+    root = "/consumers/g"
+    tree = {path: node("") for path in (root, f"{root}/offsets", f"{root}/offsets/pay", f"{root}/offsets/orders")}
+    tree |= {f"{root}/offsets/pay/0": node("3"), f"{root}/run": run}
+    expected = [f"{root}/offsets/pay/0", f"{root}/offsets/pay", *([f"{root}/run"] if goes else [])]
+    assert [(each.path, each.after) for each in deletion(tree, "pay")] == [(path, None) for path in expected]
+    assert {each.path for each in deletion(tree)} == set(tree)
 
 
 def test_what_is_restored() -> None:
