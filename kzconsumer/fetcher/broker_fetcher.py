@@ -306,6 +306,8 @@ class BrokerFetcher:
             self._fail(state, error)
             return
         if until is not None:
+            if state.end is not None:
+                until = min(until, state.end)  # a range that is replayed is written as it was planned
             state.queue.put(FetchedChunk(state.tracker, found.offset, until, None, 0))
             state.position = until
             state.succeed()

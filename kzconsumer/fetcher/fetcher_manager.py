@@ -6,7 +6,8 @@ is nothing to stop and nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 import anyio
 import structlog
@@ -26,12 +27,14 @@ from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adoption import missing
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
 # Between two attempts to look at the logs of planned ranges, in seconds.
 PAUSE = 1.0
+# A partition that was just claimed, or whose broker just stopped, may have its leader within a moment.
+LOOKS_UNTOLD = 3
 
 
 class FetcherManager:
@@ -119,22 +122,25 @@ class FetcherManager:
     async def _check_replays(self) -> None:
         """A planned range is fetched when it is known that the log holds all of it; else the policy decides."""
         short: set[PartitionFetchState] = set()
+        unanswered = Counter[PartitionFetchState]()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
-            try:
-                begins = await self._log_offsets.look_up(dict.fromkeys(waiting, EARLIEST))
-                ends = await self._log_offsets.look_up(dict.fromkeys(waiting, LATEST))
-            except KzConsumerError as error:
-                log.warning("logs of planned ranges cannot be looked at", partitions=len(waiting), reason=str(error))
-                await anyio.sleep(PAUSE)
-                continue
+            begins, ends = await self._look(waiting, EARLIEST), await self._look(waiting, LATEST)
             whole = []
             for partition, state in waiting.items():
-                assert state.tracker.replay is not None
-                begin, end = begins[partition].offset, ends[partition].offset
-                lacking = missing(state.tracker.replay, begin, end)
                 if self._replays.get(partition) is not state or not state.open:
+                    continue  # meanwhile, by another task of this kind or by its owner
+                first, last = begins[partition], ends[partition]
+                if not isinstance(first, ListedOffset) or not isinstance(last, ListedOffset):
+                    unanswered[state] += 1
+                    if unanswered[state] == LOOKS_UNTOLD:
+                        reason = str(last if isinstance(first, ListedOffset) else first)
+                        event = "log of a planned range cannot be looked at"
+                        log.warning(event, partition=str(partition), reason=reason)
                     continue
                 plan = state.tracker.replay
+                assert plan is not None
+                begin, end = first.offset, last.offset
+                lacking = missing(plan, begin, end)
                 if end < plan.until and state not in short:
                     short.add(state)  # who has just become leader may not know yet how far the log goes
                     continue
@@ -150,8 +156,18 @@ class FetcherManager:
                 else:
                     whole.append(state)
             self._leader_finder.add(whole)
-            if short.intersection(self._replays.values()):
+            if self._replays:
                 await anyio.sleep(PAUSE)
+
+    async def _look(
+        self, waiting: Collection[TopicPartition], at: int
+    ) -> Mapping[TopicPartition, ListedOffset | KzConsumerError]:
+        """Of each partition its answer, or why there is none: one without a leader holds up no other."""
+        try:
+            found = await self._log_offsets.once(dict.fromkeys(waiting, at))
+        except KzConsumerError as error:
+            return dict.fromkeys(waiting, error)
+        return found
 
     def _assign(self, broker: Broker, states: list[PartitionFetchState]) -> None:
         assert self._tasks is not None

@@ -1,0 +1,154 @@
+"""Planned ranges on their way to be fetched: which wait for a look at their log, and where they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+import pytest
+
+from kzconsumer.config import FetchSettings
+from kzconsumer.errors import BrokerError, ConnectionLost
+from kzconsumer.fetcher import fetcher_manager
+from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.corrupt_batch import Unusable
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.rate_limit import RateLimit
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.protocol.fetch import FetchedPartition
+from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset
+from kzconsumer.records.decode import Decoded
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.zookeeper.znodes import Plan
+
+
+def planned(partition: int, first: int, until: int) -> PartitionFetchState:
+    plan = Plan(
+        id="p",
+        first=first,
+        until=until,
+        offset_version=0,
+        records=until - first,
+        checksum="",
+        incarnation="0x0",
+        epoch=0,
+        isolation="read_committed",
+        fingerprint="f",
+    )
+    claim = OffsetTracker(TopicPartition("orders", partition), first, replay=plan)
+    return PartitionFetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
+
+
+def read_nothing(part: FetchedPartition, start: int) -> Decoded:
+    raise AssertionError("nothing is fetched here")
+
+
+class Logs:
+    """Offsets 0 to 100 of each partition that has a leader."""
+
+    def __init__(self, leaderless: set[int]) -> None:
+        self.leaderless = leaderless
+
+    async def once(
+        self, partitions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+        return {
+            each: ConnectionLost("no leader")
+            if each.partition in self.leaderless
+            else ListedOffset(0, 0 if at == EARLIEST else 100, -1)
+            for each, at in partitions.items()
+        }
+
+    async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        found = await self.once(partitions)
+        if self.leaderless.intersection(each.partition for each in partitions):
+            raise ConnectionLost("no leader was found in time")
+        return {each: answer for each, answer in found.items() if isinstance(answer, ListedOffset)}
+
+
+class SlowLogs(Logs):
+    """Each answer takes longer than the one before."""
+
+    asked = 0
+
+    async def once(
+        self, partitions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+        self.asked += 1
+        await asyncio.sleep(0.004 * self.asked)
+        return await super().once(partitions)
+
+
+async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    logs, states = Logs({1}), [planned(number, 5, 9) for number in range(3)]
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        cast(LogOffsets, logs), None,
+    )  # fmt: skip
+    manager.start(states)
+    looking = asyncio.create_task(manager._check_replays())
+
+    def found() -> list[bool]:
+        return [state in manager._leader_finder for state in states]
+
+    try:
+        async with asyncio.timeout(5):
+            while found() != [True, False, True]:
+                await asyncio.sleep(0.001)
+            logs.leaderless.clear()
+            await looking
+    finally:
+        looking.cancel()
+    assert found() == [True, True, True]
+
+
+class GivingUp:
+    """Truncated logs are gone on with."""
+
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
+        await asyncio.sleep(0.002)
+        state.tracker.give_up_replay(end)
+        return True
+
+
+async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim of planned ranges begins a look; the first that ends has given the plan up."""
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    state = planned(0, 90, 120)
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
+        cast(LogOffsets, SlowLogs(set())), None,
+    )  # fmt: skip
+    manager.start([state])
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(manager._check_replays() for _ in range(3)))
+    assert (state in manager._leader_finder, state.tracker.replay) == (True, None)
+
+
+async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_range(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next batch may begin far behind it in a compacted log: the range is written as it was planned."""
+
+    async def far_behind(*_: object) -> int:
+        return 40
+
+    state = planned(0, 5, 9)
+    fetcher = BrokerFetcher(
+        cast(Broker, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        RateLimit(None), lambda states: None,
+    )  # fmt: skip
+    monkeypatch.setattr(fetcher._corrupt, "way_over", far_behind)
+    part = cast(FetchedPartition, type("Part", (), {"records": b""}))
+    await fetcher._give_up(state, part, Unusable(state.topic_partition, 7, 0, "its checksum is wrong"))
+    chunk = state.queue.get_nowait()
+    assert chunk is not None
+    assert (chunk.first, chunk.until, state.position) == (7, 9, 9)
