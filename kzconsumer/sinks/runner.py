@@ -270,6 +270,8 @@ class SinkRunner:
             if await self._published(part, error):
                 claim.mark(part.first, part.until)
                 return
+            if claim.lost:
+                return  # as above
             kept = await quarantine.keep(part, str(error))
             event = "records are not in the destination: the sink cannot write them, and they are kept aside"
             log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
@@ -292,20 +294,20 @@ class SinkRunner:
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> bool:
         """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason.
 
-        False when it was given up, or failed when there was nothing more to lose.
+        False when it was given up, or failed, with all its partitions lost.
         """
-        while True:
+        written = False
+        while not written and not all(claim.lost for claim in claims):
             try:
                 written = await self._written(batch, claims)
-                break
             except SinkFailed as error:
                 if all(claim.lost for claim in claims):
                     log.warning("batch failed, its partitions are lost", reason=str(error))
-                    return False
-                if lease.held:
+                elif lease.held:
                     raise
-                log.warning("batch failed without the lease, trying again with it", reason=str(error))
-                await lease.wait()
+                else:
+                    log.warning("batch failed without the lease, trying again with it", reason=str(error))
+                    await lease.wait()
         if written:
             for claim, part in zip(claims, batch.ranges, strict=True):
                 claim.mark(part.first, part.until)

@@ -172,6 +172,20 @@ async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) 
     assert not (tmp_path / "aside").exists()
 
 
+async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again() -> None:
+    """The session is over, say: a write that begins only to be cancelled costs a sink its Spark."""
+    lost, staying, queue, lease, commits = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand(), Commits()
+    sink = Choosy({0}, lease)
+    put(queue, chunk(lost, 0, 5))
+    async with running(runner_of(sink, None), [queue], commits, lease):
+        await until(lambda: sink.tried)
+        lost.close()
+        lease.hold()
+        put(queue, chunk(staying, 0, 5))
+        await until(lambda: staying.processed == 5)
+    assert sink.tried == [[0], [1]]
+
+
 async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
     staying, going = tracker(0), tracker(1)
     queue, commits = ChunkQueue(1 << 20), Commits([staying, going])
