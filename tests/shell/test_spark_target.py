@@ -19,8 +19,9 @@ import pytest
 
 from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.durable_files import put_in_place
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.identity import Owner, data_file, range_name
+from kzconsumer_spark.identity import LedgerEntry, Owner, data_file, range_name
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
@@ -200,6 +201,35 @@ def test_kill_9_of_a_writer_leaves_its_rows_or_those_of_the_next(target: Target,
     second = attempt_of(target, "second")
     target.publish([staged(second, 0, "second", "day=2")], second, free)
     assert texts(target) == seen
+
+
+def test_a_void_decision_is_not_taken_for_the_one_that_was_carried_out(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever carries a decision out may be held up anywhere: others carry it out, and a late writer leaves its own."""
+    winner, late = (attempt_of(target, name) for name in ("winner", "late"))
+    publication = target._publication
+    ours, theirs = (
+        publication._stage(staged(attempt, 0, attempt.parent.name, day), attempt)
+        for attempt, day in ((winner, "day=1"), (late, "day=2"))
+    )
+    (name,) = {ours.stem, theirs.stem}
+    decision = publication._decisions / f"{name}.json"
+    put_in_place(ours, decision)
+    read = publication._read
+    held_up: list[Path] = []
+
+    def read_late(path: Path) -> LedgerEntry | None:
+        if not held_up:
+            held_up.append(path)
+            Target(target.path)._publication.finish([name])
+            put_in_place(theirs, decision)
+        return read(path)
+
+    monkeypatch.setattr(publication, "_read", read_late)
+    publication.finish([name])
+    assert held_up == [decision]
+    assert (texts(target), list(publication._decisions.iterdir())) == (["winner"], [])
 
 
 def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:

@@ -69,9 +69,11 @@ class Publication:
         decided: list[tuple[str, Path, LedgerEntry]] = []
         for name in names:
             decision = self._decisions / f"{name}.json"
+            # Read before the entry is looked for: what is read while there is none yet cannot be a void one.
+            entry = self._read(decision)
             if self.entry(name).exists():
                 decision.unlink(missing_ok=True)  # carried out, or void
-            elif (entry := self._read(decision)) is not None:
+            elif entry is not None:
                 decided.append((name, decision, entry))
         if decided:
             sync_directory(self._decisions)  # no file may outlive a crash that its decision did not
