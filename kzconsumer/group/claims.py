@@ -355,6 +355,7 @@ class Claims:
             stream.checkpoint()
 
     def _forget(self, claim: Claim) -> None:
+        claim.tracker.close()  # work that did not end in time is given up: the next owner may be doing it
         self._committer.forget(claim.tracker)
         if self._claims.get(claim.topic_partition) is claim:
             del self._claims[claim.topic_partition]

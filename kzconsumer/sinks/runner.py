@@ -27,7 +27,7 @@ from kzconsumer.sinks.batch_status import BatchStatus
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
-from kzconsumer.sinks.steps import Steps
+from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -352,6 +352,8 @@ class SinkRunner:
     def _mapped(self) -> Iterator[None]:
         try:
             yield
+        except (StepNotRecorded, ZooKeeperError) as error:  # of a step: it is the write that fails
+            raise SinkFailed(f"sink {self._name}: {error}") from error
         except KzConsumerError:
             raise
         except Exception as error:

@@ -31,12 +31,17 @@ class Slow(Sink):
         self.writing = asyncio.Event()
         self.free = asyncio.Event()
         self.written = 0
+        self.cancelled = False
         if not held:
             self.free.set()
 
     async def write(self, batch: Batch) -> None:
         self.writing.set()
-        await self.free.wait()
+        try:
+            await self.free.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
         await super().write(batch)
         self.written += 1
 
@@ -109,6 +114,23 @@ async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster,
         assert whole(target, (0, 1))
         over.set()
     assert await plans(cluster, unique, 2) == [None, None]
+
+
+async def test_a_write_of_what_was_released_past_the_deadline_is_given_up(cluster: Cluster, unique: str) -> None:
+    """Nothing of it is ours: it ends like one that is lost. A failure of it (its steps cannot be recorded any more)
+    would stop the member, or keep aside what the next owner writes."""
+    await filled(cluster, unique, 1)
+    target, over = Target(), asyncio.Event()
+    slow, successor, group = Slow(target, held=True), Slow(target), {"revoke_deadline": "300ms"}
+    async with asyncio.TaskGroup() as members:
+        going = members.create_task(consume(cluster, unique, slow, over.is_set, group=group | {"consumer_id": "b"}))
+        await until(slow.writing.is_set, LIMIT)
+        members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "a"}))
+        await committed(cluster, unique, 1)
+        await until(lambda: slow.cancelled, LIMIT)
+        assert not going.done()
+        over.set()
+    assert (slow.written, whole(target, [0])) == (0, True)
 
 
 async def test_a_stop_in_the_middle_of_a_batch_leaves_its_plan_to_the_next_member(

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.config import BatchSettings
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import NoNode, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch
@@ -20,6 +20,7 @@ from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import METADATA, Quarantine
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.sinks.steps import StepNotRecorded
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
@@ -141,6 +142,24 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
     with pytest.raises(SinkFailed, match=r"sink silent: no answer within 0\.01 s"):
         async with asyncio.timeout(5):
             await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+
+
+@pytest.mark.parametrize("error", [StepNotRecorded("none is ours"), NoNode("/consumers/g/claims/orders/0")])
+async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
+    claims = [tracker(0), tracker(1)]
+    queue, commits = ChunkQueue(1 << 20), Commits(claims)
+
+    class Stepping(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if len(batch.ranges) > 1:
+                raise error
+            await super().write(batch)
+
+    sink = Stepping(())
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+        await until(lambda: commits.made)
+    assert (sink.tried, commits.made[0]) == ([[0], [1]], [5, 5])
 
 
 async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
