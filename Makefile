@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo test fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale lock
+.PHONY: help demo test fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
+	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; $(BIN)/python -m tests.bench.spark --help)"
 	@echo "make lock   requirements.lock anew, with the newest releases"
 
 demo: $(READY)
@@ -54,6 +55,9 @@ bench-group: $(READY)
 
 bench-scale: $(READY)
 	$(BIN)/python -m tests.bench.scale
+
+bench-spark: $(READY)
+	$(BIN)/python -m tests.bench.spark
 
 lock: $(READY)
 	$(BIN)/pip install --quiet uv

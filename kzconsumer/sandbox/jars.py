@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kzconsumer.sandbox.failure import SandboxError
-from kzconsumer.sandbox.versions import Artifact, JarSet
+from kzconsumer.sandbox.versions import JarSet
 
 Progress = Callable[[str, int, int], None]
 """Called with a jar set's name, the steps done and the steps in all, while the set is fetched."""
@@ -64,12 +64,13 @@ def find_ivy() -> Path:
     raise SandboxError("the sandbox fetches its servers with the Ivy of PySpark: pip install pyspark")
 
 
-def ivy_module(artifacts: tuple[Artifact, ...]) -> str:
-    """The ivy.xml that asks for these artifacts and what they need at run time."""
+def ivy_module(jars: JarSet) -> str:
+    """The ivy.xml that asks for the set's artifacts and, if it is transitive, for what they need at run time."""
+    conf, transitive = ("default", "true") if jars.transitive else ("master", "false")
     dependencies = "".join(
         f"<dependency org={quoteattr(each.organisation)} name={quoteattr(each.name)} rev={quoteattr(each.revision)}"
-        ' conf="default->default"/>'
-        for each in artifacts
+        f' conf="default->{conf}" transitive="{transitive}"/>'
+        for each in jars.artifacts
     )
     return (
         '<ivy-module version="2.0"><info organisation="kzconsumer" module="sandbox"/>'
@@ -92,7 +93,7 @@ def _contents(jars: JarSet) -> str:
 def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, progress: Progress | None) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{jars.name}-", dir=folder.parent) as scratch:
         module = Path(scratch, "ivy.xml")
-        module.write_text(ivy_module(jars.artifacts))
+        module.write_text(ivy_module(jars))
         new = Path(scratch, "jars")
         new.mkdir()
         command = [str(java), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]

@@ -31,11 +31,15 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
 
 class JarSet(msgspec.Struct, frozen=True):
-    """What is resolved together into one folder. `modules` is how many modules Ivy visits: it scales the progress."""
+    """What is resolved together into one folder. `modules` is how many modules Ivy visits: it scales the progress.
+
+    `transitive`: with what the artifacts depend on; without it, they are all.
+    """
 
     name: str
     artifacts: tuple[Artifact, ...]
     modules: int
+    transitive: bool = True
 
 
 class KafkaVersion(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from kzconsumer.sandbox.ports import free_port, outside
 from kzconsumer.sandbox.readiness import read_metadata
 from kzconsumer.sandbox.state_file import SandboxState, StateFile, default_path
 from kzconsumer.sandbox.topics import assignment, deal, topic_config
-from kzconsumer.sandbox.versions import NEWEST, VERSIONS, Artifact, kafka_version
+from kzconsumer.sandbox.versions import NEWEST, VERSIONS, Artifact, JarSet, kafka_version
 
 
 def test_versions() -> None:
@@ -36,12 +36,13 @@ def test_nonsense_is_no_artifact(text: str) -> None:
 
 
 def test_the_ivy_module_names_every_artifact() -> None:
-    artifacts = (Artifact("g", "a&b", "1"), Artifact("g", "c", "2"))
-    dependencies = ElementTree.fromstring(ivy_module(artifacts)).iter("dependency")
+    jars = JarSet("both", (Artifact("g", "a&b", "1"), Artifact("g", "c", "2")), 2, transitive=False)
+    dependencies = list(ElementTree.fromstring(ivy_module(jars)).iter("dependency"))
     assert [(each.get("org"), each.get("name"), each.get("rev")) for each in dependencies] == [
         ("g", "a&b", "1"),
         ("g", "c", "2"),
     ]
+    assert {each.get("transitive") for each in dependencies} == {"false"}
 
 
 def test_ivy_is_found_without_importing_pyspark() -> None:

@@ -1,0 +1,179 @@
+"""The two sides of `make bench-spark`: a daemon with our Spark sink, and Spark's own Kafka source; each a process.
+
+Each side owns its process and its output, and is told of one round of records after the other; `read` returns when the
+round is in Parquet files. What a process has cost is read from outside (`process_tree`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.java import find_java
+from kzconsumer_spark.java import java_environment
+from tests.bench.spark_source import JARS, Read
+
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+_LIMIT = 180.0
+_LOOK = 0.02
+
+
+class Round(NamedTuple):
+    """Records of each partition of a topic from `first` up to `until`, exclusive, committed in one transaction."""
+
+    topic: str
+    partitions: int
+    first: int
+    until: int
+
+    @property
+    def records(self) -> int:
+        return self.partitions * (self.until - self.first)
+
+
+class Side(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    def read(self, round: Round) -> None:
+        """Wait until the round is written. It must be committed to the topic by now, or be about to be."""
+        ...
+
+    def take(self, round: Round) -> pa.Table:
+        """What was written of the round, and remove it."""
+        ...
+
+
+class Ours:
+    """A daemon that has joined its group; it reads what comes without being asked."""
+
+    def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
+        self._process = process
+        self._out = out
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read(self, round: Round) -> None:
+        """Published is what has a ledger entry."""
+        deadline = time.monotonic() + _LIMIT
+        while not self._has(round):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise TimeoutError(f"the daemon has not written {round}:\n{self._log.read_text()[-3000:]}")
+            time.sleep(_LOOK)
+
+    def take(self, round: Round) -> pa.Table:
+        files = [each for each in self._out.glob("*.parquet") if _until(each) > round.first]
+        table = _read(files)
+        for file in files:
+            file.unlink()
+        return table
+
+    def _has(self, round: Round) -> bool:
+        untils = dict.fromkeys(range(round.partitions), 0)
+        for entry in (self._out / "_kzconsumer").glob("*+*.json"):
+            partition = int(entry.name.split("+")[1])
+            untils[partition] = max(untils[partition], _until(entry))
+        return all(until >= round.until for until in untils.values())
+
+
+class Theirs:
+    """A Spark session that runs one query for each round."""
+
+    def __init__(self, process: subprocess.Popen[bytes], bootstrap: str, folder: Path) -> None:
+        self._process = process
+        self._bootstrap = bootstrap
+        self._folder = folder
+        self._answer()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def read(self, round: Round) -> None:
+        offsets = {str(partition): round.first for partition in range(round.partitions)}
+        path, checkpoint = self._path(round), f"{self._path(round)}.checkpoint"
+        assert self._process.stdin is not None
+        command = Read(self._bootstrap, round.topic, offsets, str(path), checkpoint)
+        self._process.stdin.write(msgspec.json.encode(command) + b"\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def take(self, round: Round) -> pa.Table:
+        files = list(self._path(round).glob("*.parquet"))
+        table = _read(files)
+        for file in files:
+            file.unlink()
+        return table
+
+    def _path(self, round: Round) -> Path:
+        return self._folder / f"{round.topic}-{round.first}"
+
+    def _answer(self) -> None:
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise RuntimeError("Spark's own source has failed: see above")
+
+
+@contextmanager
+def ours(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[Ours]:
+    """`tables`: more of the settings, as TOML."""
+    folder.mkdir()
+    config, log, out = folder / "group.toml", folder / "log", folder / "out"
+    config.write_text(
+        f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "bench"\n[subscription]\ntopics = {{ "{topic}" = 1 }}\n'
+        f'[fetch]\nisolation = "read_committed"\n[log]\nformat = "json"\n{tables}\n'
+        f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nscratch = "{folder}"\n'
+    )
+    with log.open("wb") as told, _process(["-m", "kzconsumer", "--config", str(config)], stderr=told) as process:
+        yield Ours(process, out, log)
+
+
+@contextmanager
+def theirs(folder: Path, bootstrap: str) -> Iterator[Theirs]:
+    folder.mkdir()
+    java = find_java()
+    jars = ",".join(sorted(map(str, resolve_jars(JARS, java).glob("*.jar"))))
+    (folder / "scratch").mkdir()
+    with (folder / "log").open("wb") as told:
+        command = ["-m", "tests.bench.spark_source", str(folder / "scratch"), jars]
+        with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told) as process:
+            yield Theirs(process, bootstrap, folder)
+
+
+@contextmanager
+def _process(arguments: list[str], **pipes: object) -> Iterator[subprocess.Popen[bytes]]:
+    environment: Mapping[str, str] = java_environment(os.environ) | {"PYSPARK_PYTHON": sys.executable}
+    process = subprocess.Popen([sys.executable, *arguments], env=environment, **pipes)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until(file: Path) -> int:
+    return int(file.stem.split("+")[4])
+
+
+def _read(files: list[Path]) -> pa.Table:
+    return pa.concat_tables([pq.read_table(file, columns=COLUMNS, partitioning=None) for file in files])

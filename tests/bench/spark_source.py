@@ -1,0 +1,87 @@
+"""Spark's own Kafka source into Parquet, what users would take instead: `python -m tests.bench.spark_source`.
+
+Arguments: a scratch directory, and jars with commas between. Owns one Spark session with the settings of our worker's.
+Each line of standard input is a `Read`; it is done, by one streaming query with the trigger available-now, when a line
+comes back. Started by `tests.bench.spark_sides`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import BinaryIO
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from kzconsumer.sandbox.versions import Artifact, JarSet
+from kzconsumer_spark.messages import Start, ToFunction
+from kzconsumer_spark.settings import settings
+from kzconsumer_spark.worker import take_pipes
+
+#: The mix that runs on Spark 4.3: of these the newest that were published. What else they need Spark has.
+JARS = JarSet(
+    "spark-kafka-source",
+    (
+        Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+        Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+        Artifact("org.apache.kafka", "kafka-clients", "3.9.1"),
+        Artifact("org.apache.commons", "commons-pool2", "2.12.0"),
+    ),
+    4,
+    transitive=False,
+)
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Everything committed of a topic from these offsets on, into the directory `path`."""
+
+    bootstrap: str
+    topic: str
+    offsets: dict[str, int]
+    path: str
+    checkpoint: str
+
+
+def main() -> None:
+    scratch, jars = sys.argv[1:]
+    commands, answers = take_pipes()
+    to = ToFunction(function="")
+    conf = {"spark.jars": jars}
+    start = Start(scratch=scratch, master="local[2]", conf=conf, destination=to, next_batch=0, safe_until=0.0)
+    builder = SparkSession.builder
+    for key, value in settings(start).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    _answer(answers)
+    for line in commands:
+        _run(session, msgspec.json.decode(line, type=Read))
+        _answer(answers)
+    session.stop()
+
+
+def _run(session: SparkSession, read: Read) -> None:
+    stream = (
+        session.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", read.bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", read.topic)
+        .option("startingOffsets", msgspec.json.encode({read.topic: read.offsets}).decode())
+    )
+    query = (
+        stream.load()
+        .writeStream.format("parquet")
+        .option("checkpointLocation", read.checkpoint)
+        .trigger(availableNow=True)
+        .start(read.path)
+    )
+    query.awaitTermination()
+
+
+def _answer(answers: BinaryIO) -> None:
+    answers.write(b"\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
