@@ -30,7 +30,7 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
         safe_until=0.0,
     )
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _environment().items():
+        for name, value in _environment({}).items():
             patch.setenv(name, value)
         session = build_session(start)
         session.sparkContext.setLogLevel("ERROR")

@@ -10,6 +10,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.cluster import local_address
 from kzconsumer_spark.messages import Start, To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
@@ -18,6 +19,7 @@ from kzconsumer_spark.sink import SparkSink
 PARQUET = {"destination": "parquet", "path": "out/"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[2] / "docs" / "spark-columns.md"
+CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
 FUNCTION = {"destination": "function", "function": "a:b"}
 
 
@@ -50,7 +52,12 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
         (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
         (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
-        (PARQUET | {"master": "spark://h:7077"}, 'master: "spark://h:7077" is not local'),
+        (PARQUET | {"master": "yarn"}, 'master: "yarn" is not local, local[n], local[*] or spark://host:port'),
+        (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
+        (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
+        (PARQUET | {"master": "spark://h:7077"}, 'spool is missing: master "spark://h:7077" needs a directory'),
+        (PARQUET | CLUSTER | {"conf": {}}, "conf is without spark.cores.max"),
+        (JDBC | CLUSTER, 'destination "jdbc" does not go with master "spark://h:7077", only with a local one'),
         (PARQUET | {"conf": {"spark.driver.memory": 1}}, "conf.spark.driver.memory: 1 is not text"),
         (PARQUET | {"conf": {"driver.memory": "1g"}}, "conf.driver.memory: Spark's settings begin with spark."),
         (PARQUET | {"conf": {"spark.master": "local"}}, "conf.spark.master cannot be set here: use master"),
@@ -132,10 +139,10 @@ def test_paths_are_made_absolute_and_file_uris_plain(tmp_path: Path, monkeypatch
 FILES = ToFiles(path="/out")
 
 
-def start(destination: To, conf: dict[str, str]) -> Start:
+def start(destination: To, conf: dict[str, str], master: str = "local[1]") -> Start:
     return Start(
         scratch="/s c/r",
-        master="local[1]",
+        master=master,
         conf=conf,
         destination=destination,
         next_batch=1,
@@ -149,6 +156,14 @@ def test_the_users_settings_come_before_our_defaults() -> None:
     assert made["spark.driver.extraJavaOptions"] == '-Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
     assert made["spark.master"] == "local[1]"
     assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])
+def test_the_driver_of_a_cluster_is_where_executors_reach_it(master: str) -> None:
+    assert isinstance(read_options(PARQUET | CLUSTER | {"master": master}), FilesOptions)
+    assert "spark.driver.host" not in settings(start(FILES, {}, master))
+    assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
+    assert local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
 
 
 def test_only_the_files_destination_changes_how_files_are_read() -> None:

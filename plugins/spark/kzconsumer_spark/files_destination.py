@@ -17,6 +17,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from kzconsumer_spark.cluster import is_cluster
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.identity import RANGE_COLUMNS, RANGE_PARTITION, RANGE_TOPIC, data_file
 from kzconsumer_spark.lease import Lease
@@ -24,7 +25,7 @@ from kzconsumer_spark.messages import SpooledRange, ToFiles
 from kzconsumer_spark.part_files import match_parts, read_part
 from kzconsumer_spark.private_directory import PrivateDirectory
 from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.range_tags import AsTheyCame, Shaping, count_rows, require_all, tagged
+from kzconsumer_spark.range_tags import AsTheyCame, RowsLost, Shaping, count_rows, require_all, tagged
 from kzconsumer_spark.spool_reader import read_spool
 from kzconsumer_spark.target import Target
 
@@ -49,6 +50,8 @@ class FilesDestination:
         self._target.sweep()
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0
+        # On a cluster what executors have written may not be seen here (yet): Spark's own count tells.
+        self._elsewhere = is_cluster(session.sparkContext.master)
 
     def __repr__(self) -> str:
         return f"FilesDestination({self._to.format} in {self._target.path})"
@@ -84,7 +87,7 @@ class FilesDestination:
     def _stage_by_range(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
         frame, quarantined = tagged(self._session, ranges, self._shaping)
         count = _ROWS_OF.get(self._to.format)
-        if count is None:
+        if count is None or self._elsewhere:
             frame, counted = count_rows(frame, ranges)
         writer = frame.write.format(self._to.format).options(**self._to.write_options)
         writer.partitionBy(*RANGE_COLUMNS, *self._to.partition_by).save(str(output))
@@ -93,6 +96,8 @@ class FilesDestination:
             rows = dict(zip(ranges, counted(), strict=True))
         else:
             rows = {part: sum(count(file) for file, _ in files) for part, files in found.items()}
+            if self._elsewhere and list(rows.values()) != counted():
+                raise RowsLost(f"Spark wrote {counted()} rows, by range; in the files here are {list(rows.values())}")
         require_all(rows, self._shaping)
         return [StagedRange(part, rows[part], quarantined.get(part.range, 0), files) for part, files in found.items()]
 

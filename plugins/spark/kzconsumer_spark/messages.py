@@ -67,10 +67,14 @@ To: TypeAlias = ToFiles | ToJdbc | ToFunction
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """The first command: how to build the session, what to do with batches, the number of the first one to come."""
+    """The first command: how to build the session, what to do with batches, the number of the first one to come.
+
+    `spool`: where spool files will be; the executors of a cluster must see it.
+    """
 
     scratch: str
     master: str
+    spool: str = ""
     conf: dict[str, str]
     destination: To
     next_batch: int

@@ -17,6 +17,7 @@ import msgspec
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import PositiveDuration, nearest, read_table, reader
+from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
@@ -37,9 +38,9 @@ def read_path(value: object) -> object:
 
 
 def read_master(value: object) -> object:
-    """A Spark that runs inside the worker: nothing else reads the spool files."""
-    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value):
-        raise ValueError("is not local, local[n] or local[*], the masters supported")
+    """A Spark that runs inside the worker, or a standalone cluster."""
+    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value) and not is_cluster(value):
+        raise ValueError("is not local, local[n], local[*] or spark://host:port, the masters supported")
     return value
 
 
@@ -55,8 +56,8 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. `start_timeout`
     bounds the start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the
-    system's temporary directory). `key` and what follows it are in `columns.options`; `quarantine` is a directory for
-    bad records.
+    system's temporary directory). With a cluster as `master` spool files go to `spool`, which its executors see. `key`
+    and what follows it are in `columns.options`; `quarantine` is a directory for bad records.
     """
 
     KIND: ClassVar[type]
@@ -68,6 +69,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff: PositiveDuration = 1.0
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
+    spool: Annotated[str, reader(read_scratch)] | None = None
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
     registry: RegistryOptions | None = None
@@ -77,6 +79,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.columns.require_whole()
+        require_whole(self.master, self.spool, self.conf)
         for key in self.conf:
             if not key.startswith("spark."):
                 raise ValueError(f"conf.{key}: Spark's settings begin with spark.")
@@ -167,6 +170,11 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         # Not by a reader: its faults show the value, and who puts a password into a URL shall not find it in the log.
+        if is_cluster(self.master):
+            raise ValueError(
+                f'destination "jdbc" does not go with master "{self.master}", only with a local one: the rows of a task'
+                " that Spark runs again, because its executor was lost, would be staged twice"
+            )
         scheme, _, rest = self.url.partition(":")
         parts = urlsplit(rest)
         if scheme != "jdbc" or parts.scheme != "postgresql" or not parts.hostname or not parts.path.strip("/"):

@@ -1,4 +1,4 @@
-"""The settings of the worker's Spark session: local, small, and with those on which exactness rests.
+"""The settings of the worker's Spark session: small, and with those on which exactness rests.
 
 Pure. `session` builds with them, `options` refuses what the user may not set. The user's `conf` comes after our
 defaults and before what must hold; nothing of it is overridden silently.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from kzconsumer_spark.cluster import is_cluster
 from kzconsumer_spark.messages import Start, ToFiles, ToFunction, ToJdbc
 
 _DEFAULTS: Final = {
     "spark.app.name": "kzconsumer",
     "spark.driver.memory": "1g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -26,6 +25,8 @@ _DEFAULTS: Final = {
     # Listing a batch's spool files in the driver is cheaper than in a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
+# Nobody else is to reach a Spark that is all in one process; the executors of a cluster must reach their driver.
+_LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # Opening a file "costs" as much as a partition may hold: each spool file is read by one task and written as one file.
 _ONE_FILE_PER_RANGE: Final = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
@@ -36,6 +37,8 @@ _ONE_FILE_PER_RANGE: Final = {
     "spark.speculation": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
+    # With 2 the files of a task stay that Spark runs again, because it heard too late or never that it had ended.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
@@ -55,15 +58,16 @@ RESERVED: Final[dict[type, frozenset[str]]] = {
 
 def settings(start: Start) -> dict[str, str]:
     """Everything the session is built with."""
+    defaults = _DEFAULTS if is_cluster(start.master) else _DEFAULTS | _LOCAL_DEFAULTS
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch}
     match start.destination:
         case ToFiles():
-            merged = _DEFAULTS | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
+            merged = defaults | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
         case ToJdbc():
-            merged = _DEFAULTS | warehouse | start.conf | own | _EACH_TASK_ONCE
+            merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE
         case ToFunction():
-            merged = _DEFAULTS | warehouse | start.conf | own
+            merged = defaults | warehouse | start.conf | own
     # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
     merged[_JAVA_OPTIONS] = (
         f'{start.conf.get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'.strip()

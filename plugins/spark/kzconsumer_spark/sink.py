@@ -71,10 +71,11 @@ class SparkSink:
         return f"SparkSink({self._options.destination}, {self._worker or 'no worker'}, next batch {self._next_batch})"
 
     async def __aenter__(self) -> Self:
-        self._environment = _environment()
+        self._environment = _environment(self._options.conf)
         async with AsyncExitStack() as stack:
-            self._scratch = await anyio.to_thread.run_sync(self._prepare)
+            self._scratch, self._spool = await anyio.to_thread.run_sync(self._prepare)
             stack.push_async_callback(anyio.to_thread.run_sync, self._scratch.remove)
+            stack.push_async_callback(anyio.to_thread.run_sync, self._spool.remove)
             stack.push_async_callback(self._close_worker)
             try:
                 await self._open_worker()
@@ -128,13 +129,13 @@ class SparkSink:
 
     async def preview(self, batch: Batch) -> Preview:
         """What would be written, by a Spark of its own, which reads the target as little as it writes it."""
-        scratch = await anyio.to_thread.run_sync(self._make_scratch)
+        scratch, spool = await anyio.to_thread.run_sync(self._make_directories)
         try:
-            ranges = await anyio.to_thread.run_sync(write_spool, scratch.path, batch.ranges)
+            ranges = await anyio.to_thread.run_sync(write_spool, spool.path, batch.ranges)
             directory = str(scratch.path / "preview")
-            start = self._start(directory, 0)
+            start = self._start(directory, 0, spool)
             with anyio.fail_after(self._options.start_timeout):
-                return await run_preview(PreviewRequest(start=start, ranges=ranges), _environment())
+                return await run_preview(PreviewRequest(start=start, ranges=ranges), _environment(self._options.conf))
         except OSError as error:
             raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
         except TimeoutError as error:
@@ -142,6 +143,7 @@ class SparkSink:
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(scratch.remove)
+                await anyio.to_thread.run_sync(spool.remove)
 
     async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
         backoff = self._options.retry_backoff
@@ -183,7 +185,7 @@ class SparkSink:
     async def _open_worker(self, next_batch: int | None = None) -> WorkerProcess:
         """Raises WorkerDied when Spark does not start in time."""
         directory = Path(self._scratch.path, f"worker-{time.monotonic_ns()}")
-        start = self._start(str(directory), self._next_batch if next_batch is None else next_batch)
+        start = self._start(str(directory), self._next_batch if next_batch is None else next_batch, self._spool)
         began = time.monotonic()
         _log.info("spark starting", master=start.master, log=str(directory / "spark.log"))
         try:
@@ -200,9 +202,10 @@ class SparkSink:
         )
         return self._worker
 
-    def _start(self, scratch: str, next_batch: int) -> Start:
+    def _start(self, scratch: str, next_batch: int, spool: PrivateDirectory) -> Start:
         return Start(
             scratch=scratch,
+            spool=str(spool.path),
             master=self._options.master,
             conf=dict(self._options.conf),
             destination=self._destination.to,
@@ -225,25 +228,20 @@ class SparkSink:
                     await self._worker.heartbeat(self._context.safe_until())
             await anyio.sleep(_HEARTBEAT_SECONDS)
 
-    def _prepare(self) -> PrivateDirectory:
+    def _prepare(self) -> tuple[PrivateDirectory, PrivateDirectory]:
         owner = Owner(cluster=self._context.cluster, group=self._context.group)
         try:
             self._destination.claim(owner)
         except (NotOurs, OSError) as error:
             raise ConfigError([f"{WHERE}: {error}"]) from error
-        scratch = self._make_scratch()
-        spool = scratch.path / "spool"
-        spool.mkdir()
-        self._spooling = Spooling(spool)
-        return scratch
+        scratch, spool = self._make_directories()
+        self._spooling = Spooling(spool.path)
+        return scratch, spool
 
-    def _make_scratch(self) -> PrivateDirectory:
-        parent = Path(self._options.scratch or tempfile.gettempdir()).absolute() / f"kzconsumer-spark-{os.getuid()}"
-        try:
-            sweep(parent)
-            return PrivateDirectory(parent)
-        except OSError as error:
-            raise ConfigError([f"{WHERE} scratch: {error}"]) from error
+    def _make_directories(self) -> tuple[PrivateDirectory, PrivateDirectory]:
+        """One for what this machine alone uses, one for spool files: where these go is said for a cluster."""
+        scratch = self._options.scratch or tempfile.gettempdir()
+        return _private("scratch", scratch), _private("spool", self._options.spool or scratch)
 
 
 async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
@@ -256,10 +254,22 @@ async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
     return StepRecorded()
 
 
-def _environment() -> dict[str, str]:
-    """The worker's environment: Spark's Python processes are this Python and import what this process can import."""
+def _private(option: str, path: str) -> PrivateDirectory:
+    parent = Path(path).absolute() / f"kzconsumer-spark-{os.getuid()}"
+    try:
+        sweep(parent)
+        return PrivateDirectory(parent)
+    except OSError as error:
+        raise ConfigError([f"{WHERE} {option}: {error}"]) from error
+
+
+def _environment(conf: Mapping[str, str]) -> dict[str, str]:
+    """The worker's environment: Spark's Python processes are this Python and import what this process can import.
+
+    On a cluster the machines of the executors may have theirs elsewhere.
+    """
     return java_environment(os.environ) | {
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
     }

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_spark.cluster import is_cluster
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.destinations import Destination, Written
 from kzconsumer_spark.files_destination import FilesDestination
@@ -128,9 +129,12 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     outcome = query.run(RunBatch(number=query.next_batch, ranges=(nothing,)), lambda number, ranges: Written(0, 0, 0))
     if isinstance(outcome, Failed):
         raise RuntimeError(outcome.error)
-    first = f"{start.scratch}/warm-1"
+    place = Path(start.spool, Path(start.scratch).name) if is_cluster(start.master) else Path(start.scratch)
+    first, second = (str(place / name) for name in ("warm-1", "warm-2"))
     session.range(1).selectExpr("cast(id as string) as value").write.parquet(first)
-    session.read.schema("value string").parquet(first).write.parquet(f"{start.scratch}/warm-2")
+    session.read.schema("value string").parquet(first).write.parquet(second)
+    if is_cluster(start.master) and session.read.schema("value string").parquet(second).count() != 1:
+        raise ConfigError([f"[sink.options] spool: what executors of {start.master} write to {place} is not there"])
 
 
 def _destination(

@@ -1,0 +1,99 @@
+"""The Spark sink with a real standalone cluster: a master, a worker and two executors on loopback."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from pathlib import Path
+
+import anyio
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer_spark.sink import SparkSink
+from tests.support.range_data import range_data, record
+from tests.support.spark_cluster import SparkCluster, spark_cluster
+
+pytestmark = pytest.mark.timeout(600)
+LIMIT = 200.0
+PARTITIONS = 2
+
+
+def ranges(first: int, until: int) -> tuple[RangeData, ...]:
+    """Large enough that an executor can be met while it writes one: some 60 MB each."""
+    value = bytes(range(256)) * 16
+    return tuple(
+        range_data("t", partition, first, until, [record(offset, value=value) for offset in range(first, until)])
+        for partition in range(PARTITIONS)
+    )
+
+
+def published(out: Path) -> list[tuple[int, int]]:
+    tables = [pq.read_table(file, columns=["partition", "offset"], partitioning=None) for file in out.glob("*.parquet")]
+    return sorted((row["partition"], row["offset"]) for table in tables for row in table.to_pylist())
+
+
+def half_written(out: Path) -> list[Path]:
+    """The files of tasks that have not been committed."""
+    return list(out.glob("_kzconsumer/attempts/*/*/spark/_temporary/0/_temporary/*/*.parquet"))
+
+
+async def kill_one_of(cluster: SparkCluster, out: Path, writing: anyio.Event) -> None:
+    """An executor, while each of the two writes a range."""
+    executors = cluster.executors
+    assert len(executors) == PARTITIONS
+    with anyio.fail_after(LIMIT):
+        while True:
+            while len(half_written(out)) < PARTITIONS:
+                await anyio.sleep(0.002)
+            for pid in executors:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                if len(half_written(out)) == PARTITIONS:
+                    os.kill(executors[0], signal.SIGKILL)
+                    writing.set()
+                    return
+            finally:
+                os.kill(executors[1], signal.SIGCONT)
+                if not writing.is_set():
+                    os.kill(executors[0], signal.SIGCONT)
+
+
+async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing(tmp_path: Path) -> None:
+    out, written = tmp_path / "out", anyio.Event()
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        options = {
+            "destination": "parquet",
+            "path": str(out),
+            "master": cluster.master,
+            "spool": str(tmp_path / "shared"),
+            "scratch": str(tmp_path / "scratch"),
+            "start_timeout": "240s",
+            "attempts": 1,  # so that it is Spark that tries again
+            "conf": {
+                "spark.cores.max": str(PARTITIONS),
+                "spark.executor.cores": "1",
+                "spark.executor.memory": "512m",
+                "spark.driver.memory": "512m",
+            },
+        }
+        context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        async with SparkSink(options, context) as sink:
+            with anyio.fail_after(LIMIT):
+                while len(cluster.executors) < PARTITIONS:
+                    await anyio.sleep(0.05)
+            until = 0
+            while not written.is_set():  # a batch may be too quick for whoever wants to meet it
+                with anyio.fail_after(LIMIT):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(kill_one_of, cluster, out, written)
+                        await sink.write(Batch(ranges(until, until + 15_000)))
+                        group.cancel_scope.cancel()
+                until += 15_000
+            assert published(out) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(until)]
+            (log,) = (tmp_path / "scratch").rglob("spark.log")
+            assert "Lost task" in log.read_text(), "no task was run twice"
+            assert not half_written(out)
+    assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]

@@ -1,0 +1,108 @@
+"""A standalone Spark cluster on loopback, from PySpark's own jars: one master, one worker, executors as asked for.
+
+Owns the two servers; their executors end with them. `executors` tells their processes, for tests that kill one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kzconsumer.sandbox.ports import HOST, free_port
+from kzconsumer.sandbox.server_process import ServerProcess
+from kzconsumer_spark.java import java_environment
+
+_CORES = 2
+
+
+class _Server(ServerProcess):
+    """`serving` is what its log says once it serves."""
+
+    def __init__(self, name: str, folder: Path, arguments: list[str], serving: str) -> None:
+        super().__init__(name, folder)
+        self._arguments = arguments
+        self._serving = serving
+
+    def command(self) -> list[str]:
+        found = importlib.util.find_spec("pyspark")
+        assert found is not None
+        assert found.submodule_search_locations
+        home = Path(found.submodule_search_locations[0])
+        environment = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_DIRS": str(self.folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        if java := java_environment(os.environ).get("JAVA_HOME"):
+            environment["JAVA_HOME"] = java
+        told = [f"{name}={value}" for name, value in environment.items()]
+        return ["/usr/bin/env", *told, str(home / "bin" / "spark-class"), *self._arguments]
+
+    def serves(self) -> bool:
+        return self._serving in self.log.read_text(errors="replace")
+
+
+class SparkCluster:
+    """Running servers; `master` is the URL."""
+
+    def __init__(self, folder: Path) -> None:
+        port = free_port()
+        self.master = f"spark://{HOST}:{port}"
+        package, here = "org.apache.spark.deploy", ["--host", HOST, "--webui-port", "0"]
+        own = [f"{package}.master.Master", *here, "--port", str(port)]
+        work = [f"{package}.worker.Worker", *here, "--cores", str(_CORES), "--memory", "2g", "--work-dir"]
+        self._servers = (
+            _Server("spark-master", folder / "master", own, "I have been elected leader"),
+            _Server(
+                "spark-worker",
+                folder / "worker",
+                [*work, str(folder / "worker"), self.master],
+                "Successfully registered with master",
+            ),
+        )
+
+    def start(self) -> None:
+        for server in self._servers:
+            server.start()
+            server.wait_ready()
+
+    def kill(self) -> None:
+        executors = self.executors if self._servers[1].alive else []
+        for server in reversed(self._servers):
+            server.kill()
+        for pid in executors:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    @property
+    def executors(self) -> list[int]:
+        """Their process ids: what the worker has started and still runs."""
+        return _children(self._servers[1].pid)
+
+
+@contextmanager
+def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
+    cluster = SparkCluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.kill()
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, of = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(of) == parent and state not in "ZX":
+                found.append(int(entry.name))
+        except (OSError, ValueError):
+            continue
+    return found
