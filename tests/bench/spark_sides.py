@@ -136,7 +136,8 @@ def ours(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[Ours
     config.write_text(
         f'[zookeeper]\nconnect = "{zookeeper}"\n[group]\nid = "bench"\n[subscription]\ntopics = {{ "{topic}" = 1 }}\n'
         f'[fetch]\nisolation = "read_committed"\n[log]\nformat = "json"\n{tables}\n'
-        f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nscratch = "{folder}"\nstart_timeout = "300s"\n'
+        f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nscratch = "{folder}"\n'
+        'start_timeout = "300s"\n'
     )
     with log.open("wb") as told, _process(["-m", "kzconsumer", "--config", str(config)], stderr=told) as process:
         yield Ours(process, out, log)
