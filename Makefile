@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo test fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo test test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make test   every test"
+	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
@@ -28,6 +29,9 @@ demo: $(READY)
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile
+
+test-spark-versions: $(READY)
+	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py

@@ -1,0 +1,91 @@
+"""From old brokers into Parquet through a real daemon and a real Spark, every record compared with what was produced.
+
+A daemon and its Spark take half a minute: `make test` runs the oldest broker, `make test-spark-versions` all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.members import daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.range_data import TIME
+
+pytestmark = pytest.mark.timeout(400)
+VERSIONS = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1") if "KZCONSUMER_SPARK_VERSIONS" in os.environ else ("0.8.2.2",)
+PARTITIONS = 2
+EACH = 3000
+"""Records of a partition, a third of them with each codec."""
+CODECS = ("none", "gzip", "snappy")
+
+
+def sent(version: str) -> list[Sent]:
+    """All that the version can hold: timestamps from 0.10 on, headers from 0.11 on."""
+    timed = not version.startswith("0.8")
+    headed = not version.startswith("0.")
+    return [
+        Sent(
+            partition,
+            None if n % 3 == 0 else b"k%d" % n,
+            None if n % 7 == 0 else b"%d/%d " % (partition, n) * (n % 20),
+            (("h", b"%d" % n),) if headed and n % 2 else (),
+            TIME + n if timed else None,
+        )
+        for n in range(EACH)
+        for partition in range(PARTITIONS)
+    ]
+
+
+Row = tuple[int, int, bytes | None, bytes | None, int | None, list[tuple[str, bytes | None]] | None]
+
+
+def expected(version: str) -> list[Row]:
+    rows = []
+    for partition in range(PARTITIONS):
+        of_it = [each for each in sent(version) if each.partition == partition]
+        rows += [
+            (partition, offset, each.key, each.value, each.timestamp, list(each.headers) or None)
+            for offset, each in enumerate(of_it)
+        ]
+    return rows
+
+
+def written(out: Path) -> list[Row]:
+    rows: list[Row] = []
+    for file in out.glob("*.parquet"):
+        for row in pq.read_table(file, partitioning=None).to_pylist():
+            headers = row["headers"] and [(each["key"], each["value"]) for each in row["headers"]]
+            time = row["timestamp"] and round(row["timestamp"].timestamp() * 1000)
+            rows.append((row["partition"], row["offset"], row["key"], row["value"], time, headers))
+    return sorted(rows, key=lambda row: row[:2])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_parquet_holds_what_was_produced(
+    cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path, version: str
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    records, third = sent(version), EACH * PARTITIONS // len(CODECS)
+    for number, codec in enumerate(CODECS):
+        part = records[number * third : (number + 1) * third]
+        await asyncio.to_thread(produce, cluster.bootstrap, version, unique, part, codec)
+    out = tmp_path / "out"
+    sink = (
+        f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nstart_timeout = "300s"\n'
+        'conf = { "spark.driver.memory" = "512m" }\n'
+    )
+    with daemon(tmp_path / "member", cluster.connect, unique, {unique: 1}, sink) as member:
+        while (await stored_offsets(cluster.connect, unique, unique, PARTITIONS)) != [EACH] * PARTITIONS:
+            assert member.process is not None
+            assert member.process.poll() is None, member.err.read_text()[-3000:]
+            await asyncio.sleep(0.2)
+    assert written(out) == expected(version)
