@@ -53,7 +53,10 @@ class Run(msgspec.Struct, frozen=True):
     records: int
     seconds: float
     cpu_seconds: dict[str, float]
-    """Of the process itself ("root"), and of those it has started by their program."""
+    """Of the process itself ("root"), and of those it has started by their program.
+
+    What a child has cost moves to its parent's program when it ends, so that one may be negative; their sum is right.
+    """
 
     @property
     def rate(self) -> float:
@@ -275,7 +278,7 @@ def table(found: Report, section: Section) -> Table:
             line.side,
             *(f"{value / 1000:,.0f}" for value in (rate.median, rate.min, rate.max)),
             *(f"{value:.2f}" for value in (cost.median, cost.min, cost.max)),
-            ", ".join(f"{program} {seconds:.2f}" for program, seconds in line.of_it.items()),
+            ", ".join(f"{program} {seconds:.2f}" for program, seconds in line.of_it.items() if abs(seconds) > 0.01),
         )
     return drawn
 
