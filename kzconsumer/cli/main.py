@@ -27,7 +27,7 @@ _VERBS = {
     "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
     "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
     "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
-    "sink": ("kzconsumer.cli.sink", "try the sink's columns on real records"),
+    "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
     "completion": ("kzconsumer.cli.completion", "print what completes the command line in a shell"),

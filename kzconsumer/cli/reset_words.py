@@ -28,7 +28,7 @@ def add_reset_words(action: argparse.ArgumentParser) -> None:
     to.add_argument("--to-offset", metavar="N", type=_offset, help="the next record to be read")
     to.add_argument("--shift-by", metavar="N", type=int, help="so many forward, or back when negative")
     to.add_argument(
-        "--to-datetime", metavar="TIME", type=_datetime, help="2026-01-31T12:00:00.000, UTC unless it has a zone"
+        "--to-datetime", metavar="TIME", type=read_datetime, help="2026-01-31T12:00:00.000, UTC unless it has a zone"
     )
     to.add_argument("--by-duration", metavar="PnDTnHnMnS", type=_duration, help="so long ago, such as PT1H30M")
     to.add_argument("--from-file", metavar="FILE", type=Path, help="topic,partition,offset on each line, or any export")
@@ -91,7 +91,8 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-def _datetime(text: str) -> int:
+def read_datetime(text: str) -> int:
+    """Milliseconds since 1970."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

@@ -26,7 +26,7 @@ except ImportError:  # rich comes with the extra `sandbox`; without it there is 
 
 
 @contextmanager
-def run_progress(wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
     """A callback for `daemon.run`, or None where nobody would see the bar; it counts offsets."""
     if not wanted or Progress is None or not sys.stderr.isatty():
         yield None
@@ -39,7 +39,7 @@ def run_progress(wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     # Standard output is the sink's.
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
-        row = bars.add_task("to the end of the run", total=None)
+        row = bars.add_task(what, total=None)
 
         def show(done: int, total: int) -> None:
             bars.update(row, completed=done, total=total)

@@ -1,6 +1,7 @@
-"""`kzconsumer sink try`: what the sink would make of real records, shown; nothing is joined, committed or written.
+"""`kzconsumer sink`: prove what the destination holds, and (`try`) show what it would be given.
 
-Owns no state. Standard output is the answer, a table as wide as the terminal or JSON.
+Owns no state. `try` shows what the sink would make of real records; nothing is joined, committed or written. Standard
+output is the answer, a table as wide as the terminal or JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    sink = subparsers.add_parser("sink", help="try the sink's columns on real records")
+    from kzconsumer.cli import sink_replay, sink_verify
+
+    sink = subparsers.add_parser(
+        "sink", help="prove what the destination holds, write a time range into another target, try the columns"
+    )
     actions = sink.add_subparsers(dest="action", required=True, metavar="ACTION")
+    sink_verify.add_arguments(actions)
+    sink_replay.add_arguments(actions)
     trying = actions.add_parser(
         "try",
         help="decode and select real records, and show what would be written",

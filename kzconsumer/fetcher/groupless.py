@@ -6,8 +6,8 @@ line uses it, to look at records. What ends on an error here is told, not waited
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 
 import anyio
@@ -32,6 +32,7 @@ from kzconsumer.zookeeper.errand import LIMIT
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import Topic
 
 
 class GrouplessReader:
@@ -49,7 +50,12 @@ class GrouplessReader:
         return f"<GrouplessReader {self._brokers}>"
 
     async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
-        """Those of all topics subscribed to. Raises NotThere when there is none, ZooKeeperError."""
+        """Those of all topics subscribed to. Raises as `topics`."""
+        found = await self.topics(wanted)
+        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+
+    async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
+        """All that are subscribed to. Raises NotThere when there is none, ZooKeeperError."""
         there = await self._topics.all_topics()
         allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
         found = await self._topics.topics([name for name in there if allowed(name)])
@@ -57,7 +63,18 @@ class GrouplessReader:
             close = nearest(next(iter(wanted.topics), ""), there)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
             raise NotThere(f"none of the topics subscribed to exists; {hint}")
-        return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
+        return found
+
+    async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
+        """The first offset with a record of that time or later; the end of the log where there is none.
+
+        Raises as `look_up`, also for brokers before 0.10.1.
+        """
+        offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
+        # The end is asked for first: a record that comes in between must not be left out.
+        until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
+        found = await offsets.look_up(dict.fromkeys(partitions, ms))
+        return {each: at.offset if (at := found[each]).offset >= 0 else until[each].offset for each in partitions}
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset of each log and the one behind its last that can be read. Raises as `look_up`."""
@@ -66,7 +83,7 @@ class GrouplessReader:
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
 
-    async def read(self, ranges: Iterable[OffsetRange]) -> AsyncIterator[tuple[TopicPartition, pa.RecordBatch]]:
+    async def read(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]:
         """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), those of a partition in order.
 
         Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing comes
@@ -100,6 +117,13 @@ class GrouplessReader:
                 raise reason
             else:
                 await anyio.sleep(PAUSE)
+
+    async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
+        """Whether the log has a record there. Raises as `read`."""
+        async with aclosing(self.read([OffsetRange(topic, partition, first, until)])) as found:
+            async for _ in found:
+                return True
+        return False
 
     async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Broker, list[TopicPartition]]:
         found: dict[Broker, list[TopicPartition]] = {}

@@ -15,6 +15,7 @@ import msgspec
 
 from kzconsumer.errors import PluginError
 from kzconsumer.model import OffsetRange, TopicPartition, Wants
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.steps import Steps
 
 if TYPE_CHECKING:
@@ -155,6 +156,51 @@ class Previewing(Protocol):
     """
 
     async def preview(self, batch: Batch) -> Preview: ...
+
+
+class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
+    """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
+
+    `rows` are those counted in the destination itself (None where that cannot be done), `faults` what is wrong there.
+    """
+
+    identity: RangeIdentity
+    records_in: int
+    records_out: int
+    records_quarantined: int
+    rows: int | None = None
+    faults: tuple[str, ...] = ()
+
+
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a destination holds: `strays` are what its readers see and no range stands for, `leftovers` what they do not
+    see and nobody will use. All of it was there at one time, but for what is `rows`, `faults` and `strays`."""
+
+    destination: str
+    fingerprint: str
+    ranges: tuple[HeldRange, ...]
+    strays: tuple[str, ...] = ()
+    leftovers: tuple[str, ...] = ()
+
+
+class Accountable(Protocol):
+    """A replayable sink that can list what its destination holds, for `kzconsumer sink verify` and `sink replay`.
+
+    It need not have been entered; nothing is changed, made or marked. Members may be writing meanwhile: a range that is
+    there whole when this is called is listed, one that is only under way is neither listed nor a stray. Without
+    `count_rows` only the ledger is read. Raises SinkFailed when there is no destination, or it is another group's.
+    """
+
+    async def holdings(self, *, count_rows: bool) -> Holdings: ...
+
+
+class Redirectable(Protocol):
+    """A plugin whose sink can be given another target of the same kind, for `kzconsumer sink replay`.
+
+    The plugin itself has this, not the sink. Returns the options with everything that is written going to `into`.
+    """
+
+    def elsewhere(self, options: Mapping[str, object], into: str) -> Mapping[str, object]: ...
 
 
 class SinkPlugin(Protocol):

@@ -6,8 +6,10 @@ and is never replaced: whoever meets the range again finds it there.
 
 from __future__ import annotations
 
+import re
 import uuid
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -15,12 +17,31 @@ import pyarrow.parquet as pq
 from anyio import to_thread
 
 from kzconsumer.errors import SinkFailed
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file
 from kzconsumer.sinks.interface import RangeData
+from kzconsumer.sinks.proof import KeptRange
 
 METADATA = "kzconsumer.quarantine"
 """Key of a file's metadata: why it is there, as JSON."""
+
+_FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{20})\.(parquet|bin)", re.ASCII)
+
+
+def kept_ranges(directory: Path) -> list[KeptRange]:
+    """All that is kept in a directory, which need not exist. Raises SinkFailed when it cannot be read."""
+    found = []
+    try:
+        for file in sorted(directory.iterdir()) if directory.exists() else []:
+            if match := _FILE.fullmatch(file.name):
+                topic, partition, incarnation, epoch, first, until, kind = match.groups()
+                numbers = int(incarnation, 16), int(epoch), int(first), int(until)
+                records = pq.read_metadata(file).num_rows if kind == "parquet" else None
+                found.append(KeptRange(RangeIdentity(topic, int(partition), *numbers), records))
+    except (OSError, pa.ArrowException) as error:
+        raise SinkFailed(f"[sink] quarantine: {error}") from error
+    return found
 
 
 class Quarantine:

@@ -17,7 +17,7 @@ from kzconsumer_spark.function_batch import takes_batch
 from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import WHERE
-from kzconsumer_spark.target import Target
+from kzconsumer_spark.target import NotOurs, Target
 
 
 class DaemonSide(Protocol):
@@ -33,6 +33,10 @@ class DaemonSide(Protocol):
 
     def claim(self, owner: Owner) -> None:
         """Make the destination ready and ours. Raises NotOurs, or OSError when it cannot be reached or written."""
+        ...
+
+    def find(self, owner: Owner) -> None:
+        """As `claim`, but nothing is made. Raises NotOurs where there is no destination, or another's; OSError."""
         ...
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
@@ -66,6 +70,9 @@ class Files:
     def claim(self, owner: Owner) -> None:
         self._id = self._target.claim(owner)
 
+    def find(self, owner: Owner) -> None:
+        self._id = self._target.find(owner)
+
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         missing = set(self._target.missing(ranges))
         return [each for each in ranges if each not in missing]
@@ -89,6 +96,9 @@ class Functions:
 
     def claim(self, owner: Owner) -> None:
         return None
+
+    def find(self, owner: Owner) -> None:
+        raise NotOurs("a function cannot be asked what it has done")
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         return []

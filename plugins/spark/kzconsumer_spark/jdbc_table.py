@@ -25,6 +25,7 @@ from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.secret import read_secret
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.target import NotOurs
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 _Range = TypeVar("_Range", SpooledRange, RangeIdentity)
@@ -96,9 +97,18 @@ class JdbcTable:
                 SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
                 [uuid.uuid4(), self._to.table, *told],
             )
-            query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
-            (found,) = _rows(connection, query.format(self._name(OWNERS)), [self._to.table, *told])
-        self._to = msgspec.structs.replace(self._to, owner_id=str(found[0]))
+        self.find(owner)
+
+    def find(self, owner: Owner) -> None:
+        """The id alone. Raises NotOurs where the table's ledger does not know this group."""
+        told = self._to.table, owner.cluster, owner.group, owner.sink
+        query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
+        with self.connect() as connection, database_errors():
+            known = self._exists(connection, self._name(OWNERS))
+            found = _rows(connection, query.format(self._name(OWNERS)), told) if known else []
+        if not found:
+            raise NotOurs(f"table {self._to.table} has nothing of {owner}")
+        self._to = msgspec.structs.replace(self._to, owner_id=str(found[0][0]))
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         with self.connect() as connection:

@@ -248,6 +248,18 @@ def read_options(options: Mapping[str, object]) -> SparkOptions:
     return read
 
 
+def redirected(read: SparkOptions, options: Mapping[str, object], into: str) -> Mapping[str, object]:
+    """The options with another target of the same kind, and a quarantine of its own. Raises ConfigError."""
+    match read:
+        case FilesOptions():
+            aside = {"quarantine": f"{into.rstrip('/')}/_kzconsumer/quarantine"} if read.quarantine else {}
+            return {**options, "path": into, **aside}
+        case JdbcOptions():
+            aside = {"quarantine": f"{read.quarantine.rstrip('/')}/{into}"} if read.quarantine else {}
+            return {**options, "table": into, **aside}
+    raise ConfigError([f'{WHERE} destination "{read.destination}" has no target that could be another one'])
+
+
 def local_path(text: str) -> Path:
     """The absolute directory that a path or a `file:` URI means. Raises ValueError ("is not ...") for other schemes."""
     if not _SCHEME.match(text):

@@ -57,6 +57,16 @@ def sweep(parent: Path, before: Callable[[Path], object] = lambda directory: Non
     return removed
 
 
+def abandoned(parent: Path) -> list[Path]:
+    """The directories that `sweep` would remove."""
+    found = []
+    for lock_file in sorted(parent.glob("*.lock")):
+        if (lock := _locked(lock_file, create=False)) >= 0:
+            os.close(lock)
+            found.append(lock_file.with_suffix(""))
+    return found
+
+
 def _lock_file(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}.lock")
 

@@ -24,16 +24,17 @@ import structlog
 
 from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Preview, SinkContext
+from kzconsumer.sinks.interface import Batch, Holdings, Preview, SinkContext
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.function_batch import scope
+from kzconsumer_spark.holdings import described, finish, held_by
 from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
-from kzconsumer_spark.options import WHERE, read_options
+from kzconsumer_spark.options import WHERE, read_options, redirected
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spooling import Spooling
@@ -126,6 +127,31 @@ class SparkSink:
             await self._run(RunBatch(number=number, ranges=spooled.files, is_replay=batch.is_replay), batch.steps)
         finally:
             await self._spooling.remove(spooled)
+
+    @staticmethod
+    def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
+        """The same sink with another directory or table; bad records are put aside apart from the group's, too."""
+        return redirected(read_options(options), options, into)
+
+    async def holdings(self, *, count_rows: bool) -> Holdings:
+        """See `kzconsumer_spark.holdings`. Of a sink that is entered what others have decided for is finished first."""
+        return await anyio.to_thread.run_sync(self._held, count_rows)
+
+    def _held(self, count_rows: bool) -> Holdings:
+        try:
+            self._destination.find(self._owner)
+            if self._worker is not None:
+                finish(self._destination.to)
+            ranges, strays, leftovers = held_by(self._destination.to, self._options.columns.quarantine, count_rows)
+        except (NotOurs, OSError) as error:
+            raise SinkFailed(f"{WHERE}: {error}") from error
+        return Holdings(
+            destination=described(self._destination.to),
+            fingerprint=self.fingerprint,
+            ranges=ranges,
+            strays=strays,
+            leftovers=leftovers,
+        )
 
     async def preview(self, batch: Batch) -> Preview:
         """What would be written, by a Spark of its own, which reads the target as little as it writes it."""
@@ -228,10 +254,13 @@ class SparkSink:
                     await self._worker.heartbeat(self._context.safe_until())
             await anyio.sleep(_HEARTBEAT_SECONDS)
 
+    @property
+    def _owner(self) -> Owner:
+        return Owner(cluster=self._context.cluster, group=self._context.group)
+
     def _prepare(self) -> tuple[PrivateDirectory, PrivateDirectory]:
-        owner = Owner(cluster=self._context.cluster, group=self._context.group)
         try:
-            self._destination.claim(owner)
+            self._destination.claim(self._owner)
         except (NotOurs, OSError) as error:
             raise ConfigError([f"{WHERE}: {error}"]) from error
         scratch, spool = self._make_directories()

@@ -16,7 +16,7 @@ import msgspec
 
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
-from kzconsumer_spark.identity import Marker, Owner, range_name
+from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.publication import Publication, StagedRange
@@ -61,8 +61,15 @@ class Target:
             finally:
                 private.remove()
             sync_directory(self._state)
+        return self.find(owner)
+
+    def find(self, owner: Owner) -> str:
+        """The id of a target that is marked as `owner`'s. Raises NotOurs, also where there is none; OSError."""
+        marker = self._state / "owner.json"
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Marker)
+        except FileNotFoundError:
+            raise NotOurs(f"{self.path} is not marked as a target of any group") from None
         except msgspec.DecodeError as error:
             raise NotOurs(f"{marker} cannot be read: {error}") from error
         if found.owner != owner:
@@ -78,6 +85,25 @@ class Target:
         unknown = [part for part in ranges if not self.has(part)]
         self._publication.finish(map(range_name, unknown))
         return [part for part in unknown if not self.has(part)]
+
+    def entries(self) -> list[LedgerEntry]:
+        """The ledger. Raises OSError; NotOurs for an entry that says nothing."""
+        return self._read(self._state)
+
+    def decisions(self) -> list[LedgerEntry]:
+        """What is decided for and not carried out yet. Raises as `entries`."""
+        return self._read(self._state / "publishing")
+
+    def _read(self, directory: Path) -> list[LedgerEntry]:
+        found = []
+        for file in sorted(directory.glob("*+*.json")):
+            try:
+                found.append(msgspec.json.decode(file.read_bytes(), type=LedgerEntry))
+            except FileNotFoundError:
+                continue  # a decision that has been carried out meanwhile
+            except msgspec.DecodeError as error:
+                raise NotOurs(f"{file} cannot be read: {error}") from error
+        return found
 
     def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
         """See `Publication.publish`."""

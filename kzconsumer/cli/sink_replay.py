@@ -1,0 +1,116 @@
+"""`kzconsumer sink replay`: the records of a time range written into another target, beside the live group.
+
+Owns the bar on standard error. Standard output is the answer, text or JSON with the fields of `sinks.replay.Replayed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, cast
+
+from kzconsumer.cli.reset_words import read_datetime, topic_scope
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+    from collections.abc import Callable, Mapping
+
+    from kzconsumer.config import Settings
+    from kzconsumer.group.offset_moves import Scope
+    from kzconsumer.sinks.replay import ReplayableSink, Replayed
+
+
+def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = actions.add_parser(
+        "replay",
+        help="write the records of a time range into another target, beside the live group",
+        description="Read the subscribed topics by time, without the group, and write through the same sink into "
+        "another target. The group's offsets and target are not touched. Stop it and start it again as you like: what "
+        "the target has is left out. Brokers from 0.10.1.",
+    )
+    time = "2026-01-31T12:00:00.000, UTC unless it has a zone"
+    replay.add_argument("--from-time", metavar="TIME", type=read_datetime, required=True, help=time)
+    replay.add_argument("--to-time", metavar="TIME", type=read_datetime, required=True, help="without that very moment")
+    replay.add_argument("--into", metavar="TARGET", required=True, help="a directory, or for a database a table")
+    one = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
+    replay.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=one)
+    replay.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    replay.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    replay.set_defaults(run=run, misused=replay.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.config is None:
+        arguments.misused("no configuration file given; give --config FILE")
+    if arguments.from_time >= arguments.to_time:
+        arguments.misused("--from-time is not before --to-time")
+    import anyio
+    import msgspec
+
+    from kzconsumer import log
+    from kzconsumer.cli.reset_words import topics_together
+    from kzconsumer.cli.run_progress import run_progress
+    from kzconsumer.config import Settings
+
+    settings = _redirected(Settings.load(arguments.config), arguments.into)
+    log.configure("warning", "auto")
+    times = arguments.from_time, arguments.to_time
+    with run_progress(True, "replay") as show:
+        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or _unseen)
+    print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
+    return 0
+
+
+def _redirected(settings: Settings, into: str) -> Settings:
+    """The settings with the sink's other target. Raises PluginError for a sink that has only one."""
+    import msgspec
+
+    from kzconsumer.errors import PluginError
+    from kzconsumer.options import faults_in
+    from kzconsumer.plugins import SINKS, load_chosen
+
+    chosen = settings.require_daemon()
+    plugin = load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin")
+    elsewhere: Callable[[Mapping[str, object], str], dict[str, object]] | None = getattr(plugin, "elsewhere", None)
+    if elsewhere is None:
+        raise PluginError(f'sink "{chosen.plugin}" cannot be given another target')
+    with faults_in(settings.source):
+        options = elsewhere(chosen.options, into)
+    return msgspec.structs.replace(settings, sink=msgspec.structs.replace(chosen, options=options))
+
+
+async def _replay(
+    settings: Settings, times: tuple[int, int], scope: Scope | None, show: Callable[[int, int], None]
+) -> Replayed:
+    from kzconsumer.cli.sink_verify import accountable
+    from kzconsumer.fetcher.groupless import without_group
+    from kzconsumer.group.offset_moves import within
+    from kzconsumer.model import OffsetRange, TopicPartition
+    from kzconsumer.sinks.replay import alone, replay, safe_until
+
+    # Another owner than the group's: so neither writes where the other does.
+    group = f"{settings.group.id} (replay)"
+    async with without_group(settings) as reader:
+        topics = await reader.topics(settings.subscription)
+        found = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
+        partitions = [each for each in found if within(each, scope)]
+        first, until = [await reader.at_time(partitions, at) for at in times]
+        wanted = [OffsetRange(*each, first[each], until[each]) for each in partitions if first[each] < until[each]]
+        incarnations = {name: topic.incarnation for name, topic in topics.items()}
+        sink = cast("ReplayableSink", await accountable(settings, group, safe_until))
+        with alone(settings.zookeeper.connect, group) as since:
+            return await replay(reader, sink, wanted, incarnations, settings.batch, since, show)
+
+
+def _unseen(done: int, total: int) -> None:
+    """Nobody is looking."""
+
+
+def _text(done: Replayed) -> str:
+    from kzconsumer.cli.text_table import count
+
+    lines = [
+        f"{done.destination}",
+        f"{count(done.records, 'record')} written in {count(done.ranges, 'range')}",
+        f"{count(done.partitions, 'partition')}, {count(done.offsets, 'offset')}: {done.there} were there before",
+    ]
+    return "\n".join(lines)

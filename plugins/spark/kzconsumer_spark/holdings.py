@@ -1,0 +1,180 @@
+"""What a destination holds, for `kzconsumer sink verify` and `replay`: its ledger, and what is there of each entry.
+
+Owns no state, changes nothing; blocking. The sink calls it once the destination has been found. Members may be
+publishing meanwhile: `files` says by which order of reading a range under way is not taken for a stray.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+
+from kzconsumer.model import OffsetRange
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.interface import HeldRange
+from kzconsumer_spark.identity import LedgerEntry, range_name
+from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.private_directory import abandoned
+from kzconsumer_spark.target import NotOurs, Target
+
+_READERS: Final = 8
+_PIECE: Final = 1 << 20
+
+
+class Held(NamedTuple):
+    """See `kzconsumer.sinks.interface.Holdings`."""
+
+    ranges: tuple[HeldRange, ...]
+    strays: tuple[str, ...]
+    leftovers: tuple[str, ...]
+
+
+def described(to: To) -> str:
+    match to:
+        case ToFiles():
+            return f"{to.format} files in {to.path}"
+        case ToJdbc():
+            return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
+        case ToFunction():
+            return f"function {to.function}"
+
+
+def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
+    """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
+    match to:
+        case ToFiles():
+            found = files(Target(Path(to.path)), to.format, count_rows)
+        case ToJdbc():
+            from kzconsumer_spark.jdbc_holdings import JdbcHoldings
+
+            found = JdbcHoldings(to).held(count_rows)
+        case ToFunction():
+            raise NotOurs("a function cannot be asked what it has done")
+    if not count_rows or quarantine is None:
+        return found
+    return found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
+
+
+def finish(to: To) -> None:
+    """Have it there what a writer that may be dead has decided for: whoever goes on behind must know of it."""
+    if isinstance(to, ToFiles):
+        target = Target(Path(to.path))
+        target.missing([_identity(each) for each in target.decisions()])
+
+
+def files(target: Target, kind: str, count_rows: bool) -> Held:
+    """The directory is listed first, then what is decided for, then the ledger: a file of a range that was being
+    published at the first look is named by one of the others. Of the files named by the ledger nobody takes any away.
+    """
+    visible = set(_visible(target.path)) if count_rows else set()
+    decided = target.decisions()
+    entries = target.entries()
+    published = {each.files for each in entries}
+    known = {name for names in (*published, *(each.files for each in decided)) for name in names}
+    strays = [f"{name} is of no range of the ledger" for name in sorted(visible - known)]
+    names = {range_name(_identity(each)) for each in entries}
+    undone = [each for each in decided if range_name(_identity(each)) not in names]
+    late = "is decided for and not there yet: whoever meets it next finishes it"
+    leftovers = [f"{OffsetRange(each.topic, each.partition, each.first, each.until)} {late}" for each in undone]
+    leftovers += _dead(target.attempts)
+    if not count_rows:
+        return Held(tuple(_held(each) for each in entries), (), tuple(leftovers))
+    with ThreadPoolExecutor(_READERS) as readers:
+        ranges = tuple(readers.map(lambda entry: _counted(entry, target.path, kind), entries))
+    return Held(ranges, tuple(strays), tuple(leftovers))
+
+
+def _dead(attempts: Path) -> Iterator[str]:
+    if found := abandoned(attempts):
+        size = sum(file.stat().st_size for each in found for file in each.rglob("*") if file.is_file())
+        them = "1 dead attempt has" if len(found) == 1 else f"{len(found)} dead attempts have"
+        it = "it" if len(found) == 1 else "them"
+        yield f"{them} left {size} bytes in {attempts}; the next start removes {it}"
+
+
+def _visible(top: Path) -> Iterator[str]:
+    """The files that readers of Spark, Hive and Arrow see."""
+    for directory, below, names in os.walk(top):
+        # Spark reads a directory `_column=value`.
+        below[:] = [each for each in below if each[0] != "." and (each[0] != "_" or "=" in each)]
+        for name in names:
+            if name[0] not in "._":
+                yield os.path.relpath(os.path.join(directory, name), top)
+
+
+def _counted(entry: LedgerEntry, top: Path, kind: str) -> HeldRange:
+    count = _ROWS.get(kind)
+    rows: int | None = 0
+    faults = []
+    for name in entry.files:
+        file = top / name
+        try:
+            found = count(file) if count is not None else None
+            if found is None:
+                file.stat()
+        except FileNotFoundError:
+            faults.append(f"{name} is gone")
+            continue
+        except (OSError, pa.ArrowException) as error:
+            faults.append(f"{name} cannot be read: {error}")
+            continue
+        rows = rows + found if rows is not None and found is not None else None
+    return _held(entry, None if faults else rows, tuple(faults))
+
+
+def _held(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
+    return HeldRange(
+        identity=_identity(entry),
+        records_in=entry.records_in,
+        records_out=entry.records_out,
+        records_quarantined=entry.records_quarantined,
+        rows=rows,
+        faults=faults,
+    )
+
+
+def _identity(entry: LedgerEntry) -> RangeIdentity:
+    incarnation = int(entry.incarnation.removeprefix("0x"), 16)
+    return RangeIdentity(entry.topic, entry.partition, incarnation, entry.epoch, entry.first, entry.until)
+
+
+def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
+    """With a fault where the records put aside are not those that the ledger counts."""
+    if not held.records_quarantined:
+        return held
+    file = quarantine / f"{range_name(held.identity)}.parquet"
+    try:
+        there = pq.read_metadata(file).num_rows
+    except FileNotFoundError:
+        return held  # taken away by whoever looks after them
+    except (OSError, pa.ArrowException) as error:
+        return _faulty(held, f"{file} cannot be read: {error}")
+    if there == held.records_quarantined:
+        return held
+    return _faulty(held, f"{file} holds {there} records, the ledger says {held.records_quarantined}")
+
+
+def _faulty(held: HeldRange, fault: str) -> HeldRange:
+    return msgspec.structs.replace(held, faults=(*held.faults, fault))
+
+
+def _lines(file: Path) -> int:
+    """Rows of JSON: Spark writes each as one line. Compression is told by the name."""
+    with pa.input_stream(str(file), compression="detect") as stream:
+        return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE), b""))
+
+
+# Of CSV nobody can tell without Spark: a field may hold line ends, escaped as Spark was told to.
+_ROWS: Final[dict[str, Callable[[Path], int]]] = {
+    "parquet": lambda file: pq.read_metadata(file).num_rows,
+    "orc": lambda file: orc.ORCFile(file).nrows,
+    "json": _lines,
+}

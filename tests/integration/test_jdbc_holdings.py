@@ -1,0 +1,99 @@
+"""What the Spark sink says a PostgreSQL table holds: the ledger, and the rows that are there, counted by range."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
+from kzconsumer_spark.jdbc_holdings import JdbcHoldings
+from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
+from kzconsumer_spark.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.target import NotOurs
+from tests.support.postgres import Postgres
+
+OWNER = Owner(cluster="c", group="g")
+COLUMNS = ["topic", "partition", "offset"]
+
+
+@pytest.fixture
+def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJdbc:
+    monkeypatch.setenv("DATABASE_PASSWORD", database.password)
+    database.query(f'CREATE TABLE "{unique}" (topic text, "partition" int, "offset" int)')
+    return ToJdbc(url=database.url, table=unique, user=database.user, password_env="DATABASE_PASSWORD")
+
+
+def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: Owner = OWNER) -> None:
+    """Three records, as a worker publishes them."""
+    table = JdbcTable(to)
+    table.claim(owner)
+    part = SpooledRange(
+        topic="t", partition=partition, first=first, until=first + 3, incarnation=-5, epoch=epoch, records=3, file=None
+    )
+    with table.connect() as connection:
+        stage = table.own_stage(connection)
+        name = table.make_stage(connection, stage, COLUMNS)
+        tags = f"{RANGE_TOPIC}, {RANGE_PARTITION}"
+        query = f'INSERT INTO {name} (topic, "partition", "offset", {tags}) SELECT %s, %s, n, %s, %s FROM'
+        values = ["t", partition, "t", partition, first, first + 2]
+        connection.execute(f"{query} generate_series(%s::int, %s::int) AS n".encode(), values)
+        table.publish(connection, {part: 3}, {}, stage, COLUMNS, lambda: None)
+        table.drop_stage(connection, stage)
+
+
+def found(to: ToJdbc, owner: Owner = OWNER) -> JdbcHoldings:
+    table = JdbcHoldings(to)
+    table.find(owner)
+    return table
+
+
+def counted(to: ToJdbc, owner: Owner = OWNER) -> list[tuple[int, int, int | None]]:
+    return [(each.identity.partition, each.identity.first, each.rows) for each in found(to, owner).held(True).ranges]
+
+
+def test_rows_are_counted_by_range_and_those_of_none_are_told(to: ToJdbc, database: Postgres) -> None:
+    with pytest.raises(NotOurs, match="has nothing of group g"):
+        found(to)
+    for first in (0, 3, 10):
+        publish(to, first)
+    publish(to, 0, partition=1)
+    held = found(to).held(True)
+    assert counted(to) == [(0, 0, 3), (0, 3, 3), (0, 10, 3), (1, 0, 3)]
+    assert held.ranges[1].identity == RangeIdentity("t", 0, -5, 0, 3, 6)
+    assert (held.strays, held.leftovers) == ((), ())
+    assert {each.rows for each in found(to).held(False).ranges} == {None}
+    # Deleted, doubled, of no range: each is seen where it is.
+    database.query(f'DELETE FROM "{to.table}" WHERE "partition" = 1')
+    database.query(f'DELETE FROM "{to.table}" WHERE "offset" = 4')
+    database.query(f'INSERT INTO "{to.table}" VALUES (%s, 0, 10), (%s, 0, 7), (%s, 0, 13), (%s, 5, 1)', ["t"] * 4)
+    assert counted(to) == [(0, 0, 3), (0, 3, 2), (0, 10, 4), (1, 0, 0)]
+    assert found(to).held(True).strays == (
+        "t-0: 1 rows from offset 6 on are of no range of the ledger",
+        "t-0: 1 rows from offset 13 on are of no range of the ledger",
+    )
+
+
+def test_rows_that_may_be_of_two_ranges_are_not_counted(to: ToJdbc, database: Postgres) -> None:
+    publish(to, 0)
+    publish(to, 0, epoch=1)
+    publish(to, 0, partition=1)
+    publish(to, 0, partition=2)
+    publish(to, 3, partition=2, owner=Owner(cluster="c", group="h"))
+    assert counted(to) == [(0, 0, None), (0, 0, None), (1, 0, 3), (2, 0, None)]
+    assert counted(to, Owner(cluster="c", group="h")) == [(2, 3, None)]
+    keyed = msgspec.structs.replace(to, unique_key=("id",))
+    assert {rows for _, _, rows in counted(keyed)} == {None}
+    database.query(f'ALTER TABLE "{to.table}" RENAME "offset" TO at')
+    assert {rows for _, _, rows in counted(to)} == {None}
+
+
+def test_stages_of_dead_workers_are_leftovers(to: ToJdbc) -> None:
+    publish(to, 0)
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        stage = table.own_stage(connection)
+        table.make_stage(connection, stage, COLUMNS)
+        assert not [each for each in found(to).held(True).leftovers if stage in each]
+    assert f"{stage} was left by a dead worker; the next start removes it" in found(to).held(True).leftovers
+    assert stage.startswith(STAGE)

@@ -1,0 +1,203 @@
+"""`prove` over random histories: what members do right is never a finding, and everything done wrong is one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from kzconsumer.cli.proof_table import proof_table
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.interface import HeldRange, Holdings
+from kzconsumer.sinks.proof import InLog, KeptRange, Planned, Proof, Standing, gaps, prove
+
+PARTITION = TopicPartition("t", 0)
+INCARNATION = -5  # a czxid may be above 63 bits
+
+
+class History(NamedTuple):
+    """A partition of a group at work: `done` are its ranges in order, the offsets between them hold no records."""
+
+    epoch: int
+    done: list[tuple[RangeIdentity, str]]
+    stored: int
+    later: int
+    in_flight: bool
+
+
+@st.composite
+def histories(draw: DrawFn) -> History:
+    """Ranges that tile from a start on: published, kept aside, or without records; the last ones may be in flight."""
+    epoch = draw(st.integers(0, 2))
+    at = draw(st.integers(0, 5))
+    done: list[tuple[RangeIdentity, str]] = []
+    for kind in draw(st.lists(st.sampled_from(["held", "held", "held", "aside", "empty"]), max_size=8)):
+        until = at + draw(st.integers(1, 4))
+        done.append((RangeIdentity(*PARTITION, INCARNATION, epoch, at, until), kind))
+        at = until
+    ends = [each.until for each, _ in done] or [at]
+    # Between the two looks at the group, commits may have been made; one range more may be published and not committed.
+    before, later = sorted(draw(st.tuples(*[st.integers(0, len(ends) - 1)] * 2)))
+    return History(epoch, done, ends[before], ends[later], draw(st.booleans()))
+
+
+def held(identity: RangeIdentity) -> HeldRange:
+    size = identity.until - identity.first
+    return HeldRange(identity=identity, records_in=size, records_out=size, records_quarantined=0, rows=size)
+
+
+class Seen(NamedTuple):
+    """All that `prove` is given."""
+
+    before: Standing
+    holdings: Holdings
+    after: Standing
+    aside: list[KeptRange]
+
+
+def seen(history: History) -> Seen:
+    """As three readings of it may look: the destination has all up to `later`, and perhaps the range in flight."""
+    there = [(each, kind) for each, kind in history.done if each.until <= history.later]
+    flying = next((each for each, kind in history.done if each.first >= history.later and kind == "held"), None)
+    if not history.in_flight or flying is None or flying.first != history.later:
+        flying = None
+    planned = Planned(flying, flying.until - flying.first, "f") if flying is not None else None
+    ranges = [held(each) for each, kind in there if kind == "held"] + ([held(flying)] if flying is not None else [])
+    return Seen(
+        Standing(INCARNATION, history.epoch, history.stored),
+        Holdings(destination="files", fingerprint="f", ranges=tuple(ranges)),
+        Standing(INCARNATION, history.epoch, history.later, planned),
+        [KeptRange(each, each.until - each.first) for each, kind in there if kind == "aside"],
+    )
+
+
+def proof(found: Seen, in_log: InLog = "none") -> Proof:
+    before, after = {PARTITION: found.before}, {PARTITION: found.after}
+    missing = gaps(before, found.holdings, found.aside)
+    return prove("g", before, found.holdings, after, found.aside, dict.fromkeys(missing, in_log))
+
+
+def kinds(found: Proof) -> set[str]:
+    assert found.healthy == (not found.findings)
+    assert max(map(len, proof_table(found).splitlines())) <= 80
+    return {each.kind for each in found.findings}
+
+
+def with_ranges(found: Seen, *ranges: HeldRange) -> Seen:
+    return found._replace(holdings=msgspec.structs.replace(found.holdings, ranges=ranges))
+
+
+@given(histories())
+def test_a_group_at_work_is_healthy_at_any_moment(history: History) -> None:
+    found = seen(history)
+    told = proof(found)
+    assert kinds(told) == set()
+    (line,) = told.partitions
+    assert line.ranges == len(found.holdings.ranges)
+    assert line.records_in == line.rows == sum(each.records_in for each in found.holdings.ranges)
+    assert line.aside_records == sum(each.records or 0 for each in found.aside)
+
+
+@given(histories(), st.data())
+def test_what_is_lost_is_a_gap(history: History, data: st.DataObject) -> None:
+    """Any range but the first, up to what was stored before the destination was read."""
+    found = seen(history)
+    first = min(
+        [each.identity.first for each in found.holdings.ranges] + [e.identity.first for e in found.aside] or [0]
+    )
+    losable = [each for each in found.holdings.ranges if first < each.identity.first < history.stored]
+    assume(losable)
+    lost = data.draw(st.sampled_from(losable))
+    left = with_ranges(found, *(each for each in found.holdings.ranges if each != lost))
+    told = proof(left, "records")
+    assert "gap" in kinds(told)
+    gap_offsets = {n for each in told.findings if each.kind == "gap" for n in range(each.first or 0, each.until or 0)}
+    assert gap_offsets >= set(range(lost.identity.first, min(lost.identity.until, history.stored)))
+    assert {each.kind for each in proof(left, "gone").findings} == kinds(told) == kinds(proof(left, "unknown"))
+    # In the sink's quarantine it is accounted for.
+    aside = [*found.aside, KeptRange(lost.identity, lost.records_in)]
+    assert "gap" not in kinds(proof(left._replace(aside=aside)))
+
+
+@given(histories(), st.data())
+def test_what_is_there_twice_is_an_overlap(history: History, data: st.DataObject) -> None:
+    found = seen(history)
+    assume(found.holdings.ranges)
+    at = data.draw(st.sampled_from(found.holdings.ranges)).identity
+    again = at._replace(first=at.first - 1) if data.draw(st.booleans()) else at._replace(until=at.until + 1)
+    assume(again.first >= 0)
+    assert "overlap" in kinds(proof(with_ranges(found, *found.holdings.ranges, held(again))))
+
+
+@given(histories(), st.integers(1, 3))
+def test_what_nobody_planned_or_committed_is_ahead(history: History, size: int) -> None:
+    found = seen(history)
+    end = max([each.identity.until for each in found.holdings.ranges] + [history.later])
+    beyond = held(RangeIdentity(*PARTITION, INCARNATION, history.epoch, end, end + size))
+    told = proof(with_ranges(found, *found.holdings.ranges, beyond))
+    assert [(each.kind, each.first) for each in told.findings] == [("ahead", end)]
+    unplanned = found._replace(after=msgspec.structs.replace(found.after, plan=None))
+    assert ("ahead" in kinds(proof(unplanned))) == (found.after.plan is not None)
+
+
+@given(histories(), st.data())
+def test_every_count_that_differs_is_told(history: History, data: st.DataObject) -> None:
+    found = seen(history)
+    assume(found.holdings.ranges)
+    chosen = data.draw(st.sampled_from(found.holdings.ranges))
+    change = data.draw(st.sampled_from(["rows", "in", "fault", "plan"]))
+    others = [each for each in found.holdings.ranges if each != chosen]
+    if change == "rows":
+        bad, kind = msgspec.structs.replace(chosen, rows=(chosen.rows or 0) + 1), "count"
+    elif change == "in":
+        bad, kind = msgspec.structs.replace(chosen, records_in=99), "count"
+    elif change == "fault":
+        bad, kind = msgspec.structs.replace(chosen, faults=("gone",)), "damaged"
+    else:
+        assume(found.after.plan is not None and found.after.plan.identity == chosen.identity)
+        bad, kind = msgspec.structs.replace(chosen, records_in=chosen.records_in - 1), "count"
+    assert kinds(proof(with_ranges(found, *others, bad))) == {kind}
+    # What cannot be counted is no finding.
+    unknown = proof(with_ranges(found, *others, msgspec.structs.replace(chosen, rows=None)))
+    assert kinds(unknown) == set()
+    assert unknown.partitions[0].rows is None
+
+
+@given(histories())
+def test_another_epoch_and_another_topic_of_the_name_are_lines_of_their_own(history: History) -> None:
+    found = seen(history)
+    assume(found.holdings.ranges)
+    later = found._replace(
+        before=Standing(INCARNATION, history.epoch + 1, 0), after=Standing(INCARNATION, history.epoch + 1, 0)
+    )
+    assert kinds(proof(later)) == set()
+    renewed = found._replace(before=Standing(7, 0, 0), after=Standing(7, 0, 0))
+    assert kinds(proof(renewed)) == set()
+    if history.epoch:
+        back = found._replace(before=Standing(INCARNATION, 0, 0), after=Standing(INCARNATION, 0, 0))
+        assert kinds(proof(back)) == {"forgotten"}
+    missing = gaps({}, found.holdings, found.aside)
+    assert kinds(prove("g", {}, found.holdings, {}, found.aside, dict.fromkeys(missing, "none"))) == {"forgotten"}
+
+
+def test_a_plan_for_another_destination_and_strays_are_told() -> None:
+    at = RangeIdentity(*PARTITION, INCARNATION, 0, 0, 3)
+    other = Standing(INCARNATION, 0, 0, Planned(at, 3, "another"))
+    empty = Holdings(destination="files", fingerprint="f", ranges=(), strays=("x.parquet is of no range",))
+    told = proof(Seen(other, empty, other, []))
+    assert [each.kind for each in told.findings] == ["plan", "stray"]
+    assert told.findings[0].text.startswith("planned for another destination")
+
+
+def test_records_consumed_again_after_a_reset_are_a_note() -> None:
+    ranges = tuple(held(RangeIdentity(*PARTITION, INCARNATION, epoch, first, 10)) for epoch, first in ((0, 0), (1, 4)))
+    found = Seen(Standing(INCARNATION, 1, 10), Holdings(destination="f", fingerprint="f", ranges=ranges), *_rest())
+    assert proof(found).notes == ("t-0: 6 offsets of epoch 0 were consumed again in epoch 1, after a reset",)
+
+
+def _rest() -> tuple[Standing, list[KeptRange]]:
+    return Standing(INCARNATION, 1, 10), []

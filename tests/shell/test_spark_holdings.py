@@ -1,0 +1,188 @@
+"""What the Spark sink says its directory holds, while ranges are published, after damage, and of dead writers."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer.sinks.quarantine import Quarantine, kept_ranges
+from kzconsumer_spark import holdings as holdings_module
+from kzconsumer_spark.holdings import files
+from kzconsumer_spark.identity import Owner, data_file, range_name
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.publication import StagedRange
+from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.target import Target
+from tests.support.range_data import range_data
+
+OWNER = Owner(cluster="c", group="g")
+
+
+def spooled(first: int, records: int = 3) -> SpooledRange:
+    return SpooledRange(
+        topic="t", partition=0, first=first, until=first + 3, incarnation=-5, epoch=1, records=records, file=None
+    )
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    made = Target(tmp_path / "out")
+    made.claim(OWNER)
+    return made
+
+
+def publish(target: Target, first: int, directory: str = "", kind: str = "parquet", quarantined: int = 0) -> Path:
+    """A range of three records; the file in which a reader finds them."""
+    attempt = target.attempts / f"by-test-{first}" / "1"
+    attempt.mkdir(parents=True)
+    rows = pa.table({"n": range(3)})
+    part, staged = spooled(first), attempt / "staged"
+    name = str(Path(directory, data_file(part, {"json": "json.gz"}.get(kind, kind))))
+    if kind == "parquet":
+        pq.write_table(rows, staged)
+    elif kind == "orc":
+        orc.write_table(rows, str(staged))
+    else:
+        staged.write_bytes(gzip.compress(b'{"n": 1}\n' * 3) if kind == "json" else b"1\n" * 3)
+    target.publish([StagedRange(part, 3, quarantined, [(staged, name)])], attempt, lambda: None)
+    shutil.rmtree(attempt)
+    return target.path / name
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("parquet", 3), ("orc", 3), ("json", 3), ("csv", None)])
+def test_rows_are_counted_where_files_can_tell(target: Target, kind: str, rows: int | None) -> None:
+    publish(target, 0, kind=kind)
+    publish(target, 3, "_day=1/hour=2", kind=kind)
+    found = files(target, kind, True)
+    assert [each.identity for each in found.ranges] == [RangeIdentity("t", 0, -5, 1, n, n + 3) for n in (0, 3)]
+    assert [(each.records_in, each.records_out, each.rows, each.faults) for each in found.ranges] == [
+        (3, 3, rows, ())
+    ] * 2
+    assert (found.strays, found.leftovers) == ((), ())
+    assert {each.rows for each in files(target, kind, False).ranges} == {None}
+
+
+def test_what_is_gone_cut_off_or_of_no_range_is_told(target: Target) -> None:
+    gone, cut, good = (publish(target, first) for first in (0, 3, 6))
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    for name in (data_file(spooled(9)), f"_day=1/{good.name}", "day=1/copy.parquet"):
+        (target.path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(good, target.path / name)
+    for hidden in ("_SUCCESS", ".x.crc", "_temporary/x.parquet"):
+        (target.path / hidden).parent.mkdir(exist_ok=True)
+        shutil.copy(good, target.path / hidden)
+    found = files(target, "parquet", True)
+    assert [each.rows for each in found.ranges] == [None, None, 3]
+    assert found.ranges[0].faults == (f"{gone.name} is gone",)
+    assert found.ranges[1].faults[0].startswith(f"{cut.name} cannot be read: ")
+    assert [each.removesuffix(" is of no range of the ledger") for each in found.strays] == [
+        f"_day=1/{good.name}",
+        "day=1/copy.parquet",
+        data_file(spooled(9)),
+    ]
+
+
+def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_told(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = publish(target, 0)
+    # As a writer leaves it that dies before the entry: decided for, the file there.
+    entry = target.path / "_kzconsumer" / f"{range_name(spooled(0))}.json"
+    decision = entry.parent / "publishing" / entry.name
+    entry.rename(decision)
+    found = files(target, "parquet", True)
+    assert (found.ranges, found.strays) == ((), ())
+    assert found.leftovers == ("t-0[0..3) is decided for and not there yet: whoever meets it next finishes it",)
+    # Between the first look and the last it is finished: in whichever order, the file is never a stray.
+    seen = holdings_module._visible
+
+    def then_entered(top: Path) -> list[str]:
+        names = list(seen(top))
+        decision.rename(entry)
+        return names
+
+    monkeypatch.setattr(holdings_module, "_visible", then_entered)
+    found = files(target, "parquet", True)
+    assert (len(found.ranges), found.strays, found.leftovers) == (1, (), ())
+    assert file.exists()
+
+
+def test_dead_attempts_are_leftovers_and_stay(target: Target) -> None:
+    (target.attempts / "dead").mkdir()
+    (target.attempts / "dead" / "file").write_bytes(b"12345")
+    (target.attempts / "dead.lock").touch()
+    for _ in range(2):
+        (told,) = files(target, "parquet", True).leftovers
+        assert told == f"1 dead attempt has left 5 bytes in {target.attempts}; the next start removes it"
+
+
+def sink(path: Path, group: str = "g", **options: object) -> SparkSink:
+    context = SinkContext(group=group, member="", cluster="c", safe_until=lambda: math.inf)
+    return SparkSink({"destination": "parquet", "path": str(path), **options}, context)
+
+
+async def test_a_sink_that_was_not_entered_says_it_and_makes_nothing(target: Target, tmp_path: Path) -> None:
+    publish(target, 0)
+    there = sorted(target.path.rglob("*"))
+    found = await sink(target.path).holdings(count_rows=True)
+    assert (found.destination, len(found.ranges)) == (f"parquet files in {target.path}", 1)
+    made = sink(target.path)
+    made._destination.claim(OWNER)
+    assert found.fingerprint == made.fingerprint != ""
+    assert sorted(target.path.rglob("*")) == there
+    with pytest.raises(SinkFailed, match=r"belongs to group g of cluster c, sink spark; this is group other"):
+        await sink(target.path, "other").holdings(count_rows=False)
+    with pytest.raises(SinkFailed, match="is not marked as a target of any group"):
+        await sink(tmp_path / "none").holdings(count_rows=False)
+    assert not (tmp_path / "none").exists()
+    call = SinkContext(group="g", member="", cluster="c", safe_until=lambda: math.inf)
+    function = SparkSink({"destination": "function", "function": "tests.support.spark_functions:obey"}, call)
+    with pytest.raises(SinkFailed, match="a function cannot be asked what it has done"):
+        await function.holdings(count_rows=False)
+
+
+async def test_records_put_aside_are_as_many_as_the_ledger_says(target: Target, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    for first, there in ((0, 2), (3, 1), (6, None)):
+        publish(target, first, quarantined=2)
+        if there is not None:
+            pq.write_table(pa.table({"n": range(there)}), bad / data_file(spooled(first)))
+    value = {"format": "json", "schema": "id BIGINT", "on_error": "quarantine"}
+    found = await sink(target.path, value=value, quarantine=str(bad)).holdings(count_rows=True)
+    told = [each.faults for each in found.ranges]
+    assert told[0] == told[2] == ()  # one that is not there was taken care of
+    assert told[1] == (f"{bad / data_file(spooled(3))} holds 1 records, the ledger says 2",)
+
+
+def test_another_target_takes_everything_along() -> None:
+    plain = {"destination": "parquet", "path": "out", "value": {"format": "json", "schema": "id INT"}}
+    assert SparkSink.elsewhere(plain, "new/") == {**plain, "path": "new/"}
+    aside = SparkSink.elsewhere({**plain, "quarantine": "bad"}, "new/")
+    assert (aside["path"], aside["quarantine"]) == ("new/", "new/_kzconsumer/quarantine")
+    table = {"destination": "jdbc", "url": "jdbc:postgresql://h/d", "table": "t", "user": "u", "quarantine": "bad"}
+    assert SparkSink.elsewhere(table, "t2") == {**table, "table": "t2", "quarantine": "bad/t2"}
+    with pytest.raises(ConfigError, match='destination "function" has no target that could be another one'):
+        SparkSink.elsewhere({"destination": "function", "function": "a:b"}, "new")
+
+
+async def test_ranges_in_the_sinks_quarantine_are_found_by_their_names(tmp_path: Path) -> None:
+    assert kept_ranges(tmp_path / "none") == []
+    await Quarantine(tmp_path, "spark").keep(range_data("t", 3, 5, 9), "why")
+    (tmp_path / ".staged").touch()
+    (tmp_path / "README").touch()
+    ((identity, records),) = kept_ranges(tmp_path)
+    assert (identity, records) == (RangeIdentity("t", 3, 0x2A, 0, 5, 9), 4)
+    (tmp_path / f"t+3+-5.0+{9:020d}+{11:020d}.bin").touch()
+    assert kept_ranges(tmp_path)[0] == (RangeIdentity("t", 3, -5, 0, 9, 11), None)
