@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, cast
 
+from kzconsumer.cli.configuration import add_config, layers_given
 from kzconsumer.cli.reset_words import read_datetime, topic_scope
 
 if TYPE_CHECKING:
@@ -33,14 +34,13 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     replay.add_argument("--into", metavar="TARGET", required=True, help="a directory, or for a database a table")
     one = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
     replay.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=one)
-    replay.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    add_config(replay)
     replay.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    replay.set_defaults(run=run, misused=replay.error)
+    replay.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.config is None:
-        arguments.misused("no configuration file given; give --config FILE")
+    layers = layers_given(arguments)
     if arguments.from_time >= arguments.to_time:
         arguments.misused("--from-time is not before --to-time")
     import anyio
@@ -51,10 +51,10 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.run_progress import run_progress
     from kzconsumer.config import Settings
 
-    settings = _redirected(Settings.load(arguments.config), arguments.into)
-    log.configure("warning", "auto")
     times = arguments.from_time, arguments.to_time
-    with run_progress(True, "replay") as show:
+    with layers.named(), run_progress(True, "replay") as show:
+        settings = _redirected(Settings.of(layers), arguments.into)
+        log.configure("warning", "auto")
         done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or _unseen)
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, cast
 
+from kzconsumer.cli.configuration import add_config, layers_given
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable, Collection, Mapping
@@ -29,14 +31,13 @@ def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Compare the destination (its ledger, and the rows that are there) with the group's stored offsets "
         "and plans. The group may be running. Nothing is changed. Exit status 3 when something is wrong.",
     )
-    verify.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help="the group's TOML file")
+    add_config(verify)
     verify.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    verify.set_defaults(run=run, misused=verify.error)
+    verify.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.config is None:
-        arguments.misused("no configuration file given; give --config FILE")
+    layers = layers_given(arguments)
     import anyio
     import msgspec
 
@@ -44,10 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.proof_table import proof_table
     from kzconsumer.config import Settings
 
-    settings = Settings.load(arguments.config)
-    settings.require_daemon()
-    log.for_one_answer()
-    proof = anyio.run(verify, settings)
+    settings = Settings.of(layers)
+    with layers.named():
+        settings.require_daemon()
+        log.for_one_answer()
+        proof = anyio.run(verify, settings)
     print(msgspec.json.encode(proof).decode() if arguments.output == "json" else proof_table(proof))
     return 0 if proof.healthy else EXIT_UNHEALTHY
 

@@ -83,7 +83,7 @@ async def replay(
     Raises SinkFailed, and what `reader.read` raises.
     """
     async with _opened(sink):
-        await anyio.sleep(since + _SETTLED - now())
+        await anyio.sleep(max(0.0, since + _SETTLED - now()))
         held = await sink.holdings(count_rows=False)
         there = {each.identity for each in held.ranges if incarnations.get(each.identity.topic) == each.identity[2]}
         left = remaining(wanted, (OffsetRange(*each[:2], each.first, each.until) for each in there))

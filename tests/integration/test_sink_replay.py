@@ -1,0 +1,113 @@
+"""A replay that ends at every step and is started again, against a real broker: each record is in the target once."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from kzconsumer.clock import now
+from kzconsumer.config import BatchSettings, Settings
+from kzconsumer.errors import NotDone, SinkFailed
+from kzconsumer.fetcher.groupless import without_group
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sinks import replay as module
+from kzconsumer.sinks.interface import Batch, HeldRange, Holdings
+from kzconsumer.sinks.replay import alone, replay
+from tests.support.producing import Sent, produce
+
+TIME = 1_767_225_600_000
+
+
+class Shelf:
+    """A target in memory, with a ledger; `steps` writes are made, the one after it fails."""
+
+    def __init__(self) -> None:
+        self.ledger: list[RangeIdentity] = []
+        self.rows: list[tuple[int, int]] = []
+        self.steps = 0
+
+    async def __aenter__(self) -> Shelf:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def write(self, batch: Batch) -> None:
+        if not self.steps:
+            raise OSError("no more")
+        self.steps -= 1
+        assert len({part.topic_partition for part in batch.ranges}) == len(batch.ranges)
+        for part in batch.ranges:
+            self.ledger.append(RangeIdentity(*part.range[:2], part.incarnation, part.epoch, part.first, part.until))
+            offsets: list[Any] = [offset for each in part.batches for offset in each.column("offset").to_pylist()]
+            assert offsets
+            assert part.first <= offsets[0] <= offsets[-1] < part.until
+            self.rows += [(part.partition, offset) for offset in offsets]
+
+    async def holdings(self, *, count_rows: bool) -> Holdings:
+        held = [HeldRange(identity=each, records_in=0, records_out=0, records_quarantined=0) for each in self.ledger]
+        return Holdings(destination="shelf", fingerprint="f", ranges=tuple(held))
+
+
+async def test_a_replay_goes_on_where_it_ended(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLED", 0.0)
+    await create_topic(cluster.connect, unique, 3)
+    for lot in range(6):
+        records = [Sent(n % 2, None, b".", timestamp=TIME + n) for n in range(lot * 20, lot * 20 + 20)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    tables = {"zookeeper": {"connect": cluster.connect}, "group": {"id": unique}, "fetch": {"max_bytes": 1024}}
+    settings = Settings.from_dict(tables | {"subscription": {"topics": {unique: 1}}}, source="test")
+    shelf, reasons = Shelf(), list[str]()
+    shown: list[tuple[int, int]] = []
+    async with without_group(settings) as reader:
+        topics = await reader.topics(settings.subscription)
+        partitions = [TopicPartition(unique, n) for n in range(3)]
+        first = await reader.at_time(partitions, TIME + 7)  # between two records of each partition
+        until = await reader.at_time(partitions, TIME + 101)
+        assert list(first.values()) == [4, 3, 0]
+        assert list(until.values()) == [51, 50, 0]
+        assert await reader.at_time(partitions, TIME + 500) == dict(zip(partitions, (60, 60, 0), strict=True))
+        wanted = [OffsetRange(*each, first[each], until[each]) for each in partitions[:2]]
+        incarnations = {unique: topics[unique].incarnation}
+        while True:
+            shelf.steps = 1
+            try:
+                done = await replay(
+                    reader,
+                    shelf,
+                    wanted,
+                    incarnations,
+                    BatchSettings(max_records=15),
+                    now(),
+                    lambda *at: shown.append(at),
+                )
+                break
+            except SinkFailed as error:
+                reasons.append(str(error))
+    assert len(reasons) >= 2
+    assert set(reasons) == {"OSError: no more"}
+    assert sorted(shelf.rows) == [(0, n) for n in range(4, 51)] + [(1, n) for n in range(3, 50)]
+    assert (done.partitions, done.offsets) == (2, 94)
+    assert shown[-1] == (94, 94)
+    assert all(0 <= at <= total == 94 for at, total in shown)
+
+
+def test_one_replay_of_a_group_runs_at_a_time(unique: str) -> None:
+    with alone("c", unique):
+        with (
+            pytest.raises(NotDone, match=f"another replay of group {unique} is running on this machine"),
+            alone("c", unique),
+        ):
+            pass
+        with alone("c", f"{unique}2"):
+            pass
+    with alone("c", unique):
+        pass
