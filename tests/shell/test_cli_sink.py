@@ -1,4 +1,4 @@
-"""`kzconsumer sink try`: wrong usage, and what can be told without a server."""
+"""`kzconsumer sink`: wrong usage, and what can be told without a server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from kzconsumer.cli.main import main
 
+TIMES = ["--from-time", "2026-01-02", "--to-time", "2026-01-01"]
 FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\ntopics = { t = 1 }\n[sink]\n'
 
 
@@ -16,6 +17,9 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\
     [
         ([], "required: ACTION"),
         (["try"], "no configuration file given; give --config FILE"),
+        (["verify"], "no configuration file given; give --config FILE"),
+        (["replay", *TIMES, "--config", "x"], "required: --into"),
+        (["replay", "--from-time", "noon", *TIMES[2:], "--into", "x"], "'noon' is not a time such as 2026-01-31T12:00"),
         (["try", "-n", "0", "--config", "x"], "'0' is not a number of records, 1 to 100000"),
     ],
 )
@@ -30,6 +34,19 @@ def test_a_sink_without_preview_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "g.toml").write_text(FILE + 'plugin = "jsonlines"\n')
     assert main(["sink", "try", "--config", str(tmp_path / "g.toml")]) == 1
     assert 'sink "jsonlines" cannot be tried: it has no preview' in capsys.readouterr().err
+
+
+def test_times_in_the_wrong_order_and_sinks_with_one_target_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "g.toml").write_text(FILE + 'plugin = "jsonlines"\n')
+    words = ["--into", "x", "--config", str(tmp_path / "g.toml")]
+    with pytest.raises(SystemExit) as ended:
+        main(["sink", "replay", *TIMES, *words])
+    assert ended.value.code == 2
+    assert "--from-time is not before --to-time" in capsys.readouterr().err
+    assert main(["sink", "replay", "--from-time", "2026-01-01", "--to-time", "2026-01-02", *words]) == 1
+    assert 'sink "jsonlines" cannot be given another target' in capsys.readouterr().err
 
 
 def test_a_zookeeper_that_does_not_answer(
