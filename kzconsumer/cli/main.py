@@ -1,9 +1,10 @@
 """The command `kzconsumer`: reads the command line, runs one verb, turns its errors into lines and an exit status.
 
 Owns no state. A verb is a module of this package with `add_arguments(subparsers)`, which adds the verb's own parser
-and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, so that
-`--help` is quick. Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 75 stopped before the end
-of a run (start it again), 78 wrong configuration (restarting will not help).
+and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, and nothing
+else before `main` runs: `--help` is quick, and Ctrl-C has no traceback. Exit status: 0 fine, 1 failed, 2 wrong usage, 3
+looked at and not healthy, 75 stopped before the end of a run (start it again), 78 wrong configuration (restarting will
+not help), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Iterator, Sequence
 
 from kzconsumer import __version__
 from kzconsumer.cli.configuration import add_set
-from kzconsumer.errors import ConfigError, KzConsumerError
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
@@ -39,17 +39,17 @@ _VERBS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` is without the program's name. Returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(words)
-    arguments = parser.parse_args(words)
-    if arguments.verb is None:
-        if arguments.config is None:
-            parser.error("nothing to do: give --config FILE, or a verb")
-        return main([*words, "run"])
     try:
+        parser = _parser(words)
+        arguments = parser.parse_args(words)
+        if arguments.verb is None:
+            if arguments.config is None:
+                parser.error("nothing to do: give --config FILE, or a verb")
+            return main([*words, "run"])
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return 130
-    except (KzConsumerError, ExceptionGroup) as error:
+    except Exception as error:
         return told(error)
 
 
@@ -83,6 +83,8 @@ def told(error: Exception) -> int:
 
     Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.
     """
+    from kzconsumer.errors import ConfigError, KzConsumerError
+
     leaves = list(_leaves(error))
     if not all(isinstance(leaf, KzConsumerError) for leaf in leaves):
         raise error

@@ -13,18 +13,20 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = subparsers.add_parser(
         "plugins",
         help="list installed assignors and sinks",
-        description="List installed assignors and sinks: entry-point group, name, object, distribution.",
+        description="List installed assignors and sinks by the distribution that brings them: kind, name, object.",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from kzconsumer.cli.text_table import columns
     from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins
 
+    kinds = {ASSIGNORS: "assignor", SINKS: "sink"}
     found = [*list_plugins(ASSIGNORS), *list_plugins(SINKS)]
-    rows = [("GROUP", "NAME", "OBJECT", "DISTRIBUTION")]
-    rows += [(plugin.group, plugin.name, plugin.value, plugin.distribution) for plugin in found]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for distribution in sorted({plugin.distribution for plugin in found}):
+        print(distribution)
+        mine = [plugin for plugin in found if plugin.distribution == distribution]
+        for line in columns([("", kinds[plugin.group], plugin.name, plugin.value) for plugin in mine], right=()):
+            print(line)
     return 0
