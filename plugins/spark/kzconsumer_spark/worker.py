@@ -69,7 +69,8 @@ def main() -> None:
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
-        traceback.print_exc()
+        if not isinstance(error, ConfigError):  # a fault of the settings is one line, which the daemon tells
+            traceback.print_exc()
         _say(events, Failed(number=None, error=reason_of(error, start), settings=isinstance(error, ConfigError)))
         _exit()
     _say(events, Ready(application=session.sparkContext.applicationId))

@@ -33,7 +33,9 @@ def check_files(columns: Columns) -> None:
             _check(options)
             if options.needs_registry:
                 _require("urllib3", "avro", "a schema registry")
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise ValueError(f"{name}.schema: {error.filename}: cannot be read: {error.strerror}") from error
+        except ValueError as error:
             raise ValueError(f"{name}.schema: {error}") from error
 
 
