@@ -76,12 +76,15 @@ async def look(at: Target, group: str, scope: Scope | None) -> GroupLag:
     from kzconsumer.group.group_nodes import facts
     from kzconsumer.group.group_reader import nodes_of, require_group
     from kzconsumer.group.lag import behind, group_lag, partitions_of
-    from kzconsumer.group.offset_moves import within
+    from kzconsumer.group.offset_moves import scoped, within
 
     async with at.outside() as outside:
         await require_group(outside.session, at.zookeeper.connect, group)
-        known = facts(await nodes_of(outside.session, group))
+        nodes = await nodes_of(outside.session, group)
+        known = facts(nodes)
         partitions = [each for each in partitions_of(known) if within(each, scope)]
+        if scope is not None and not partitions:
+            await scoped(outside, nodes, scope)
         logs = await outside.known_logs([each for each in partitions if each in known.existing])
         written = await outside.written(behind(known, logs))
         return group_lag(group, known, partitions, logs, written, round(time.time() * 1000))

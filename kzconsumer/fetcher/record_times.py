@@ -45,12 +45,18 @@ class RecordTimes:
             rest = iter(wanted.items())
             while part := dict(islice(rest, PARTITIONS_OF_REQUEST)):
                 try:
-                    found |= await self._ask(leader, part)
+                    while part:
+                        told = await self._ask(leader, part)
+                        found |= {each: time for each, time in told.items() if time is not None}
+                        # Only the first has its batch whatever the size: others, cut off, may be first the next time.
+                        del part[next(iter(part))]
+                        part = {each: offset for each, offset in part.items() if each not in told}
                 except (ConnectionLost, BrokerError):
                     break
         return found
 
-    async def _ask(self, leader: Broker, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    async def _ask(self, leader: Broker, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """None for a record without time; left out is what the answer has no whole batch of."""
         connection = await self._brokers.connection(leader, "control")
         request = FetchRequest(
             max_wait_ms=0,
@@ -59,10 +65,11 @@ class RecordTimes:
             partitions={each: FetchPosition(offset, BYTES_OF_PARTITION) for each, offset in positions.items()},
         )
         response = await connection.call(request, timeout=self._timeout)
-        found = {}
+        found: dict[TopicPartition, int | None] = {}
         for part in response.partitions:
             topic, partition = part.topic_partition
             read = decode(part.records, topic=topic, partition=partition, start=positions[part.topic_partition])
-            if read.batch is not None and (time := read.batch.column("timestamp")[0]).is_valid:
-                found[part.topic_partition] = time.value
+            if read.batch is not None:
+                time = read.batch.column("timestamp")[0]
+                found[part.topic_partition] = time.value if time.is_valid else None
         return found
