@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from kzconsumer.errors import NotDone
@@ -51,10 +52,10 @@ def read_file(path: Path) -> bytes:
         raise NotDone(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def ending(executed: bool, undo: str | None, how_to_undo: str, changes: int) -> str:
-    """The last line of the answer."""
+def ending(executed: bool, undo: str | None, how_to_undo: str, where: str, changes: int) -> str:
+    """The last line of the answer; `where` is the option that says where, so that the command can be copied."""
     if not changes:
         return "Nothing to change."
     if not executed:
         return "Nothing was changed. Add --execute to do it; an undo file is written first."
-    return f"Done. To undo: kzconsumer {how_to_undo} {undo} --execute"
+    return f"Done. To undo: kzconsumer {how_to_undo} {quote(undo or '')} --execute {where}"

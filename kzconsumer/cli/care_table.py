@@ -56,14 +56,14 @@ def examined_table(group: Examined, fine: str) -> str:
     return "\n".join([*lines, f"group {group.group}: {verdict}"])
 
 
-def cared_table(answer: Cared) -> str:
-    """Every node with its old and new content, and what to do next."""
+def cared_table(answer: Cared, where: str) -> str:
+    """Every node with its old and new content, and what to do next; `where` is for the command that undoes it."""
     nodes = count(len(answer.nodes), "node")
     done = "changed" if answer.executed else "would change"
     lines = [clip(f"group {answer.group}: {nodes} {done}", WIDTH), *_nodes(answer)]
     if answer.attended is not None and not answer.executed:
         lines += sentence(f"The group {answer.attended}.")
-    return "\n".join([*lines, _ending(answer)])
+    return "\n".join([*lines, _ending(answer, where)])
 
 
 def _nodes(answer: Cared) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _content(text: str | None) -> str:
     return "no node" if text is None else text or "empty"
 
 
-def _ending(answer: Cared) -> str:
+def _ending(answer: Cared, where: str) -> str:
     if answer.nodes and all(each.old is None for each in answer.nodes):  # restored: there is nothing to keep
         return "Done." if answer.executed else "Nothing was changed. Add --execute to do it."
-    return ending(answer.executed, answer.undo, "groups restore", len(answer.nodes))
+    return ending(answer.executed, answer.undo, "groups restore", where, len(answer.nodes))

@@ -295,6 +295,7 @@ def _examined(arguments: argparse.Namespace, group: str, symptoms: list[Symptom]
 
 def _cared(arguments: argparse.Namespace, answer: Cared) -> int:
     from kzconsumer.cli.care_table import cared_table
+    from kzconsumer.cli.target import again
 
-    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else cared_table(answer))
+    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else cared_table(answer, again(arguments)))
     return 0

@@ -227,8 +227,9 @@ def _act(arguments: argparse.Namespace, act: Act) -> int:
     from kzconsumer import log
     from kzconsumer.cli.offset_acts import carry_out
     from kzconsumer.cli.offsets_table import moves_table
+    from kzconsumer.cli.target import again
 
     log.for_one_answer()
     answer = anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo)
-    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else moves_table(answer))
+    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else moves_table(answer, again(arguments)))
     return 0

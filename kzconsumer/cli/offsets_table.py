@@ -28,8 +28,8 @@ def show_table(group: GroupOffsets) -> str:
     return "\n".join([head, "", *columns(rows, right={0, 1, 3})])
 
 
-def moves_table(answer: Moved) -> str:
-    """Old and new of each partition, what it means, and what to do next."""
+def moves_table(answer: Moved, where: str) -> str:
+    """Old and new of each partition, what it means, and what to do next; `where` is for the command that undoes it."""
     lines: list[str] = []
     changing = 0
     for group in answer.groups:
@@ -38,7 +38,7 @@ def moves_table(answer: Moved) -> str:
         done = "changed" if answer.executed else "would change"
         lines.append(clip(f"group {group.group}: {changed} of {count(len(group.moves), 'partition')} {done}", WIDTH))
         lines += ["", *_rows(group), "", *_meaning(group, answer.executed)]
-    return "\n".join([*lines, ending(answer.executed, answer.undo, "offsets import", changing)])
+    return "\n".join([*lines, ending(answer.executed, answer.undo, "offsets import", where, changing)])
 
 
 def _rows(group: MovedGroup) -> Iterator[str]:

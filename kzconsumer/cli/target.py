@@ -6,6 +6,7 @@ Owns no state. Shared by the verbs that look at groups from outside.
 from __future__ import annotations
 
 import argparse
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from kzconsumer.cli.configuration import add_config, flags_given, layers_given
@@ -59,6 +60,14 @@ def target(arguments: argparse.Namespace) -> Target:
         arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
     settings = Settings.of(layers_given(arguments))
     return Target(settings.zookeeper, settings.brokers, named or settings.group.id, settings.source)
+
+
+def again(arguments: argparse.Namespace) -> str:
+    """The option that says where, for a command that is to be copied."""
+    option, value = (
+        ("--config", arguments.config) if arguments.zookeeper is None else ("--zookeeper", arguments.zookeeper)
+    )
+    return f"{option} {quote(value)}"
 
 
 def required_group(arguments: argparse.Namespace, at: Target) -> str:

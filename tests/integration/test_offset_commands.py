@@ -151,7 +151,7 @@ async def test_a_reset_and_its_undo(
     assert shown.status == 0, shown
     assert max(map(len, shown.out.splitlines()[:-1])) <= 80
     (undo,) = folder.iterdir()
-    assert shown.out.endswith(f"Done. To undo: kzconsumer offsets import {undo.name} --execute\n")
+    assert shown.out.endswith(f"offsets import {undo.name} --execute --zookeeper {filled[0].connect}\n")
     assert await offsets(zookeeper, unique, topic) == {0: b"3", 1: b"10", 2: b"10", 3: b"10"}
     record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
     assert decode_claim_record(record.data) == ClaimRecord(1, "range", "0x2a", epoch=1)
@@ -452,6 +452,25 @@ async def test_lag(
     assert shown.out.startswith(f"group {unique}: lag 7, ")
     assert "4 partitions, 2 not known" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
+    for scope, told in (
+        ("nosuch", "there is no topic nosuch"),
+        (f"{topic}:7", f"{topic} has no partition 7 (it has 4)"),
+    ):
+        refused = await kzconsumer("lag", unique, "--topic", scope)
+        assert (refused.status, told in refused.err) == (1, True)
+
+
+async def test_seconds_of_batches_that_brokers_send_singly(
+    filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
+) -> None:
+    """A batch above the partition's limit is sent to whom it is the first one in the request, and cut off elsewhere."""
+    cluster = filled[0]
+    await create_topic(cluster.connect, unique, 3)
+    large = [Sent(partition, None, bytes(40_000), timestamp=NEW_YEAR) for partition in range(3)]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, unique, large)
+    await store(zookeeper, unique, unique, dict.fromkeys(range(3), b"0"))
+    found = await kzconsumer.json("lag", unique)
+    assert [(each["lag"], each["seconds"] is None) for each in found["partitions"]] == [(1, False)] * 3
 
 
 async def test_without_any_broker(
