@@ -83,6 +83,7 @@ class Runs:
             node = await repeated(partial(self._session.find, self._paths.run))
             found = self._decoded(node)
             if found is not None and found.finished is not None and self._wanted == found.id:
+                self._tell("the run is over already", found)
                 return found
             fresh = found is None or found.finished is not None
             if not fresh and found is not None and key in found.subscriptions:

@@ -261,8 +261,11 @@ class SparkSink:
     def _prepare(self) -> tuple[PrivateDirectory, PrivateDirectory]:
         try:
             self._destination.claim(self._owner)
-        except (NotOurs, OSError) as error:
+        except NotOurs as error:
             raise ConfigError([f"{WHERE}: {error}"]) from error
+        except OSError as error:
+            where = f" {error.filename} cannot be used:" if error.filename else ""
+            raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
         scratch, spool = self._make_directories()
         self._spooling = Spooling(spool.path)
         return scratch, spool

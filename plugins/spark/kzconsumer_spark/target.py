@@ -73,7 +73,7 @@ class Target:
         except msgspec.DecodeError as error:
             raise NotOurs(f"{marker} cannot be read: {error}") from error
         if found.owner != owner:
-            raise NotOurs(f"{self.path} belongs to {found.owner}; this is {owner}")
+            raise NotOurs(f"{self.path} belongs to {found.owner}; this is {owner}: give another path")
         return found.id
 
     def has(self, part: SpooledRange | RangeIdentity) -> bool:

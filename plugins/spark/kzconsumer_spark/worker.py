@@ -51,6 +51,7 @@ from kzconsumer_spark.spool_reader import SCHEMA
 from kzconsumer_spark.step_recorder import StepRecorder
 
 LOG_NAME = "spark.log"
+_NO_JAVA = "JAVA_GATEWAY_EXITED"
 
 
 def main() -> None:
@@ -69,7 +70,7 @@ def main() -> None:
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
         _warm(start, session, query)
     except BaseException as error:
-        if not isinstance(error, ConfigError):  # a fault of the settings is one line, which the daemon tells
+        if not isinstance(error, ConfigError) and _NO_JAVA not in str(error):  # these are a line, told by the daemon
             traceback.print_exc()
         _say(events, Failed(number=None, error=reason_of(error, start), settings=isinstance(error, ConfigError)))
         _exit()
@@ -113,7 +114,7 @@ def reason_of(error: BaseException, start: Start) -> str:
     if isinstance(error, ConfigError):
         return str(error)
     log = Path(start.scratch, LOG_NAME)
-    if "JAVA_GATEWAY_EXITED" not in str(error) or not log.exists():
+    if _NO_JAVA not in str(error) or not log.exists():
         return first_line(error)
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}"
