@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
 from kzconsumer import __version__
-from kzconsumer.cli.configuration import add_set
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
@@ -46,9 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             if arguments.config is None:
                 parser.error("nothing to do: give --config FILE, or a verb")
             return main([*words, "run"])
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # `| head` has read enough; what is left to be written at the end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except Exception as error:
         return told(error)
 
@@ -59,6 +64,8 @@ def whole_parser() -> argparse.ArgumentParser:
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    from kzconsumer.cli.configuration import add_set
+
     parser = argparse.ArgumentParser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
