@@ -118,6 +118,7 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 async def _examine(at: Target, group: str) -> list[Symptom]:
     import anyio
+    import structlog
 
     from kzconsumer.group.diagnosis import examine, lasting
     from kzconsumer.group.group_nodes import facts
@@ -125,18 +126,24 @@ async def _examine(at: Target, group: str) -> list[Symptom]:
 
     assignors = _assignors()
 
-    async def look(outside: Outside) -> list[Symptom]:
+    async def look(outside: Outside) -> tuple[list[Symptom], int]:
         nodes = await nodes_of(outside.session, group)
         known = facts(nodes)
-        return examine(nodes, await outside.known_logs(known.existing.intersection(known.offsets)), assignors)
+        wanted = known.existing.intersection(known.offsets)
+        logs = await outside.known_logs(wanted)
+        return examine(nodes, logs, assignors), len(wanted) - len(logs)
 
     async with at.outside() as outside:
         await require_group(outside.session, at.zookeeper.connect, group)
-        first = await look(outside)
-        if not first:
-            return first
-        await anyio.sleep(SECONDS_BETWEEN_LOOKS)
-        return lasting(first, await look(outside))
+        found, unseen = await look(outside)
+        if found:
+            await anyio.sleep(SECONDS_BETWEEN_LOOKS)
+            again, unseen = await look(outside)
+            found = lasting(found, again)
+        if unseen:
+            log = structlog.get_logger("kzconsumer.cli")
+            log.error("stored offsets not compared with the logs, whose leaders do not answer", partitions=unseen)
+        return found
 
 
 def _assignors() -> Mapping[str, Assignor]:

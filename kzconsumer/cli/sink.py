@@ -76,16 +76,19 @@ async def _preview(settings: Settings, count: int) -> Preview:
 
 async def _newest(settings: Settings, count: int) -> Batch:
     """The newest records. Raises NotThere without any."""
-    from kzconsumer.errors import NotThere
+    from kzconsumer.errors import BrokersUnreachable, NotThere
     from kzconsumer.fetcher.groupless import without_group
     from kzconsumer.fetcher.newest import newest
     from kzconsumer.sinks.interface import Batch, RangeData
 
-    async with without_group(settings) as reader:
-        ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
-        batches: dict[tuple[str, int], list[object]] = {}
-        async for partition, batch in reader.read(ranges):
-            batches.setdefault(partition, []).append(batch)
+    batches: dict[tuple[str, int], list[object]] = {}
+    try:
+        async with without_group(settings) as reader:
+            ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
+            async for partition, batch in reader.read(ranges):
+                batches.setdefault(partition, []).append(batch)
+    except BrokersUnreachable as error:
+        raise BrokersUnreachable(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
     if not batches:
         raise NotThere("the subscribed topics have no records to try")
     return Batch(

@@ -487,6 +487,8 @@ async def test_without_any_broker(
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
         shown = await kzconsumer("lag", "g")
         assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 not known"
+        examined = await kzconsumer("groups", "doctor", "g")
+        assert "not compared with the logs, whose leaders do not answer: partitions 1" in examined.err
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
         assert (refused.status, refused.err) == (1, f"kzconsumer: {connect}: no broker answers: none is up\n")
         (folder / "nodes").write_text('{"path":"/consumers/g/offsets/t/0","data":"5"}\n')
