@@ -98,6 +98,9 @@ class SimulatedFetchers:
     def start(self, states: Iterable[PartitionFetchState]) -> None:
         self._states.extend(states)
 
+    def seeks_leader(self, state: PartitionFetchState) -> bool:
+        return False
+
     async def run(self) -> None:
         while True:
             self._states = [state for state in self._states if state.open]
