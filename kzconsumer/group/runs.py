@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from functools import partial
 
 import anyio
@@ -21,6 +22,7 @@ from kzconsumer.errors import (
     KzConsumerError,
     NodeExists,
     NoNode,
+    NotThere,
     RunUnreadable,
     SessionExpired,
     UnsupportedVersion,
@@ -76,7 +78,8 @@ class Runs:
         """The run under way; without one, a new run that begins now. Our subscription is part of it.
 
         With a name, the finished run of that name is returned as it is. Raises SessionExpired, ZooKeeperError,
-        RunUnreadable, UnsupportedVersion for a time where brokers find none.
+        RunUnreadable, UnsupportedVersion for a time where brokers find none, NotThere for a topic that does not exist:
+        a job with a topic misspelt must not look complete.
         """
         key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
         while True:
@@ -97,10 +100,10 @@ class Runs:
                     subscriptions=(),
                     topics={},
                 )
+            ends = await self._ends(found.stop_at)
+            self._require_topics(ends)
             found = msgspec.structs.replace(
-                found,
-                subscriptions=(*found.subscriptions, key),
-                topics={**await self._ends(found.stop_at), **found.topics},
+                found, subscriptions=(*found.subscriptions, key), topics={**ends, **found.topics}
             )
             if await self._write(found, node):
                 self._tell("begins a run" if fresh else "joins a run with topics of its own", found)
@@ -150,6 +153,12 @@ class Runs:
         if not there:
             log.warning("topics of the run have been deleted: nothing is left of them to read", topics=topics)
         return not there
+
+    def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
+        listed = () if has_wildcard(self._registration) else self._registration.subscription
+        if missing := sorted(name for name in listed if name not in ends):
+            paths = ", ".join(map(nodes.topic, missing))
+            raise NotThere(f"{paths}: there is no such topic; a run reads what is there when it begins")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
         """Of every topic we subscribe to that exists. What cannot be found is looked for again."""

@@ -12,6 +12,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.connector import ConsumerConnector
+from kzconsumer.errors import NotThere
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
@@ -145,6 +146,13 @@ async def test_a_topic_made_anew_is_no_part_of_the_run(cluster: Cluster, unique:
             white = kzconsumer.Whitelist(f"{unique}.*")
             (stream,) = await consumer.create_message_streams_by_filter(white)
             assert [(message.topic, message.offset) async for message in stream] == [(kept, n) for n in range(4)]
+
+
+async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    with pytest.raises(NotThere, match=f"^/brokers/topics/{unique}-x: there is no such topic"):
+        await read(scheduled(cluster, unique), f"{unique}-x")
+    assert await read(scheduled(cluster, unique), unique) == [], "nothing stands in the way of the right one"
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
