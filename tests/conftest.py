@@ -25,6 +25,29 @@ settings.register_profile("fast", max_examples=100, deadline=None, derandomize=T
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
+# A Spark that starts takes every processor for ten seconds: theirs start one after the other, beside all other tests.
+STARTS_SPARK = {
+    "test_chaos_spark.py",
+    "test_demo.py",
+    "test_replay_after_kill.py",
+    "test_sink_proof.py",
+    "test_sink_try.py",
+    "test_spark_cluster.py",
+    "test_spark_columns.py",
+    "test_spark_contract.py",
+    "test_spark_destinations.py",
+    "test_spark_sink.py",
+    "test_spark_versions.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests share a process, where there are several: those of a file, and all that start a Spark."""
+    for item in items:
+        name = item.path.name
+        item.add_marker(pytest.mark.xdist_group("spark" if name in STARTS_SPARK else name))
+
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
