@@ -27,9 +27,8 @@ demo: $(READY)
 	$(BIN)/kzconsumer demo
 
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
-# In the order of their names what takes longest comes first, and what is quick fills the gaps at the end.
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-spark-versions: $(READY)
 	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from kzconsumer.sandbox.cluster import Cluster
@@ -47,6 +48,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = item.path.name
         item.add_marker(pytest.mark.xdist_group("spark" if name in STARTS_SPARK else name))
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_was() -> Iterator[None]:
+    """A test that runs the command line sets up the log of the whole process: not that of the tests behind it."""
+    before = structlog.get_config() if structlog.is_configured() else None
+    yield
+    if before is None:
+        structlog.reset_defaults()
+    else:
+        structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -145,8 +145,8 @@ async def test_no_faster_than_the_limit(cluster: Cluster, unique: str) -> None:
     began = now()  # fetching begins before the streams are here
     async with member(cluster, unique, {unique: 1}, fetch=slow) as (_, streams):
         await take(streams[unique][0], 2000)
-        # 2 MB, of which a second's allowance comes at once.
-        assert now() - began > 2.5
+        # 2 MB, of which a second's allowance comes at once, and what is on its way; without a limit it takes 0.1 s.
+        assert now() - began > 1.5
 
 
 async def test_seek_inside_the_loop_and_out_of_the_log(cluster: Cluster, unique: str) -> None:
