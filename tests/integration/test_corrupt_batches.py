@@ -15,7 +15,7 @@ from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.session import Create
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.raw_ranges import content
+from tests.support.raw_ranges import content, log_directory, segments
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
@@ -31,7 +31,7 @@ def fetch(policy: str, quarantine: Path | None = None, **keys: int) -> str:
 
 
 def segment_of(cluster: Cluster, topic: str, partition: int) -> Path:
-    (segment,) = Path(cluster.brokers[1].folder).glob(f"**/{topic}-{partition}/*.log")
+    (segment,) = segments(log_directory(cluster, topic, partition))
     return segment
 
 
@@ -149,7 +149,7 @@ async def test_damaged_sizes(servers: Servers, unique: str, tmp_path: Path, vers
         await asyncio.to_thread(produce, cluster.bootstrap, version, unique, records)
     await stop_server(cluster.brokers[1])
     for partition, size in enumerate((5, 137, 0x7FFFFFFF)):
-        (segment,) = Path(cluster.brokers[1].folder).glob(f"**/{unique}-{partition}/*010.log")
+        (segment,) = log_directory(cluster, unique, partition).glob("*010.log")
         log = bytearray(segment.read_bytes())
         log[8:12] = size.to_bytes(4)
         segment.write_bytes(log)

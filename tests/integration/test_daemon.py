@@ -19,6 +19,7 @@ from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.members import Daemon, daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
+from tests.support.raw_ranges import log_directory, segments
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
@@ -226,7 +227,7 @@ async def test_a_corrupt_batch_stops_there_with_everything_before_it_done(
         records = [Sent(0, None, b"record %d" % n) for n in range(first, first + 10)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     await stop_server(cluster.brokers[1])
-    (segment,) = Path(cluster.brokers[1].folder).glob(f"**/{unique}-0/*.log")
+    (segment,) = segments(log_directory(cluster, unique))
     content = bytearray(segment.read_bytes())
     content[content.index(b"record 15")] ^= 1
     segment.write_bytes(content)

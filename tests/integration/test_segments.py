@@ -18,7 +18,7 @@ from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.producing import Sent, produce
-from tests.support.raw_ranges import content, segments
+from tests.support.raw_ranges import content, log_directory, segments
 from tests.support.servers import Servers
 from tests.support.steady_flow import flowing
 from tests.support.zookeeper_sessions import session, until
@@ -39,8 +39,7 @@ async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:
 
 def log_of(cluster: Cluster, topic: str, partition: int = 0) -> bytes:
     """What the broker has on disk."""
-    (directory,) = Path(cluster.brokers[1].folder).glob(f"**/{topic}-{partition}")
-    return content(directory)
+    return content(log_directory(cluster, topic, partition))
 
 
 async def dumped(servers: Servers, files: list[Path]) -> str:

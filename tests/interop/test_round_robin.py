@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 import kzconsumer
@@ -22,9 +21,10 @@ from kzconsumer.sandbox.topics import add_partitions, create_topic
 from tests.interop.group import MixedGroup, mixed_group, our_member
 from tests.support.flow import Deliveries, flow
 from tests.support.members import Daemon
-from tests.support.original import Record, console_consumer, static_consumer
+from tests.support.original import Record, console_consumer
 from tests.support.ownership import Owners, by_assignor
 from tests.support.servers import Servers
+from tests.support.static_original import static_original
 
 ERAS = pytest.mark.parametrize(
     ("version", "assignor", "computed"),
@@ -179,33 +179,21 @@ async def test_what_ours_does(
 async def test_two_streams_of_an_original_and_three_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
-    """The tool with a static subscription ends by itself when no more comes, and tells how many records it read."""
     topic = telling(unique, 2, 3)
     async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
         expected = Expected(group, computed)
         async with our_member(cluster, unique, {topic: 3}, "m", assignor=assignor) as ours:
             await group.settled("ours alone", expected.among(m=3))
-            with static_consumer(
+            with static_original(
                 servers, cluster, unique, topic, 2, tmp_path / "a", consumer="a", version=version, **ROUND_ROBIN
             ) as original:
-                since = await group.registered(original)
-                await group.settled("original joins", expected.among(a=2, m=3), since=since)
-                shared = group.ownership.owners
-                await group.delivering(ours.delivered)
-                await anyio.sleep(1.5)  # it starts to read after a second
-                await anyio.to_thread.run_sync(group.flow.end)
-                await original.ended()  # its streams have had no record for a second
-            await group.settled("original ends", expected.among(m=3))
-        theirs = {partition for (_, partition), owner in shared.items() if owner.startswith(original.consumer)}
-        assert len(theirs) == 6  # twelve in a ring of five, and its two threads are the first
-        started = {partition: starts[-1] for (_, partition), starts in original.starts().items()}
-        assert started.keys() == theirs
-        delivered = {record.partition: record.offset + 1 for record in ours.delivered() if record.partition in theirs}
-        # It tells a number only: what it read must be everything from where we stopped to the end.
-        for partition in theirs:
-            assert started[partition] == delivered.get(partition, started[partition])
-            assert group.ownership.history[topic, partition][-1].stored == group.flow.sent[partition]
-        read = int(original.out.read_text().split(",")[4])
-        assert read == sum(group.flow.sent[partition] - started[partition] for partition in theirs)
-        assert {r for r in group.all_sent() if r.partition not in theirs} <= set(ours.delivered())
+                await original.join()
+                await group.settled("original joins", expected.among(a=2, m=3))
+                await group.delivering(original.delivered, ours.delivered)
+                since = time.monotonic()
+                await original.leave()
+                await group.settled("original leaves", expected.among(m=3), since=since)
+            members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
+            await group.drained(members)
         group.check_ours(ours)
+        group.check_doubled(members, original)

@@ -12,9 +12,10 @@ from kzconsumer.sandbox.topics import create_topic
 from tests.interop.group import mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import reader, settings
-from tests.support.original import REPLAY_GROUP, Record, replaying_consumer, static_consumer
+from tests.support.original import REPLAY_GROUP, Record, replaying_consumer
 from tests.support.ownership import by_range
 from tests.support.servers import Servers
+from tests.support.static_original import static_original
 
 
 async def test_two_streams_of_an_original_and_three_of_ours(
@@ -52,34 +53,22 @@ async def test_two_streams_of_an_original_and_three_of_ours(
 
 
 async def test_thread_ids_sort_as_text(servers: Servers, cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Eleven streams of ours, `-10` before `-2`, joined by three of an original; it ends by itself and is replaced."""
+    """Eleven streams of ours, `-10` before `-2`, joined by three of an original, which leaves again."""
     async with (
         mixed_group(servers, cluster, unique, partitions=20) as group,
         our_member(cluster, unique, {unique: 11}, "m") as ours,
     ):
         mine = [ours.thread(n) for n in range(11)]
         await group.settled("ours alone", by_range(unique, 20, mine))
-        with static_consumer(servers, cluster, unique, unique, 3, tmp_path / "a", consumer="a") as original:
-            since = await group.registered(original)
+        with static_original(servers, cluster, unique, unique, 3, tmp_path / "a", consumer="a") as original:
+            await original.join()
             threads = [*mine, *map(original.thread, range(3))]
-            await group.settled("original joins", by_range(unique, 20, threads), since=since)
-            shared = group.ownership.owners
-            handed = len(ours.came)
-            await anyio.sleep(1.5)  # it starts to read after a second
-            assert len(ours.came) > handed
-            await anyio.to_thread.run_sync(group.flow.end)
-            await original.ended()  # its streams have had no record for a second
-        await group.settled("original ends", by_range(unique, 20, mine))
-        theirs = sorted(partition for (_, partition), owner in shared.items() if owner.startswith(original.consumer))
-        started = {partition: starts[-1] for (_, partition), starts in original.starts().items()}
-        assert sorted(started) == theirs
-        delivered = {record.partition: record.offset + 1 for record in ours.delivered() if record.partition in theirs}
-        # It tells a number only: what it read must be everything from where we stopped to the end.
-        for partition in theirs:
-            assert started[partition] <= delivered.get(partition, 0)
-            assert group.ownership.history[unique, partition][-1].stored == group.flow.sent[partition]
-        read = int(original.out.read_text().split(",")[4])
-        assert read == sum(group.flow.sent[partition] - started[partition] for partition in theirs)
-        elsewhere = {record for record in group.all_sent() if record.partition not in theirs}
-        assert elsewhere <= set(ours.delivered())
+            await group.settled("original joins", by_range(unique, 20, threads))
+            await group.delivering(original.delivered, ours.delivered)
+            since = time.monotonic()
+            await original.leave()
+            await group.settled("original leaves", by_range(unique, 20, mine), since=since)
+        members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
+        await group.drained(members)
         group.check_ours(ours)
+        group.check_doubled(members, original)

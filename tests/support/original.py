@@ -2,7 +2,7 @@
 
 Owns the processes; they are killed when the block ends. What a member delivered is what it printed, and where it began
 to read is what it logged. The tools decide what a member can be: the console consumer registers a white list with one
-stream, the performance tool and the replay tool register statically with any number of streams.
+stream, the replay tool registers statically with any number of streams.
 """
 
 from __future__ import annotations
@@ -137,31 +137,7 @@ def console_consumer(
         args.append("--from-beginning")
     if max_messages is not None:
         args += ["--max-messages", str(max_messages)]
-    command = _command(servers, version, "kafka.tools.ConsoleConsumer", args, folder)
-    yield from _running(Original(command, folder, group, consumer))
-
-
-@contextmanager
-def static_consumer(
-    servers: Servers,
-    cluster: Cluster,
-    group: str,
-    topic: str,
-    streams: int,
-    folder: Path,
-    *,
-    consumer: str = "original",
-    version: str = NEWEST_ORIGINAL,
-    **properties: object,
-) -> Iterator[Original]:
-    """`kafka.tools.ConsumerPerformance`: a static subscription; each stream stops reading after 1 s without a record.
-
-    It prints nothing of what it reads, and the process ends with its last stream.
-    """
-    config = _properties(folder, {"consumer.id": consumer}, properties)
-    args = ["--zookeeper", cluster.connect, "--group", group, "--topic", topic, "--threads", str(streams)]
-    args += ["--messages", "1000000000", "--consumer.config", str(config), "--hide-header"]
-    command = _command(servers, version, "kafka.tools.ConsumerPerformance", args, folder)
+    command = logging_command(servers, version, "kafka.tools.ConsoleConsumer", args, folder)
     yield from _running(Original(command, folder, group, consumer))
 
 
@@ -175,7 +151,7 @@ def replaying_consumer(
     """
     args = ["--zookeeper", cluster.connect, "--broker-list", cluster.bootstrap, "--inputtopic", topic]
     args += ["--outputtopic", copy, "--threads", str(streams), "--property", "linger.ms=0"]
-    command = _command(servers, NEWEST_ORIGINAL, "kafka.tools.ReplayLogProducer", args, folder)
+    command = logging_command(servers, NEWEST_ORIGINAL, "kafka.tools.ReplayLogProducer", args, folder)
     yield from _running(Original(command, folder, REPLAY_GROUP, "generated"))
 
 
@@ -200,8 +176,8 @@ def _properties(folder: Path, needed: Mapping[str, object], more: Mapping[str, o
     return path
 
 
-def _command(servers: Servers, version: str, tool: str, args: list[str], folder: Path) -> list[str]:
-    """The command, with a log that says which partitions the member selected; the last of equal flags counts."""
+def logging_command(servers: Servers, version: str, tool: str, args: list[str], folder: Path) -> list[str]:
+    """With a log that says which partitions the member selected; the last of equal flags counts."""
     folder.mkdir(parents=True, exist_ok=True)
     logging = folder / "log4j.properties"
     logging.write_text(_LOGGING)

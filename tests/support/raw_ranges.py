@@ -1,9 +1,10 @@
-"""Ranges of raw batches, made up for tests of archives, and what an archive's directory holds."""
+"""Ranges of raw batches, made up for tests of archives, and what the directory of an archive, or of a log, holds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.testing.record_sets import Record, record_batch
 
@@ -34,6 +35,11 @@ def batches(first: int, until: int, partition: int = 0) -> RangeData:
 
 def log_bytes(first: int, until: int) -> bytes:
     return b"".join(batch(base) for base in range(first, until, 10))
+
+
+def log_directory(cluster: Cluster, topic: str, partition: int = 0) -> Path:
+    """Where the first broker keeps the partition. Looked for, it would be met beside topics that are being deleted."""
+    return cluster.brokers[1].folder / "data" / f"{topic}-{partition}"
 
 
 def segments(directory: Path) -> list[Path]:

@@ -1,0 +1,135 @@
+"""Kafka's own ZooKeeper consumer with a static subscription, its records taken one by one from here.
+
+Owns the process (py4j's server beside Kafka's jars) and a thread for each stream. The performance tool would do as
+well, but that its streams end after a second without a record, which is what a busy machine may stand still for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JError
+
+from kzconsumer.sandbox.cluster import Cluster
+from tests.support.original import NEWEST_ORIGINAL, PROPERTIES, Original, Record, logging_command
+from tests.support.servers import Servers
+
+_START_LIMIT = 30.0
+
+
+class StaticOriginal(Original):
+    """One member, in the group from `join` to `leave`. `streams` of one topic."""
+
+    def __init__(
+        self, command: list[str], folder: Path, properties: dict[str, object], topic: str, streams: int
+    ) -> None:
+        super().__init__(command, folder, str(properties["group.id"]), str(properties["consumer.id"]))
+        self._properties = properties
+        self._topic = topic
+        self._streams = streams
+        self._records: list[Record] = []
+        self._threads: list[threading.Thread] = []
+
+    async def join(self) -> None:
+        """Returns when it is registered and has tried to claim its share."""
+        await anyio.to_thread.run_sync(self._join)
+
+    def _join(self) -> None:
+        self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=self._port()))
+        java: Any = self._gateway.jvm
+        configured = java.java.util.Properties()
+        for key, value in self._properties.items():
+            configured.setProperty(key, str(value))
+        self._connector = java.kafka.consumer.Consumer.createJavaConsumerConnector(
+            java.kafka.consumer.ConsumerConfig(configured)
+        )
+        wanted = java.java.util.HashMap()
+        wanted.put(self._topic, self._streams)
+        for stream in self._connector.createMessageStreams(wanted)[self._topic]:
+            thread = threading.Thread(target=self._read, args=(stream,), name=f"{self.consumer} of {self._topic}")
+            thread.start()
+            self._threads.append(thread)
+
+    def _port(self) -> int:
+        """What the server prints once it listens."""
+        deadline = time.monotonic() + _START_LIMIT
+        while not (told := self.out.read_text()).endswith("\n"):
+            assert self.process.poll() is None, self.err.read_text()
+            assert time.monotonic() < deadline, "py4j does not listen"
+            time.sleep(0.02)
+        return int(told)
+
+    def _read(self, stream: Any) -> None:
+        """Until it has left, or was killed."""
+        with suppress(Py4JError):
+            arriving = stream.iterator()
+            while arriving.hasNext():
+                record = arriving.next()
+                self._records.append(Record(record.topic(), record.partition(), record.offset()))
+
+    def delivered(self) -> list[Record]:
+        return list(self._records)
+
+    async def leave(self) -> None:
+        """Shut down as an application does; returns when the last stream has ended."""
+        await anyio.to_thread.run_sync(self._leave)
+
+    def _leave(self) -> None:
+        self._connector.shutdown()
+        for thread in self._threads:
+            thread.join()
+
+    def kill(self) -> None:
+        super().kill()
+        for thread in self._threads:
+            thread.join()
+        if self._threads:
+            self._gateway.close()
+
+
+@contextmanager
+def static_original(
+    servers: Servers,
+    cluster: Cluster,
+    group: str,
+    topic: str,
+    streams: int,
+    folder: Path,
+    *,
+    consumer: str = "original",
+    version: str = NEWEST_ORIGINAL,
+    **properties: object,
+) -> Iterator[StaticOriginal]:
+    """A member that is still to join, with so many streams. `properties` are the consumer's, with `_` for `.`."""
+    needed = {
+        "zookeeper.connect": cluster.connect,
+        "group.id": group,
+        "consumer.id": consumer,
+        "auto.offset.reset": "smallest",
+    }
+    given = {key.replace("_", "."): value for key, value in properties.items()}
+    command = logging_command(servers, version, "py4j.GatewayServer", ["0"], folder)
+    at = command.index("-cp") + 1
+    command[at] = f"{command[at]}:{_py4j()}"
+    member = StaticOriginal(command, folder, {**PROPERTIES, **needed, **given}, topic, streams)
+    try:
+        yield member
+    finally:
+        member.kill()
+
+
+def _py4j() -> Path:
+    """The Java half, which PySpark ships."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.submodule_search_locations
+    (jar,) = Path(found.submodule_search_locations[0], "jars").glob("py4j-*.jar")
+    return jar
