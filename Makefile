@@ -6,11 +6,13 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo test test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
+	@echo "make dist   wheels and source distributions, into dist/"
 	@echo "make test   every test"
+	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here (5 minutes)"
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
@@ -26,9 +28,19 @@ help:
 demo: $(READY)
 	$(BIN)/kzconsumer demo
 
+# The same commit gives the same bytes: times in them are the commit's.
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
+dist: $(READY)
+	rm -rf dist
+	for each in . plugins/spark plugins/sticky; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
+	$(BIN)/twine check --strict dist/*
+
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+test-install: $(READY)
+	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py
 
 test-spark-versions: $(READY)
 	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py

@@ -24,12 +24,17 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
+    print(script(arguments.shell))
+    return 0
+
+
+def script(shell: str) -> str:
+    """What one of `SHELLS` reads."""
     import shtab
 
     from kzconsumer.cli.main import whole_parser
 
-    print(shtab.complete(with_files(whole_parser()), arguments.shell))
-    return 0
+    return str(shtab.complete(with_files(whole_parser()), shell))
 
 
 def with_files(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -19,6 +19,12 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
+    print(page())
+    return 0
+
+
+def page() -> str:
+    """The page's source, in man's macros; its date is that of SOURCE_DATE_EPOCH where it is set."""
     from argparse_manpage.manpage import Manpage
 
     from kzconsumer import __version__
@@ -30,5 +36,4 @@ def run(arguments: argparse.Namespace) -> int:
         "manual_title": "User Commands",
         "description": "a member of ZooKeeper-coordinated Kafka consumer groups",
     }
-    print(Manpage(whole_parser(), _data=told))
-    return 0
+    return str(Manpage(whole_parser(), _data=told))

@@ -1,0 +1,154 @@
+"""What users install: what is in the distributions, and that it works where there is no source tree.
+
+By default the wheels are installed into an environment that borrows everything else from this one: that shows what is
+in them, not that what they declare to need is enough. `make test-install` shows that: empty environments, each Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kzconsumer import __version__
+from tests.support.installing import (
+    DISTRIBUTIONS,
+    ROOT,
+    borrowing_environment,
+    build,
+    environment,
+    interpreter,
+    run,
+)
+
+WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+VERSIONS = ["3.11", "3.12", "3.13"]
+
+SHARED = {
+    "share/bash-completion/completions/kzconsumer",
+    "share/fish/vendor_completions.d/kzconsumer.fish",
+    "share/zsh/site-functions/_kzconsumer",
+    "share/man/man1/kzconsumer.1",
+    "share/kzconsumer/group.reference.toml",
+    *(f"share/kzconsumer/{each.relative_to(ROOT)}" for each in (ROOT / "systemd").rglob("*") if each.is_file()),
+}
+PLUGINS = {
+    "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines", "segments"},
+    "kzconsumer-spark": {"spark"},
+    "kzconsumer-sticky": {"sticky"},
+}
+LOADED = """
+from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load
+import kzconsumer
+for group in (ASSIGNORS, SINKS):
+    for plugin in list_plugins(group):
+        assert callable(load(group, plugin.name)), plugin
+print(kzconsumer.__file__)
+"""
+DECODED = """
+from kzconsumer.records.decode import decode_with
+from kzconsumer.records.kernel_loading import load_kernels
+from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.testing.record_sets import Record, record_batch
+kernels = load_kernels() if {compiled} else PYTHON_KERNELS
+assert (kernels is PYTHON_KERNELS) != {compiled}, "numba does not work"
+records = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
+print(decode_with(kernels, memoryview(records), "orders", 0, 7).batch["value"].to_pylist())
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return build(tmp_path_factory.mktemp("dist"), isolated=WHOLE)
+
+
+@pytest.fixture(scope="module")
+def wheels(built: list[Path]) -> list[Path]:
+    return [each for each in built if each.suffix == ".whl"]
+
+
+def test_there_is_a_wheel_and_a_source_distribution_of_each(built: list[Path], tmp_path: Path) -> None:
+    """With the same version, and a page that can be shown."""
+    assert {each.name for each in built} == {
+        f"{name}-{__version__}{kind}" for name in DISTRIBUTIONS for kind in (".tar.gz", "-py3-none-any.whl")
+    }
+    run(sys.executable, "-m", "twine", "check", "--strict", *built, within=tmp_path)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_wheel_has_its_package_and_what_belongs_to_it(wheels: list[Path], name: str) -> None:
+    (wheel,) = [each for each in wheels if each.name.startswith(f"{name}-")]
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    folder = ROOT / DISTRIBUTIONS[name]
+    package = {str(each.relative_to(folder)) for each in (folder / name).rglob("*") if each.is_file()}
+    package = {each for each in package if "__pycache__" not in each} - {"kzconsumer/README.md"}
+    info = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
+    beside = {f"{name}-{__version__}.data/data/{each}" for each in SHARED} if name == "kzconsumer" else set()
+    assert inside == package | {f"{name}-{__version__}.dist-info/{each}" for each in info} | beside
+    assert f"{name}/py.typed" in inside
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_source_distribution_has_what_it_is_built_from(built: list[Path], name: str) -> None:
+    """It has been built from it, too (`built`). Tests are for those who have the whole tree: they need the plugins."""
+    with tarfile.open(next(each for each in built if each.name == f"{name}-{__version__}.tar.gz")) as archive:
+        first = {each.split("/")[1] for each in archive.getnames()}
+    always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", name}
+    assert first == always | ({"CHANGELOG.md", "config", "docs", "systemd"} if name == "kzconsumer" else set())
+
+
+def test_licences_are_the_same() -> None:
+    assert len({(ROOT / folder / "LICENSE").read_bytes() for folder in DISTRIBUTIONS.values()}) == 1
+
+
+@pytest.mark.timeout(1800 if WHOLE else 180)
+@pytest.mark.parametrize("version", VERSIONS if WHOLE else [HERE])
+def test_what_is_installed_works(wheels: list[Path], tmp_path: Path, version: str) -> None:
+    if WHOLE:
+        python = interpreter(version)
+        if python is None:
+            pytest.skip(f"NOT TESTED on Python {version}: there is none here (PATH, pyenv, uv)")
+        commands = environment(python, tmp_path / "env", wheels)
+        run(commands / "pip", "check", within=tmp_path)
+    else:
+        commands = borrowing_environment(tmp_path / "env", wheels)
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+
+    def kzconsumer(*words: str | Path) -> str:
+        return run(commands / "kzconsumer", *words, within=elsewhere, path=commands)
+
+    assert kzconsumer("--version") == f"kzconsumer {__version__}\n"
+    assert kzconsumer("--help").startswith("usage: kzconsumer ")
+
+    shutil.copy(ROOT / "config" / "group.toml", elsewhere)
+    kzconsumer("check-config", "group.toml")
+    (elsewhere / "reference.toml").write_bytes(
+        (commands.parent / "share" / "kzconsumer" / "group.reference.toml").read_bytes()
+    )
+    kzconsumer("check-config", "reference.toml")
+    kzconsumer("check-config", "group.toml", "--set", "group.assignor=sticky", "--set", "sink.plugin=spark",
+               "--set", 'sink.options={destination="parquet", path="out"}')  # fmt: skip
+
+    listed = dict(re.findall(r"^(\S+) \S+\n((?:  .*\n)+)", kzconsumer("plugins"), re.MULTILINE))
+    assert {name: {line.split()[1] for line in lines.splitlines()} for name, lines in listed.items()} == PLUGINS
+
+    shared = commands.parent
+    assert {str(each.relative_to(shared)) for each in (shared / "share").rglob("*") if each.is_file()} >= SHARED
+    assert (shared / "share/bash-completion/completions/kzconsumer").read_text() == kzconsumer("completion", "bash")
+    assert ".TH KZCONSUMER" in (shared / "share/man/man1/kzconsumer.1").read_text()
+
+    python = commands / "python"
+    at = Path(run(python, "-W", "error", "-c", LOADED, within=elsewhere).strip())
+    assert at.is_relative_to(tmp_path)
+    assert os.access(next(at.parents[1].glob("kzconsumer_spark/*/bin/java")), os.X_OK)
+    decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=elsewhere)
+    assert decoded == "[b'order 1', b'order 2']\n"

@@ -1,0 +1,78 @@
+"""Our three distributions as users get them: built, and installed into a virtual environment that knows nothing else.
+
+Owns no state. `tests/integration/test_install.py` calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DISTRIBUTIONS = {"kzconsumer": ".", "kzconsumer_spark": "plugins/spark", "kzconsumer_sticky": "plugins/sticky"}
+
+
+def run(*words: str | Path, within: Path, path: Path | None = None, limit: float = 120) -> str:
+    """What a command says on standard output; fails with all that it said. `path` is searched for commands first."""
+    inherited = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTHON", "KZCONSUMER"))}
+    first = {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"} if path else {}
+    done = subprocess.run(
+        words, cwd=within, env=inherited | first, capture_output=True, text=True, timeout=limit, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def build(into: Path, *, isolated: bool) -> list[Path]:
+    """A source distribution of each, and of that the wheel. Isolated, each is built by what it declares to need."""
+    how = () if isolated else ("--no-isolation",)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "build", *how, "--outdir", into, ROOT / folder],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for folder in DISTRIBUTIONS.values()
+    ]
+    told = [child.communicate(timeout=300)[0].decode() for child in children]
+    assert not any(child.returncode for child in children), "\n".join(told)
+    return sorted(into.iterdir())
+
+
+def interpreter(version: str) -> Path | None:
+    """A Python of that version which can make virtual environments: of `PATH`, of pyenv or of uv."""
+    named: list[Path | str] = [f"python{version}"] if shutil.which(f"python{version}") else []
+    named += (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
+    if uv := shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent)):
+        found = subprocess.run(
+            [uv, "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False
+        )
+        named += found.stdout.split()
+    for each in named:
+        asked = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
+        done = subprocess.run([each, "-c", asked], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == version:
+            return Path(shutil.which(each) or each)
+    return None
+
+
+def environment(python: Path, at: Path, wheels: Iterable[Path]) -> Path:
+    """An empty environment, and in it the wheels with all that they declare. Returns its folder of commands."""
+    run(python, "-m", "venv", at, within=at.parent)
+    run(at / "bin" / "pip", "install", "--quiet", *wheels, within=at.parent, limit=900)
+    return at / "bin"
+
+
+def borrowing_environment(at: Path, wheels: Iterable[Path]) -> Path:
+    """An environment with the wheels alone, which finds what they need where this Python has it."""
+    run(sys.executable, "-m", "venv", "--without-pip", at, within=at.parent)
+    pip = (sys.executable, "-m", "pip", "--python", at / "bin" / "python")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *wheels, within=at.parent)
+    (packages,) = (at / "lib").glob("python*/site-packages")
+    here = [each for each in sys.path if each.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("\n".join(here))
+    return at / "bin"
