@@ -27,9 +27,10 @@ from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.log import to_standard_error
 from kzconsumer.member import Member
-from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.destination import Destination
@@ -40,6 +41,7 @@ from kzconsumer.records import decode
 from kzconsumer.setting_types import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.tallies import Tallies
 from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
@@ -93,6 +95,7 @@ class ConsumerConnector:
         self._sessions = anyio.CancelScope(shield=True)
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         self._listener = listener
+        self.tallies = Tallies()
         self.lease = lease
         self.left_uncommitted = False
         """Whether the last membership ended without its last commit."""
@@ -187,6 +190,16 @@ class ConsumerConnector:
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
         return self._member.claims.positions() if self._member is not None else []
+
+    @property
+    def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
+        """The group as last read, and who should own what of it; None while that is not known."""
+        return self._member.group if self._member is not None else None
+
+    @property
+    def queues(self) -> dict[tuple[str | None, int], ChunkQueue]:
+        """By topic (None: those of a white or black list) and thread."""
+        return {key: stream.queue for key, stream in self._streams.items()}
 
     @property
     def run(self) -> GroupRun | None:
@@ -339,6 +352,7 @@ class ConsumerConnector:
             joined=self._joined,
             finished=self.finished,
             leaving=self._leaving,
+            tallies=self.tallies,
         )
         if not self._fetches:
             self._member.stop_fetching()

@@ -29,8 +29,9 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.runs import Runs
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
@@ -38,6 +39,7 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
 from kzconsumer.zookeeper.paths import GroupPaths
@@ -78,6 +80,7 @@ class Member:
         joined: anyio.Event,
         finished: anyio.Event,
         leaving: anyio.Event,
+        tallies: Tallies,
     ) -> None:
         self._session = session
         self._settings = settings
@@ -100,14 +103,14 @@ class Member:
         fingerprint = destination.fingerprint if destination is not None else ""
         owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation)
         storage = ZooKeeperOffsetStorage(session, paths)
-        committer = Committer(storage, trigger.fire)
+        committer = Committer(storage, trigger.fire, tallies.commits)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
-        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops)
+        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops, tallies)
         self.claims = Claims(
             owners,
             Adopter(committer, destination, refuses_loss=reset.refuses),
@@ -152,10 +155,17 @@ class Member:
                 interval=group.reconcile_interval,
                 unowned_alarm=group.unowned_alarm,
             ),
+            tally=tallies.rebalances,
         )
 
     def __repr__(self) -> str:
         return f"<Member {self._membership} {self.claims}>"
+
+    @property
+    def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
+        """The group as the last rebalance has read it, and who should own what; None before the first."""
+        snapshot = self._rebalancer.snapshot
+        return None if snapshot is None else (snapshot, self._rebalancer.assigned)
 
     async def run(self) -> None:
         """Until `leaving`, the end of the session or a failure. Raises an exception group."""

@@ -44,6 +44,7 @@ class Service:
         self._note = ""
         self._progress = Progress()
         self._alive = True
+        self._ready = False
         if manager.watchdog is not None:
             faulthandler.enable()  # its SIGABRT shows where each thread was
 
@@ -64,7 +65,7 @@ class Service:
     def ready(self, consumer: ConsumerConnector) -> None:
         """The first rebalance is over: what could be claimed is owned."""
         self._consumer = consumer
-        self._phase, self._extends = "", None
+        self._phase, self._extends, self._ready = "", None, True
         self._tell(READY=1)
 
     def reloading(self) -> None:
@@ -77,7 +78,7 @@ class Service:
 
     def stopping(self, deadline: float) -> None:
         """The stop ends at `deadline`, whatever happens."""
-        self._phase = "stopping"
+        self._phase, self._ready = "stopping", False
         self._extends = lambda: max(deadline - now(), 0.0) + EXTENSION
         self._tell(STOPPING=1, EXTEND_TIMEOUT_USEC=_usec(self._extends()))
 
@@ -85,6 +86,11 @@ class Service:
         """The last word; the process ends now. `reason` is that of a failure."""
         self._manager.tell(STOPPING=1, STATUS=f"failed: {reason}" if reason is not None else "stopped")
         self._manager.close()
+
+    @property
+    def works(self) -> bool:
+        """The member has joined, and no stop has begun."""
+        return self._ready
 
     def _beat(self) -> None:
         fields: dict[str, Field] = {}
@@ -118,18 +124,22 @@ class Service:
 
     def _lives(self) -> bool:
         """False, with the reason told once, when only a new start can help."""
-        reason = None
-        if self._consumer is not None and not self._phase:
-            looked = now() - self._consumer.zookeeper_looked
-            stalled = self._progress.stalled(now(), self._consumer.positions(), self._lease.held)
-            if looked > self._patience:
-                reason = f"the task of the ZooKeeper session has stood still for {looked:.0f} s"
-            elif stalled > self.stalled_after:
-                reason = f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
+        reason = self.fault()
         if reason is not None and self._alive:
             log.error("no longer tells the service manager that it is alive", reason=reason)
         self._alive = reason is None
         return self._alive
+
+    def fault(self) -> str | None:
+        """Why only a new start can help; None while that is not so. To be asked now and then."""
+        if self._consumer is not None and not self._phase:
+            looked = now() - self._consumer.zookeeper_looked
+            stalled = self._progress.stalled(now(), self._consumer.positions(), self._lease.held)
+            if looked > self._patience:
+                return f"the task of the ZooKeeper session has stood still for {looked:.0f} s"
+            if stalled > self.stalled_after:
+                return f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
+        return None
 
 
 def _usec(seconds: float) -> int:

@@ -47,6 +47,7 @@ from kzconsumer.protocol.fetch import (
 )
 from kzconsumer.records.decode import Decoded, scan_next_offset, warmed
 from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.tallies import Tallies
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -75,6 +76,7 @@ class BrokerFetcher:
         read: Reading,
         limit: RateLimit,
         find_leader: Callable[[Iterable[PartitionFetchState]], None],
+        tallies: Tallies,
     ) -> None:
         self.broker = broker
         self._brokers = brokers
@@ -85,6 +87,8 @@ class BrokerFetcher:
         self._limit = limit
         self._corrupt = CorruptPolicy(settings)
         self._find_leader = find_leader
+        self._tallies = tallies
+        self._tally = tallies.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
 
@@ -134,7 +138,7 @@ class BrokerFetcher:
                 time = now()
                 await self._resolve_positions(time)
                 asked, impatient = self._next_positions(time) if not self._limit.wait(time) else ({}, False)
-                reply = None
+                reply, sent = None, now()
                 if asked:
                     request = FetchRequest(
                         max_wait_ms=IMPATIENT_MS if impatient else int(self._settings.max_wait * 1000),
@@ -150,9 +154,12 @@ class BrokerFetcher:
                     await self._wait_for_work(time)
                 if reply is not None:
                     response = await reply
+                    self._tally.requests.add(now() - sent)
                     if response.error:
                         raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
-                    self._limit.spend(now(), sum(len(part.records) for part in response.partitions))
+                    size = sum(len(part.records) for part in response.partitions)
+                    self._limit.spend(now(), size)
+                    self._tally.bytes += size
                     arrived = self._take(asked, response.partitions)
                 if connection.worn_out:
                     await self._deliver(arrived)
@@ -235,13 +242,16 @@ class BrokerFetcher:
 
     async def _deliver(self, arrived: Arrived) -> None:
         """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
+        began = now()
         if _size(arrived) < DECODE_IN_THREAD:
             decoded = self._read_all(arrived)
         else:
             decoded = await to_thread.run_sync(self._read_all, arrived)
+        self._tally.decoding.add(now() - began)
         hopeless: list[Hopeless] = []
         for (state, part, start), result in zip(arrived, decoded, strict=True):
             self._enqueue(state, start, len(part.records), result)
+            self._count(state.topic_partition.topic, start, len(part.records), result)
             partition, corrupt = state.topic_partition, result.corrupt
             if corrupt is not None:
                 found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
@@ -257,6 +267,11 @@ class BrokerFetcher:
 
     def _read_all(self, arrived: Arrived) -> list[Decoded]:
         return [self._read(part, start) for _, part, start in arrived]
+
+    def _count(self, topic: str, start: int, size: int, decoded: Decoded) -> None:
+        rows = decoded.batch.num_rows if decoded.batch is not None else max(0, decoded.next_offset - start)
+        self._tallies.records[topic] += rows
+        self._tallies.bytes[topic] += size
 
     @staticmethod
     def _enqueue(state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:

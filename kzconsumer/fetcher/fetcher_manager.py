@@ -28,6 +28,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adoption import missing
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.tallies import Tallies
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -49,6 +50,7 @@ class FetcherManager:
         read: Reading,
         log_offsets: LogOffsets,
         stops: Stops | None,
+        tallies: Tallies,
     ) -> None:
         self._brokers = brokers
         self._settings = settings
@@ -56,6 +58,7 @@ class FetcherManager:
         self._read = read
         self._log_offsets = log_offsets
         self._stops = stops
+        self._tallies = tallies
         self._limit = RateLimit(settings.rate_limit)
         self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end is known, or they have no part
         self._replays: dict[TopicPartition, PartitionFetchState] = {}  # nor whether the log still holds these
@@ -76,6 +79,10 @@ class FetcherManager:
 
     def seeks_leader(self, state: PartitionFetchState) -> bool:
         return state in self._leader_finder
+
+    def leader_of(self, state: PartitionFetchState) -> int | None:
+        """The broker that it is fetched from at the moment."""
+        return next((number for number, (fetcher, _) in self._fetchers.items() if state in fetcher), None)
 
     def limit(self, per_second: int | None) -> None:
         """Another rate from now on."""
@@ -178,7 +185,14 @@ class FetcherManager:
             present = None
         if present is None:
             fetcher = BrokerFetcher(
-                broker, self._brokers, self._settings, self._reset, self._read, self._limit, self._leader_finder.add
+                broker,
+                self._brokers,
+                self._settings,
+                self._reset,
+                self._read,
+                self._limit,
+                self._leader_finder.add,
+                self._tallies,
             )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope

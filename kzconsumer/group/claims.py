@@ -108,6 +108,9 @@ class Claims:
                 incarnation=claim.tracker.incarnation,
                 stop=claim.fetch.stop,
                 led=not self._fetchers.seeks_leader(claim.fetch),
+                leader=self._fetchers.leader_of(claim.fetch),
+                queue_full=not claim.fetch.queue.has_room,
+                failed=claim.fetch.failed,
             )
             for partition, claim in sorted(self._claims.items())
             if claim.tracker.open

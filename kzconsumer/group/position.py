@@ -29,6 +29,12 @@ class Position(msgspec.Struct, frozen=True):
     """The first offset that is not read any more; None for a partition that has no end."""
     led: bool = True
     """False while its leader is looked for."""
+    leader: int | None = None
+    """The broker it is fetched from; None while nobody fetches it."""
+    queue_full: bool = False
+    """Its stream's queue has no room: nothing more of it is fetched for the time being."""
+    failed: bool = False
+    """Its stream has been given an error: nobody fetches it any more."""
 
     @property
     def left(self) -> int | None:

@@ -8,6 +8,7 @@ after what should be so (`reconciler`). Nobody else opens or releases claims.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Mapping
 
 import anyio
@@ -27,6 +28,7 @@ from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.tallies import Rebalance, RebalanceOutcome, RebalanceTally
 from kzconsumer.zookeeper.ownership import Blocked, Refused
 from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
@@ -57,6 +59,7 @@ class Rebalancer:
         listener: ListenerCalls,
         notices: Notices,
         reconciler: Reconciler,
+        tally: RebalanceTally,
     ) -> None:
         self._membership = membership
         self._reader = reader
@@ -71,6 +74,11 @@ class Rebalancer:
         self._listener = listener
         self._reconciler = reconciler
         self._notices = notices
+        self._tally = tally
+        self.snapshot: GroupSnapshot | None = None
+        """The group as the last rebalance has read it."""
+        self.assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
+        """Who should own what of it."""
         self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
         self._complete = False  # the last rebalance has ended, and nothing was in its way
@@ -93,25 +101,54 @@ class Rebalancer:
             reasons = await self._trigger.wait(self._reconciler.pause if done else retry * random.uniform(0.8, 1.2))
             if not reasons:
                 self._watches.reread()  # what the timer is for: an event that did not come
+            began = now()
             try:
                 if reasons or not done:
-                    done = await self._rebalance(reasons or ["retry"])
+                    done = await self._rebalance(reasons or ["retry"], began)
                     retry = FIRST_RETRY if done else min(retry * 2, LONGEST_RETRY)
                 if self._reconciler.due:
                     await self._look_after()
             except (ConnectionLost, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
+                self._count(began, reasons or ["retry"], "interrupted")
                 done = False
 
-    async def _rebalance(self, reasons: list[str]) -> bool:
+    def _count(
+        self,
+        began: float,
+        reasons: list[str],
+        outcome: RebalanceOutcome,
+        snapshot: GroupSnapshot | None = None,
+        plan: OwnershipPlan | None = None,
+        claimed: int = 0,
+        blocked: int = 0,
+    ) -> None:
+        parts = (len(plan.keep), len(plan.move), len(plan.release)) if plan is not None else (0, 0, 0)
+        members = len(snapshot.members) if snapshot is not None else None
+        ended = Rebalance(
+            time.time(),
+            round(now() - began, 3),
+            tuple(reasons),
+            outcome,
+            self._listener.generation,
+            members,
+            *parts,
+            claimed,
+            blocked,
+        )
+        changes = plan is None or bool(plan.move or plan.release or claimed)
+        self._tally.add(ended, memorable=changes or reasons == ["start"])
+
+    async def _rebalance(self, reasons: list[str], began: float) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""
-        began, self._complete = now(), False
+        self._complete = False
         if not await self._topics.broker_ids():
             self._notices.once("no broker is registered: waiting for one", "/brokers/ids")
             self.rebalanced_once.set()
             return True
         snapshot = await self._read()
         if snapshot is None:
+            self._count(began, reasons, "unreadable")
             return False
         assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
         wanted = wanted_by(self._membership.consumer, assigned)
@@ -121,6 +158,7 @@ class Rebalancer:
             await self._claims.release(recreated)
         plan = compare(wanted, self._claims.held, keep=self._keep or wanted == self._wanted)
         self._wanted = wanted
+        self.snapshot, self.assigned = snapshot, assigned
         self._notices.idle_streams(snapshot, wanted)
         if not plan.changes_nothing:
             self._listener.generation += 1
@@ -128,6 +166,7 @@ class Rebalancer:
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(plan, snapshot)
         claimed = len(plan.claim) - len(failed)
+        self._count(began, reasons, "blocked" if failed else "done", snapshot, plan, claimed, len(failed))
         if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
             log.info(
                 "rebalanced",

@@ -17,6 +17,7 @@ import structlog
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
+from kzconsumer.tallies import CommitTally
 from kzconsumer.zookeeper.ownership import Fence
 from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
@@ -45,9 +46,12 @@ class _Position(msgspec.Struct):
 class Committer:
     """The committed positions of one membership's claims."""
 
-    def __init__(self, storage: ZooKeeperOffsetStorage, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, storage: ZooKeeperOffsetStorage, notify: Callable[[str], None], tally: CommitTally | None = None
+    ) -> None:
         self._storage = storage
         self._notify = notify
+        self._tally = tally if tally is not None else CommitTally()
         self._positions: dict[OffsetTracker, _Position] = {}
         self._one_at_a_time = anyio.Lock()
 
@@ -105,6 +109,7 @@ class Committer:
         """
         async with self._one_at_a_time:
             await self._write_due(self._positions)
+            self._tally.rounds += 1
 
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
         """The last commit of claims that end; no other commit knows them from then on.
@@ -168,11 +173,16 @@ class Committer:
                 epoch = at.record.epoch + new_epoch
                 write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch)
                 position.in_doubt = writes[tracker] = write
-        results: dict[TopicPartition, Stored | Lost] = (
-            await self._storage.write(list(writes.values())) if writes else {}
-        )
+        results: dict[TopicPartition, Stored | Lost] = {}
+        try:
+            if writes:
+                results = await self._storage.write(list(writes.values()))
+        except BaseException:
+            self._tally.offsets["unknown"] += len(writes)
+            raise
         for tracker, write in writes.items():
             result = results[tracker.topic_partition]
+            self._tally.offsets["lost" if isinstance(result, Lost) else "stored"] += 1
             if isinstance(result, Lost):
                 self.lose(tracker, result.reason)
             elif tracker in self._positions:

@@ -1,16 +1,23 @@
 """Where one batch stands and what its stages have cost: for the log, and for whoever shows what a member does.
 
-Owns the times of one batch, from its cut on. The sink runner makes one for each and moves it on.
+Owns the times of one batch, from its cut on, and what all of them come to. The sink runner makes one for each and moves
+it on.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 from kzconsumer.clock import now
 from kzconsumer.sinks.interface import Batch
+from kzconsumer.tallies import Timing
+
+#: Batches that are remembered one by one.
+LAST = 20
 
 Stage = Literal["collect", "prepare", "wait", "plan", "write", "commit", "done"]
 
@@ -28,6 +35,8 @@ class BatchStatus:
         self.seconds: dict[Stage, float] = {"collect": collected}
         self.stage: Stage = "wait"
         self._since = now()
+        self.ended: float | None = None
+        """Seconds since 1970."""
 
     def __repr__(self) -> str:
         return f"<BatchStatus {self.stage} {self.records} records>"
@@ -52,6 +61,7 @@ class BatchStatus:
 
     def done(self) -> None:
         self._enter("done")
+        self.ended = time.time()
 
     def _enter(self, stage: Stage) -> None:
         self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + self.for_seconds
@@ -64,3 +74,26 @@ class BatchStatus:
     @property
     def rounded(self) -> dict[str, float]:
         return {stage: round(spent, 3) for stage, spent in self.seconds.items()}
+
+
+class BatchTally:
+    """Of all batches of a sink: written by its runner, when one has ended."""
+
+    def __init__(self) -> None:
+        self.last: deque[BatchStatus] = deque(maxlen=LAST)
+        self.records = 0
+        self.unwritten = 0
+        """Given up, or not written as a whole."""
+        self.stages: dict[Stage, Timing] = {}
+
+    def __repr__(self) -> str:
+        return f"<BatchTally {self.records} records>"
+
+    def add(self, status: BatchStatus) -> None:
+        self.last.append(status)
+        if status.written:
+            self.records += status.records
+        elif status.records:
+            self.unwritten += 1
+        for stage, seconds in status.seconds.items():
+            self.stages.setdefault(stage, Timing()).add(seconds)

@@ -23,7 +23,7 @@ from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKe
 from kzconsumer.offsets.destination import Destination, RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
-from kzconsumer.sinks.batch_status import BatchStatus
+from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.interface import Batch, RangeData, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
@@ -69,6 +69,7 @@ class SinkRunner:
         self._builder = BatchBuilder(limits, wanted_by(sink))
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""
+        self.batches = BatchTally()
         self._stream_error: Exception | None = None
         self._stopping = False
         self._change = anyio.Event()
@@ -178,6 +179,7 @@ class SinkRunner:
                 if self._planning is not None:
                     await self._planning.end(cut.batch, cut.trackers)
                 cut.status.done()
+                self.batches.add(cut.status)
                 if cut.status.written:
                     self._tell(cut.status)
                 if cut.failed is not None:

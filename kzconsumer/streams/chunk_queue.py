@@ -76,6 +76,11 @@ class ChunkQueue:
         return f"<ChunkQueue {len(self._chunks)} chunks {self._bytes} of {self._max_bytes} bytes{state}>"
 
     @property
+    def filled(self) -> tuple[int, int, int]:
+        """Chunks that wait, their bytes with those still being decoded, and how many bytes it takes."""
+        return len(self._chunks), self._bytes, self._max_bytes
+
+    @property
     def has_room(self) -> bool:
         return self._bytes == 0 or (self._bytes < self._max_bytes and self._total.has_room)
 

@@ -1,0 +1,128 @@
+"""What a member has done since it started: counters and durations, kept over sessions, read by whoever shows them.
+
+Owns nothing by itself: each tally has one writer, which adds to it where the work is done, once for each request, batch
+or rebalance and never for each record. `connector` makes one set; `status` reads it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from typing import Literal
+
+import msgspec
+
+#: Upper bounds of the histograms' buckets, in seconds.
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+#: Rebalances that are remembered one by one.
+TIMELINE = 100
+
+CommitOutcome = Literal["stored", "lost", "unknown"]
+RebalanceOutcome = Literal["done", "blocked", "unreadable", "interrupted"]
+
+
+class Timing:
+    """Durations in seconds: how many, their sum, and how many fell into each bucket (the last one has no bound)."""
+
+    __slots__ = ("buckets", "count", "total")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0.0
+        self.buckets = [0] * (len(BOUNDS) + 1)
+
+    def __repr__(self) -> str:
+        return f"<Timing {self.count} in {self.total:.3f} s>"
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total += seconds
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+
+
+class FetchTally:
+    """From one broker; its fetcher writes it."""
+
+    def __init__(self) -> None:
+        self.requests = Timing()
+        """From sending a request to taking up its answer."""
+        self.decoding = Timing()
+        self.bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<FetchTally {self.requests} {self.bytes} bytes>"
+
+
+class Rebalance(msgspec.Struct, frozen=True):
+    """One attempt to own what should be ours; the numbers are of partitions."""
+
+    at: float
+    """Seconds since 1970, when it ended."""
+    seconds: float
+    reasons: tuple[str, ...]
+    outcome: RebalanceOutcome
+    generation: int
+    members: int | None = None
+    kept: int = 0
+    moved: int = 0
+    released: int = 0
+    claimed: int = 0
+    blocked: int = 0
+
+
+class RebalanceTally:
+    """The rebalancer writes it."""
+
+    def __init__(self) -> None:
+        self.timeline: deque[Rebalance] = deque(maxlen=TIMELINE)
+        """Those that changed something, were in the way of something, or failed."""
+        self.counts: Counter[tuple[str, RebalanceOutcome]] = Counter()
+        """By the kind of the first reason."""
+        self.seconds = Timing()
+
+    def __repr__(self) -> str:
+        return f"<RebalanceTally {self.seconds}>"
+
+    def add(self, rebalance: Rebalance, *, memorable: bool) -> None:
+        self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
+        self.seconds.add(rebalance.seconds)
+        if memorable:
+            self.timeline.append(rebalance)
+
+
+class CommitTally:
+    """The committer writes it."""
+
+    def __init__(self) -> None:
+        self.offsets: Counter[CommitOutcome] = Counter()
+        """Of partitions: stored, refused since the claim is another's, or it is not known what became of them."""
+        self.rounds = 0
+        """Commits that have ended well, also those that found nothing to store."""
+
+    def __repr__(self) -> str:
+        return f"<CommitTally {dict(self.offsets)} in {self.rounds} rounds>"
+
+
+class Tallies:
+    """Of one connector."""
+
+    def __init__(self) -> None:
+        self.fetches: dict[int, FetchTally] = {}
+        """By the broker's number."""
+        self.records: Counter[str] = Counter()
+        """Fetched, by topic; of a sink of bytes offsets are counted."""
+        self.bytes: Counter[str] = Counter()
+        """Fetched, by topic, as the brokers sent them."""
+        self.commits = CommitTally()
+        self.rebalances = RebalanceTally()
+
+    def __repr__(self) -> str:
+        return f"<Tallies {self.fetches} {self.commits} {self.rebalances}>"
+
+    def of_broker(self, number: int) -> FetchTally:
+        return self.fetches.setdefault(number, FetchTally())
+
+
+def kind_of(reason: str) -> str:
+    """A reason without the node, partition or topic that it names: few enough for a label."""
+    return reason.split(" ", 1)[0].strip(":")
