@@ -1,0 +1,151 @@
+"""What is remembered of one owned partition, and what follows from it: lags, rate, time left, standstill, judgement.
+
+Pure. Owns the looks at one partition since it was claimed; `status/observer` makes one for each, looks now and then,
+and forgets it when the partition goes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kzconsumer.group.position import Position
+from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
+from kzconsumer.status.log_growth import LogGrowth
+from kzconsumer.status.standstill import Hindrance, behind, hindrance
+
+#: Looks from which rates are computed.
+RATED = 13
+
+Kind: TypeAlias = Literal["fetched", "consumed", "processed", "committed"]
+KINDS: tuple[Kind, ...] = ("fetched", "consumed", "processed", "committed")
+
+
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """One partition of ours; None, or a kind that is left out, is "not known"."""
+
+    topic: str
+    partition: int
+    owner: str
+    leader: int | None
+    offsets: dict[Kind, int]
+    end: int | None
+    """Where what can be read now ends."""
+    lag: dict[Kind, int]
+    """In records, or rather offsets."""
+    lag_seconds: dict[Kind, float]
+    """How long ago the next record was written."""
+    rate: float | None
+    """Records a second that were processed of late."""
+    eta: float | None
+    """Seconds until nothing is left, if all goes on like this; None also when the log grows as fast."""
+    paused: bool
+    standing: float
+    """Seconds for which it has been behind and not advanced."""
+    hindrance: Hindrance | None
+    """Why it does not advance; None where it is not behind."""
+    stalled: bool
+    judgement: Judgement | None
+    complete: float
+    """How much of the window that the judgement is based on is there."""
+
+
+class _Look(msgspec.Struct, frozen=True):
+    at: float
+    processed: int
+    end: int | None
+
+
+class Track:
+    """Times are those of `kzconsumer.clock`, handed in."""
+
+    def __init__(self, at: Position, time: float) -> None:
+        self._end: int | None = None
+        self._growth = LogGrowth()
+        self._looks: deque[_Look] = deque(maxlen=RATED)
+        self._commits: deque[Commit] = deque(maxlen=WINDOW)
+        self._processed = at.processed
+        self._since = time
+
+    def __repr__(self) -> str:
+        return f"<Track {len(self._looks)} looks, {len(self._commits)} commits>"
+
+    def look(self, at: Position, time: float, *, end: int | None, committed: bool) -> None:
+        """`end` is what a broker was asked for, where no fetch tells; `committed` says that commits have gone well."""
+        self._advance(at, time)
+        ends = [each for each in (at.high_watermark, end) if each is not None]
+        if ends:
+            self._end = max(ends)
+            self._growth.saw(self._end, time)
+        self._looks.append(_Look(time, at.processed, self._end))
+        if committed and at.committed is not None:
+            self._commits.append(Commit(time, at.committed, _lag(self._end, at.committed)))
+
+    def _advance(self, at: Position, time: float) -> None:
+        if at.processed != self._processed or not behind(at, self._known_end(at)):
+            self._processed, self._since = at.processed, time
+
+    def _known_end(self, at: Position) -> int | None:
+        known = [end for end in (self._end, at.high_watermark) if end is not None]
+        return max(known, default=None)
+
+    def status(self, at: Position, time: float, lease_held: bool, stalled_after: float) -> PartitionStatus:
+        """How the partition is now."""
+        self._advance(at, time)
+        end = self._known_end(at)
+        offsets: dict[Kind, int] = {kind: offset for kind in KINDS if (offset := getattr(at, kind)) is not None}
+        lag = {kind: behind_by for kind, offset in offsets.items() if (behind_by := _lag(end, offset)) is not None}
+        seconds = {kind: found for kind in lag if (found := self._seconds(offsets[kind], lag[kind], time)) is not None}
+        standing = time - self._since
+        is_behind = behind(at, end)
+        rate, growth = self._rates()
+        left = lag.get("processed")
+        if left is not None and at.stop is not None and end is not None:
+            left, growth = max(0, min(end, at.stop) - at.processed), 0.0 if end >= at.stop else growth
+        return PartitionStatus(
+            topic=at.topic,
+            partition=at.partition,
+            owner=at.thread,
+            leader=at.leader,
+            offsets=offsets,
+            end=end,
+            lag=lag,
+            lag_seconds=seconds,
+            rate=rate,
+            eta=_eta(left, rate, growth),
+            paused=at.paused,
+            standing=standing if is_behind else 0.0,
+            hindrance=hindrance(at, lease_held) if is_behind else None,
+            stalled=is_behind and standing >= stalled_after,
+            judgement=judge(self._commits, lag.get("committed"), time),
+            complete=len(self._commits) / WINDOW,
+        )
+
+    def _seconds(self, offset: int, lag: int, time: float) -> float | None:
+        if lag == 0:
+            return 0.0
+        written = self._growth.reached(offset)
+        return None if written is None else max(0.0, time - written)
+
+    def _rates(self) -> tuple[float | None, float | None]:
+        """Of processing, and of the log's end, in records a second."""
+        if len(self._looks) < 2 or self._looks[-1].at <= self._looks[0].at:
+            return None, None
+        first, last = self._looks[0], self._looks[-1]
+        passed = last.at - first.at
+        growth = (last.end - first.end) / passed if first.end is not None and last.end is not None else None
+        return (last.processed - first.processed) / passed, growth
+
+
+def _lag(end: int | None, offset: int) -> int | None:
+    return None if end is None else max(0, end - offset)
+
+
+def _eta(left: int | None, rate: float | None, growth: float | None) -> float | None:
+    if left == 0:
+        return 0.0
+    if left is None or rate is None or growth is None or rate <= growth:
+        return None
+    return left / (rate - growth)

@@ -1,0 +1,112 @@
+"""What follows from looks at one partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kzconsumer.group.position import Position
+from kzconsumer.status.log_growth import MOST, LogGrowth
+from kzconsumer.status.standstill import hindrance
+from kzconsumer.status.track import PartitionStatus, Track
+
+BEHIND = Position(
+    topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=4, high_watermark=20, leader=1
+)
+
+
+def changed(**fields: Any) -> Position:
+    return msgspec.structs.replace(BEHIND, **fields)
+
+
+def status_after(*looks: tuple[float, Position], at: float, lease: bool = True) -> PartitionStatus:
+    track = Track(looks[0][1], looks[0][0])
+    for time, position in looks:
+        track.look(position, time, end=None, committed=True)
+    return track.status(looks[-1][1], at, lease, 60.0)
+
+
+def test_lags_of_the_four_offsets() -> None:
+    status = status_after((0.0, BEHIND), at=1.0)
+    assert status.offsets == {"fetched": 10, "consumed": 10, "processed": 5, "committed": 4}
+    assert status.lag == {"fetched": 10, "consumed": 10, "processed": 15, "committed": 16}
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    status = status_after((0.0, changed(fetched=None, committed=None, high_watermark=None)), at=1.0)
+    assert status.offsets == {"consumed": 10, "processed": 5}
+    assert (status.lag, status.lag_seconds, status.end) == ({}, {}, None)
+    assert (status.rate, status.eta, status.judgement) == (None, None, None)
+    assert (status.stalled, status.hindrance) == (False, None)
+
+
+def test_seconds_are_known_from_when_the_log_got_there() -> None:
+    looks = [(10.0 * n, changed(high_watermark=10 * n, processed=25, committed=5, fetched=40)) for n in range(1, 5)]
+    status = status_after(*looks, at=40.0)
+    assert status.lag_seconds == {"fetched": 0.0, "processed": pytest.approx(15.0), "consumed": pytest.approx(30.0)}
+    assert "committed" not in status.lag_seconds, "written before the first look: nobody knows when"
+
+
+def test_rate_and_time_left() -> None:
+    grows = [(float(n), changed(processed=10 * n, high_watermark=100 + 5 * n)) for n in range(3)]
+    status = status_after(*grows, at=2.0)
+    assert status.rate == 10
+    assert status.eta == pytest.approx((110 - 20) / 5)
+    never = [(float(n), changed(processed=n, high_watermark=100 + n)) for n in range(3)]
+    assert status_after(*never, at=2.0).eta is None
+    assert status_after((0.0, changed(processed=20)), (1.0, changed(processed=20)), at=1.0).eta == 0
+
+
+def test_stalled_when_behind_and_still() -> None:
+    assert not status_after((0.0, BEHIND), at=59.0).stalled
+    status = status_after((0.0, BEHIND), at=60.0)
+    assert (status.stalled, status.standing, status.hindrance) == (True, 60.0, "sink slow")
+    assert not status_after((0.0, BEHIND), (50.0, changed(processed=6)), at=61.0).stalled
+    assert not status_after((0.0, changed(processed=20)), at=1000.0).stalled
+    assert not status_after((0.0, changed(stop=5)), at=1000.0).stalled
+    # Behind only since it got something to do.
+    done, more = changed(processed=20), changed(processed=20, high_watermark=21)
+    assert not status_after((0.0, done), (995.0, done), (999.0, more), at=1000.0).stalled
+
+
+@pytest.mark.parametrize(
+    ("fields", "lease", "reason"),
+    [
+        ({}, False, "session doubtful"),
+        ({"failed": True}, True, "failed"),
+        ({"paused": True}, True, "paused"),
+        ({"led": False}, True, "no leader"),
+        ({}, True, "sink slow"),
+        ({"consumed": 5, "queue_full": True}, True, "queue full"),
+        ({"consumed": 5}, True, "collecting"),
+        ({"consumed": 5, "fetched": 5}, True, "nothing comes"),
+    ],
+)
+def test_the_reason_is_told(fields: dict[str, Any], lease: bool, reason: str) -> None:
+    assert hindrance(changed(**fields), lease) == reason
+
+
+def test_without_leader_from_the_start_is_stalled_too() -> None:
+    status = status_after((0.0, changed(high_watermark=None, led=False)), at=60.0)
+    assert (status.stalled, status.hindrance, status.lag) == (True, "no leader", {})
+
+
+def test_a_paused_partition_is_as_far_behind_as_a_broker_says() -> None:
+    paused = changed(paused=True)
+    track = Track(paused, 0.0)
+    track.look(paused, 0.0, end=500, committed=False)
+    assert track.status(paused, 1.0, True, 60.0).lag["processed"] == 495
+
+
+def test_growth_reaches_back_and_stays_small() -> None:
+    growth = LogGrowth()
+    for second in range(100_000):
+        growth.saw(second * 10, float(second))
+    assert len(growth._seen) <= MOST
+    for offset in (0, 12_345, 500_005, 999_985):
+        assert growth.reached(offset) == pytest.approx(offset / 10, abs=1e-6)
+    assert growth.reached(999_990) is None, "to come"
+    growth.saw(5, 100_000.0)
+    assert growth.reached(3) is None, "another log"
