@@ -22,6 +22,7 @@ from kzconsumer.setting_types import (
     AtLeastOne,
     Connect,
     FetchSize,
+    Listen,
     ListenerName,
     ListText,
     Name,
@@ -31,6 +32,7 @@ from kzconsumer.setting_types import (
     StopAt,
     Text,
     Topics,
+    is_local,
     read_name,
 )
 from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
@@ -248,6 +250,27 @@ class ServiceSettings(_Table, frozen=True, kw_only=True):
     stalled_after: PositiveDuration = 30 * 60.0
 
 
+class StatusSettings(_Table, frozen=True, kw_only=True):
+    """`[status]`: metrics, health and JSON over HTTP; nothing can be changed there."""
+
+    # host:port, or unix:/path of a socket; nothing is served when left out. Port 0 is any free one, told in the log
+    listen: Listen | None = None
+    # what every request has to bring as a bearer token: a file that holds it, or the name of an environment variable.
+    # Needed to listen beyond this machine
+    token_file: Text | None = None
+    token_env: Text | None = None
+    # a partition that is behind and has not advanced for so long counts as stalled
+    stalled_after: PositiveDuration = 60.0
+
+    def __post_init__(self) -> None:
+        if self.listen is not None and not self.guarded and not is_local(self.listen):
+            raise ValueError(f"listen = {self.listen!r} is open to other machines: give token_file or token_env, too")
+
+    @property
+    def guarded(self) -> bool:
+        return self.token_file is not None or self.token_env is not None
+
+
 class LogSettings(_Table, frozen=True, kw_only=True):
     """`[log]`: what is told on standard error."""
 
@@ -271,6 +294,7 @@ class _File(_Table, frozen=True, kw_only=True):
     sink: SinkSettings | None = None
     stop: StopSettings = StopSettings()
     service: ServiceSettings = ServiceSettings()
+    status: StatusSettings = StatusSettings()
     log: LogSettings = LogSettings()
 
 

@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -36,6 +37,7 @@ from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.cluster import cluster_identity
@@ -118,6 +120,7 @@ class Daemon:
         self._service = Service(
             manager, self._lease, settings.zookeeper.session_timeout, settings.service.stalled_after
         )
+        self._observer = Observer(lambda: self.settings, self._service, self._lease)
         self._runner: SinkRunner | None = None
         self._reconfigured = anyio.Event()
         self._consumer: ConsumerConnector | None = None
@@ -140,8 +143,9 @@ class Daemon:
                 tasks.start_soon(self._service.run)
                 if signal.SIGHUP not in self._ends_with:
                     tasks.start_soon(obey_reloads, self._joined, self._reload, self._apply, self._service)
-                with self._work:
-                    await self._consume()
+                async with self._serving():
+                    with self._work:
+                        await self._consume()
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = sole_cause(group)
@@ -212,6 +216,7 @@ class Daemon:
                 self._fed = queues, self._lease, consumer.commit_offsets
                 self._joined.set()
                 self._service.ready(consumer)
+                self._observer.begin(consumer, runner)
                 tasks.start_soon(self._tell_progress, consumer)
                 if self._show is not None:
                     tasks.start_soon(self._show_run, consumer, self._show)
@@ -222,6 +227,17 @@ class Daemon:
                 await runner.stop(self._deadline - now() - self._reserve())
                 consumer.hurry(self._deadline - now())
             tasks.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """What is not asked for costs no import."""
+        if self.settings.status.listen is None:
+            yield
+            return
+        from kzconsumer.status.server import serving
+
+        async with serving(self._observer):
+            yield
 
     async def _join(self, consumer: ConsumerConnector) -> list[KafkaStream]:
         wanted = self.settings.subscription

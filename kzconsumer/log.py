@@ -13,6 +13,8 @@ import sys
 import structlog
 from structlog.typing import EventDict, Processor
 
+from kzconsumer.troubles import TROUBLES
+
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 
 
@@ -46,6 +48,7 @@ def configure(level: str, format: str) -> None:
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
+        TROUBLES,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if readable else "iso", utc=not readable),
     ]
     render: list[Processor]

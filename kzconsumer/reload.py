@@ -37,6 +37,7 @@ LIVE = frozenset(
         ("batch", "min_bytes"),
         ("stop", "deadline"),
         ("service", "stalled_after"),
+        ("status", "stalled_after"),
     }
 )
 

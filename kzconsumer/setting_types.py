@@ -6,6 +6,7 @@ wrong as the rest of a sentence that begins with the value.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ _INT32_MAX = 2**31 - 1
 _LEGAL_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TOPIC_NAME_MAX = 249
 _CONNECT = re.compile(r"(?P<hosts>[^/]+)(?P<chroot>/[!-~\u00a1-\ud7ff]*)?")
+_LISTEN = re.compile(r"(?:\[[0-9A-Fa-f:]+\]|[A-Za-z0-9._-]+):\d{1,5}", re.ASCII)
 _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 
@@ -41,6 +43,33 @@ def read_name(value: object) -> str:
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
         raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
     return value
+
+
+def read_listen(value: object) -> str:
+    """Where to serve: a host and a port, or `unix:` and the absolute path of a socket."""
+    if isinstance(value, str) and value.startswith("unix:/"):
+        return value
+    if isinstance(value, str) and _LISTEN.fullmatch(value) and host_and_port(value)[1] < 65536:
+        return value
+    raise ValueError('is not an address such as "127.0.0.1:9308", "[::1]:9308" or "unix:/run/kzconsumer/status.sock"')
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    """Of an address that `read_listen` has read, and that is none of a unix socket."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_local(listen: str) -> bool:
+    """Only this machine can reach it."""
+    return listen.startswith("unix:") or is_loopback(host_and_port(listen)[0])
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_listener(value: object) -> str:
@@ -118,6 +147,7 @@ def show_stop(stop: int) -> str:
 
 
 Connect = Annotated[str, reader(read_connect)]
+Listen = Annotated[str, reader(read_listen)]
 StopAt = Annotated[int, reader(read_stop, show_stop)]
 Name = Annotated[str, reader(read_name)]
 ListenerName = Annotated[str, reader(read_listener)]

@@ -1,0 +1,157 @@
+"""Looks at a running member now and then, and makes a report of it when one is asked for.
+
+Owns what is remembered of each owned partition (`track`), from its claim to its end, and where logs end whose
+partitions nobody fetches at the moment. The daemon runs it where something is served. It changes nothing it looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from kzconsumer import __version__
+from kzconsumer.clock import now
+from kzconsumer.config import Settings
+from kzconsumer.connector import ConsumerConnector
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.group.position import Position
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.service import Service
+from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.report import Assigned, GroupMember, Queue, Report, SessionState, SinkBatch
+from kzconsumer.status.track import PartitionStatus, Track
+from kzconsumer.tallies import Tallies
+from kzconsumer.zookeeper.lease import Lease
+
+log = structlog.get_logger("kzconsumer.status")
+
+#: Between two looks, in seconds.
+INTERVAL = 5.0
+#: For brokers to tell where logs end: a look waits for no more.
+ASKING = 3.0
+
+
+class Observer:
+    """`begin` when there is a member; before that there is less to report."""
+
+    def __init__(self, settings: Callable[[], Settings], service: Service, lease: Lease) -> None:
+        self._settings = settings
+        self._service = service
+        self._lease = lease
+        self._consumer: ConsumerConnector | None = None
+        self._runner: SinkRunner | None = None
+        self._tracks: dict[tuple[TopicPartition, int], Track] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._rounds = 0
+
+    def __repr__(self) -> str:
+        return f"<Observer of {len(self._tracks)} partitions>"
+
+    @property
+    def settings(self) -> Settings:
+        """Those in effect."""
+        return self._settings()
+
+    @property
+    def tallies(self) -> Tallies:
+        return self._consumer.tallies if self._consumer is not None else Tallies()
+
+    @property
+    def batches(self) -> BatchTally:
+        return self._runner.batches if self._runner is not None else BatchTally()
+
+    def begin(self, consumer: ConsumerConnector, runner: SinkRunner) -> None:
+        self._consumer, self._runner = consumer, runner
+
+    async def run(self) -> None:
+        while True:
+            if self._consumer is not None:
+                await self._ask_ends(self._consumer)
+                self._look(self._consumer)
+            await anyio.sleep(INTERVAL)
+
+    async def _ask_ends(self, consumer: ConsumerConnector) -> None:
+        """Of partitions that no fetch tells of: their lag would stand still while their logs grow."""
+        unfetched = [at.topic_partition for at in consumer.positions() if at.led and (at.paused or at.queue_full)]
+        self._ends = {partition: end for partition, end in self._ends.items() if partition in unfetched}
+        if not unfetched:
+            return
+        with anyio.move_on_after(ASKING):
+            try:
+                self._ends.update(await consumer.end_offsets(unfetched))
+            except KzConsumerError as error:
+                log.debug("ends of logs are not known", partitions=len(unfetched), reason=str(error))
+
+    def _look(self, consumer: ConsumerConnector) -> None:
+        rounds = consumer.tallies.commits.rounds
+        for at, track in self._tracked(consumer.positions()):
+            track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
+        self._rounds = rounds
+        self._service.fault()  # it remembers since when nothing advances
+
+    def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:
+        """Each with what is remembered of it; what is not ours any more is forgotten."""
+        kept = {}
+        for at in positions:
+            key = at.topic_partition, at.incarnation
+            kept[key] = self._tracks.get(key) or Track(at, now())
+        self._tracks = kept
+        return list(zip(positions, kept.values(), strict=True))
+
+    def partitions(self) -> list[PartitionStatus]:
+        if self._consumer is None:
+            return []
+        held, after = self._lease.held, self.settings.status.stalled_after
+        return [track.status(at, now(), held, after) for at, track in self._tracked(self._consumer.positions())]
+
+    def report(self) -> Report:
+        """How things are now."""
+        consumer, runner = self._consumer, self._runner
+        group = consumer.group if consumer is not None else None
+        snapshot, assigned = group if group is not None else (None, {})
+        threads: dict[ConsumerThreadId, list[str]] = {}
+        for partition, thread in sorted(assigned.items()):
+            threads.setdefault(thread, []).append(str(partition))
+        me = consumer.consumer if consumer is not None else None
+        timeline = self.tallies.rebalances.timeline
+        return Report(
+            version=__version__,
+            group=self.settings.group.id,
+            member=me,
+            state=self._service.status(),
+            joined=self._service.works,
+            alive=self._service.fault(),
+            session=self._session(),
+            generation=timeline[-1].generation if timeline else None,
+            members=[
+                GroupMember(
+                    id=name,
+                    this=name == me,
+                    kzconsumer=registration.ours,
+                    pattern=registration.pattern,
+                    subscription=dict(registration.subscription),
+                    threads={str(thread): parts for thread, parts in threads.items() if thread.consumer == name},
+                )
+                for name, registration in sorted(snapshot.members.items() if snapshot is not None else ())
+            ],
+            assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
+            partitions=self.partitions(),
+            queues=[
+                Queue(topic, thread, *queue.filled)
+                for (topic, thread), queue in (consumer.queues.items() if consumer is not None else ())
+            ],
+            batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
+            batches=[_batch(status) for status in self.batches.last],
+        )
+
+    def _session(self) -> SessionState:
+        if self._lease.held:
+            return "held"
+        return "doubtful" if self._lease.safe_until else "none"
+
+
+def _batch(status: BatchStatus) -> SinkBatch:
+    return SinkBatch(status.ranges, status.records, status.stage, status.rounded, status.written, status.ended)

@@ -1,0 +1,290 @@
+"""Serves metrics, health and JSON over HTTP, from one event loop with the member. Nothing can be changed here.
+
+Owns the listening socket and the connections to it. The daemon enters `serving`. What is answered is made of a report
+at that moment, by functions in `ROUTES` (a page goes there, too). aiohttp: it serves TCP and unix sockets inside a loop
+that is not its own, leaves signals alone, bounds what it reads, and streams.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from kzconsumer.config import Settings, StatusSettings
+from kzconsumer.errors import ConfigError
+from kzconsumer.options import keys_of
+from kzconsumer.redaction import HIDDEN, is_secret, redacted
+from kzconsumer.secret import read_secret
+from kzconsumer.setting_types import host_and_port, is_loopback
+from kzconsumer.status.metrics import ReportCollector
+from kzconsumer.status.observer import Observer
+from kzconsumer.status.report import Report
+from kzconsumer.troubles import TROUBLES
+
+log = structlog.get_logger("kzconsumer.status")
+
+#: Seconds for answers under way when the daemon ends.
+LAST_ANSWERS = 0.5
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def load_token(status: StatusSettings, source: str) -> bytes | None:
+    """What requests have to bring; None where nothing. Raises ConfigError when it cannot be read."""
+    faults: list[str] = []
+    token = read_secret(status.token_file, status.token_env, "token", f"{source}: [status]", faults)
+    if faults:
+        raise ConfigError(faults)
+    return token
+
+
+@asynccontextmanager
+async def serving(observer: Observer) -> AsyncIterator[None]:
+    """At `[status] listen`, while the block lasts. Raises ConfigError when it cannot be served."""
+    status, source = observer.settings.status, observer.settings.source
+    assert status.listen is not None
+    runner = web.AppRunner(
+        application(observer, load_token(status, source)),
+        handle_signals=False,
+        access_log=None,
+        shutdown_timeout=LAST_ANSWERS,
+    )
+    listening = _listen(status.listen, source)
+    try:
+        await runner.setup()
+        await web.SockSite(runner, listening).start()
+        log.info("status is served", at=_address(listening))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(observer.run)
+            yield
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await runner.cleanup()
+        listening.close()
+        _clear_away(status.listen)
+
+
+def application(observer: Observer, token: bytes | None) -> web.Application:
+    """Only for reading: there is no route that takes anything but GET and HEAD."""
+    registry = CollectorRegistry()
+    registry.register(ReportCollector(observer, TROUBLES.all))
+    app = web.Application(middlewares=[_guard(token)], client_max_size=0)
+    app[_OBSERVER] = observer
+    app[_REGISTRY] = registry
+    app.add_routes([web.get(path, handler) for path, handler in ROUTES.items()])
+    return app
+
+
+_OBSERVER = web.AppKey("observer", Observer)
+_REGISTRY = web.AppKey("registry", CollectorRegistry)
+
+
+def _guard(token: bytes | None) -> Any:
+    """With a token: who brings it, and nobody else. Without: who is on this machine, and knows it.
+
+    A page of the web that a browser shows here could else read all this under a name of its own (DNS rebinding).
+    """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if token is not None:
+            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+            known = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token)
+            if scheme.lower() != "bearer" or not known:
+                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        elif _is_tcp(request) and not is_loopback(_host(request.host)):
+            raise web.HTTPForbidden(text="ask for it by the name or address of this machine's loopback\n")
+        response = await handler(request)
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    return guarded
+
+
+def _is_tcp(request: web.Request) -> bool:
+    transport = request.transport
+    own = transport.get_extra_info("socket") if transport is not None else None
+    return own is None or own.family != socket.AF_UNIX
+
+
+def _host(host: str) -> str:
+    """Of a Host header, without the port."""
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return web.Response(body=encode(request.app[_REGISTRY]), headers={"Content-Type": content_type})
+
+
+async def _live(request: web.Request) -> web.Response:
+    """That this is answered says that the loop runs; the rest is what the service manager is told."""
+    fault = _report(request).alive
+    return _json({"alive": fault is None, "reason": fault}, 200 if fault is None else 503)
+
+
+async def _ready(request: web.Request) -> web.Response:
+    """A partition that stands still makes nobody unready: others would have to do its work, and nobody else can."""
+    report = _report(request)
+    stalled = [
+        {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
+        for each in report.stalled
+    ]
+    answer = {"ready": report.unready is None, "reason": report.unready, "stalled": stalled}
+    return _json(answer, 200 if report.unready is None else 503)
+
+
+async def _status(request: web.Request) -> web.Response:
+    """All in a few words."""
+    report = _report(request)
+    known = [each.lag["processed"] for each in report.partitions if "processed" in each.lag]
+    return _json(
+        {
+            "version": report.version,
+            "group": report.group,
+            "member": report.member,
+            "state": report.state,
+            "ready": report.unready is None,
+            "alive": report.alive is None,
+            "session": report.session,
+            "generation": report.generation,
+            "members": len(report.members),
+            "owned": len(report.partitions),
+            "stalled": len(report.stalled),
+            "judgement": report.judgement,
+            "total_lag": sum(known) if len(known) == len(report.partitions) else None,
+            "max_lag": max(known, default=None),
+        }
+    )
+
+
+async def _members(request: web.Request) -> web.Response:
+    report = _report(request)
+    return _json({"generation": report.generation, "members": report.members})
+
+
+async def _partitions(request: web.Request) -> web.Response:
+    report = _report(request)
+    return _json({"owned": report.partitions, "assigned": report.assigned, "queues": report.queues})
+
+
+async def _rebalances(request: web.Request) -> web.Response:
+    return _json({"rebalances": list(request.app[_OBSERVER].tallies.rebalances.timeline)})
+
+
+async def _batches(request: web.Request) -> web.Response:
+    report = _report(request)
+    return _json({"present": report.batch, "ended": report.batches})
+
+
+async def _errors(request: web.Request) -> web.Response:
+    return _json({"errors": TROUBLES.all()})
+
+
+async def _config(request: web.Request) -> web.Response:
+    return _json({"config": effective_settings(request.app[_OBSERVER].settings)})
+
+
+ROUTES: dict[str, Handler] = {
+    "/metrics": _metrics,
+    "/health/live": _live,
+    "/health/ready": _ready,
+    "/api/v1/status": _status,
+    "/api/v1/members": _members,
+    "/api/v1/partitions": _partitions,
+    "/api/v1/rebalances": _rebalances,
+    "/api/v1/batches": _batches,
+    "/api/v1/errors": _errors,
+    "/api/v1/config": _config,
+}
+
+
+def effective_settings(settings: Settings) -> dict[str, object]:
+    """Every key as one would write it, without secrets."""
+    return {
+        ".".join(place): HIDDEN if is_secret(place[-1]) else redacted(written)
+        for place, _, written in keys_of(settings)
+        if place != ("source",)
+    }
+
+
+def _report(request: web.Request) -> Report:
+    return request.app[_OBSERVER].report()
+
+
+def _json(content: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content) + b"\n", status=status, content_type="application/json")
+
+
+def _listen(address: str, source: str) -> socket.socket:
+    """A socket that listens at an address of the settings. Raises ConfigError, one line."""
+    try:
+        return _unix(address.removeprefix("unix:")) if address.startswith("unix:") else _tcp(*host_and_port(address))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError([f"{source}: [status] listen: cannot listen at {address}: {reason}"]) from None
+
+
+def _tcp(host: str, port: int) -> socket.socket:
+    family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _unix(path: str) -> socket.socket:
+    """What a process that was killed has left behind is replaced; a socket where somebody answers is not."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_left_behind(path):
+            os.unlink(path)
+        listening.bind(path)
+        os.chmod(path, 0o660)
+        listening.listen()
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _clear_away(address: str) -> None:
+    if address.startswith("unix:"):
+        Path(address.removeprefix("unix:")).unlink(missing_ok=True)
+
+
+def _is_left_behind(path: str) -> bool:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        return asking.connect_ex(path) != 0
+
+
+def _address(listening: socket.socket) -> str:
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{listening.getsockname()}"
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
