@@ -37,6 +37,7 @@ from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.access import load_token
 from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -74,6 +75,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     manager = Manager.from_environment(os.environ, os.getpid())
     check_sink(settings)
     load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
+    load_token(settings.status, settings.source)
     try:
         return anyio.run(_serve, settings, load, manager, show)
     except (ConfigError, PluginError):

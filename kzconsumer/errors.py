@@ -152,6 +152,10 @@ class ZooKeeperUnreachable(KzConsumerError):
     """No ZooKeeper server answered within the time given for the first connection."""
 
 
+class CannotListen(KzConsumerError):
+    """The address at which the status is to be served cannot be had (by now): the text names it."""
+
+
 class NotThere(KzConsumerError):
     """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
 

@@ -94,7 +94,7 @@ class CommitTally:
     """The committer writes it."""
 
     def __init__(self) -> None:
-        self.offsets: Counter[CommitOutcome] = Counter()
+        self.offsets: Counter[CommitOutcome] = Counter({"stored": 0, "lost": 0, "unknown": 0})
         """Of partitions: stored, refused since the claim is another's, or it is not known what became of them."""
         self.rounds = 0
         """Commits that have ended well, also those that found nothing to store."""

@@ -67,6 +67,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
     from kzconsumer.config import Settings
     from kzconsumer.network.security import load_security
     from kzconsumer.plugins import ASSIGNORS, load_chosen
+    from kzconsumer.status.access import load_token
 
     settings = Settings.of(layers)
     faults: list[str] = []
@@ -74,6 +75,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
         lambda: load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor"),
         lambda: check_sink(settings),
         lambda: load_security(settings.brokers, settings.source),
+        lambda: load_token(settings.status, settings.source),
     ]
     for check in checks:
         try:

@@ -1,12 +1,12 @@
 """What Prometheus is told: a report and the tallies as metric families, made when it asks.
 
-Owns nothing. `status/server` registers the collector in a registry of its own. What is not known has no sample; a
-partition that is not ours any more has none either. docs/status.md lists all of it, beside the MBeans they stand for.
+Owns nothing; `status/server` calls it. What is not known has no sample; a partition that is not ours any more has none
+either. docs/status.md lists all of it, beside the MBeans that it stands for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import (
@@ -17,10 +17,8 @@ from prometheus_client.core import (
     Metric,
     StateSetMetricFamily,
 )
-from prometheus_client.registry import Collector
 
 from kzconsumer.sinks.batch_status import BatchTally
-from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import SESSION_STATES, Report
 from kzconsumer.status.track import PartitionStatus
 from kzconsumer.tallies import BOUNDS, Tallies, Timing
@@ -30,30 +28,19 @@ PREFIX = "kzconsumer_"
 Samples = Iterable[tuple[tuple[object, ...], float]]
 
 
-class ReportCollector(Collector):
-    """`troubles` gives what has been told as warnings and errors."""
-
-    def __init__(self, observer: Observer, troubles: Callable[[], list[Trouble]]) -> None:
-        self._observer = observer
-        self._troubles = troubles
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing by heart: registering must not collect."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        families = _Families(self._observer.settings.group.id)
-        report = self._observer.report()
-        yield from _of_member(families, report)
-        yield from _of_partitions(families, report.partitions)
-        yield from _of_work(families, self._observer.tallies)
-        yield from _of_sink(families, self._observer.batches)
-        yield families.counter(
-            "log_events",
-            "Warnings and errors told",
-            ("level", "event"),
-            (((each.level, each.event), each.count) for each in self._troubles()),
-        )
+def families(report: Report, tallies: Tallies, batches: BatchTally, troubles: Iterable[Trouble]) -> Iterator[Metric]:
+    """Everything that is told of a member."""
+    make = _Families(report.group)
+    yield from _of_member(make, report)
+    yield from _of_partitions(make, report.partitions)
+    yield from _of_work(make, tallies)
+    yield from _of_sink(make, batches)
+    yield make.counter(
+        "log_events",
+        "Warnings and errors told",
+        ("level", "event"),
+        (((each.level, each.event), each.count) for each in troubles),
+    )
 
 
 class _Families:
@@ -96,125 +83,119 @@ class _Families:
         return family
 
 
-def _of_member(families: _Families, report: Report) -> Iterator[Metric]:
-    yield families.info("build", "What runs", {"version": report.version})
+def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
+    yield make.info("build", "What runs", {"version": report.version})
     if report.member is not None:
-        yield families.info("member", "Its id in the group", {"member": report.member})
-    yield families.states(
+        yield make.info("member", "Its id in the group", {"member": report.member})
+    yield make.states(
         "zookeeper_session",
         "What the session is worth: records are handed out while it is held",
         {state: state == report.session for state in SESSION_STATES},
     )
-    yield families.gauge("ready", "Whether it does its part", (), [((), float(report.unready is None))])
+    yield make.gauge("ready", "Whether it does its part", (), [((), float(report.unready is None))])
     if report.members:
-        yield families.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
+        yield make.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
     if report.generation is not None:
-        yield families.gauge("generation", "Counts changes of what is ours", (), [((), report.generation)])
+        yield make.gauge("generation", "Counts changes of what is ours", (), [((), report.generation)])
     for name, about, values in (
         ("chunks", "Fetched chunks that wait", [queue.chunks for queue in report.queues]),
         ("bytes", "Bytes of what is fetched and not taken", [queue.bytes for queue in report.queues]),
         ("limit_bytes", "Bytes that a queue takes", [queue.limit for queue in report.queues]),
     ):
         labels = [(queue.topic or "", queue.thread) for queue in report.queues]
-        yield families.gauge(f"queue_{name}", about, ("topic", "thread"), zip(labels, values, strict=True))
+        yield make.gauge(f"queue_{name}", about, ("topic", "thread"), zip(labels, values, strict=True))
 
 
-def _of_partitions(families: _Families, partitions: list[PartitionStatus]) -> Iterator[Metric]:
+def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterator[Metric]:
     keys = ("topic", "partition")
     owned: dict[str, int] = {}
     for each in partitions:
         owned[each.topic] = owned.get(each.topic, 0) + 1
-    yield families.gauge(
-        "owned_partitions", "Partitions that are ours", ("topic",), (((t,), n) for t, n in owned.items())
-    )
-    yield families.gauge(
+    yield make.gauge("owned_partitions", "Partitions that are ours", ("topic",), (((t,), n) for t, n in owned.items()))
+    yield make.gauge(
         "partition_offset",
         "The next offset to be fetched, handed out, worked on, or stored as such",
         (*keys, "kind"),
         (((p.topic, p.partition, kind), offset) for p in partitions for kind, offset in p.offsets.items()),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_end_offset",
         "Where what can be read ends",
         keys,
         (((p.topic, p.partition), p.end) for p in partitions if p.end is not None),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_lag_records",
         "Offsets between there and the end",
         (*keys, "kind"),
         (((p.topic, p.partition, kind), lag) for p in partitions for kind, lag in p.lag.items()),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_lag_seconds",
         "How long ago the next record was written",
         (*keys, "kind"),
         (((p.topic, p.partition, kind), lag) for p in partitions for kind, lag in p.lag_seconds.items()),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_paused",
         "Whether it is paused",
         keys,
         (((p.topic, p.partition), float(p.paused)) for p in partitions),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_standing_seconds",
         "For how long it has been behind and not advanced",
         keys,
         (((p.topic, p.partition), p.standing) for p in partitions),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_stalled",
         "1 for one that has been so for too long",
         (*keys, "reason"),
         (((p.topic, p.partition, p.hindrance), 1) for p in partitions if p.stalled),
     )
-    yield families.gauge(
+    yield make.gauge(
         "partition_judgement",
         "1 for what Burrow's rules say of it",
         (*keys, "judgement"),
         (((p.topic, p.partition, p.judgement), 1) for p in partitions if p.judgement is not None),
     )
-    yield families.gauge(
-        "stalled_partitions", "How many are stalled", (), [((), sum(each.stalled for each in partitions))]
-    )
+    yield make.gauge("stalled_partitions", "How many are stalled", (), [((), sum(each.stalled for each in partitions))])
     fetch_lags = [each.lag["fetched"] for each in partitions if "fetched" in each.lag]
     if fetch_lags:
-        yield families.gauge(
-            "max_fetch_lag_records", "The largest of what is not fetched yet", (), [((), max(fetch_lags))]
-        )
+        yield make.gauge("max_fetch_lag_records", "The largest of what is not fetched yet", (), [((), max(fetch_lags))])
 
 
-def _of_work(families: _Families, tallies: Tallies) -> Iterator[Metric]:
-    yield families.counter("records", "Records fetched", ("topic",), (((t,), n) for t, n in tallies.records.items()))
-    yield families.counter(
+def _of_work(make: _Families, tallies: Tallies) -> Iterator[Metric]:
+    yield make.counter("records", "Records fetched", ("topic",), (((t,), n) for t, n in tallies.records.items()))
+    yield make.counter(
         "bytes", "Bytes fetched, as brokers sent them", ("topic",), (((t,), n) for t, n in tallies.bytes.items())
     )
     fetches = tallies.fetches
-    yield families.counter(
+    yield make.counter(
         "fetch_bytes", "Bytes of records in responses", ("broker",), (((n,), each.bytes) for n, each in fetches.items())
     )
-    yield families.histogram(
+    yield make.histogram(
         "fetch_seconds", "From a request to its answer", "broker", {n: each.requests for n, each in fetches.items()}
     )
-    yield families.histogram(
+    yield make.histogram(
         "decode_seconds", "Making columns of a response", "broker", {n: each.decoding for n, each in fetches.items()}
     )
-    yield families.counter(
+    yield make.counter(
         "commits",
         "Offsets of partitions, by what became of storing them",
         ("storage", "outcome"),
         ((("zookeeper", outcome), count) for outcome, count in tallies.commits.offsets.items()),
     )
-    yield families.counter(
+    yield make.counter(
         "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), tallies.rebalances.counts.items()
     )
-    yield families.histogram("rebalance_seconds", "What they took", None, {None: tallies.rebalances.seconds})
+    yield make.histogram("rebalance_seconds", "What they took", None, {None: tallies.rebalances.seconds})
 
 
-def _of_sink(families: _Families, batches: BatchTally) -> Iterator[Metric]:
-    yield families.counter("sink_records", "Records that the sink has written", (), [((), batches.records)])
-    yield families.counter(
+def _of_sink(make: _Families, batches: BatchTally) -> Iterator[Metric]:
+    yield make.counter("sink_records", "Records that the sink has written", (), [((), batches.records)])
+    yield make.counter(
         "sink_unwritten_batches", "Batches given up, or not written as a whole", (), [((), batches.unwritten)]
     )
-    yield families.histogram("sink_seconds", "Stages of a batch", "stage", batches.stages)
+    yield make.histogram("sink_seconds", "Stages of a batch", "stage", batches.stages)

@@ -68,9 +68,12 @@ class Observer:
 
     async def run(self) -> None:
         while True:
-            if self._consumer is not None:
-                await self._ask_ends(self._consumer)
-                self._look(self._consumer)
+            try:
+                if self._consumer is not None:
+                    await self._ask_ends(self._consumer)
+                    self._look(self._consumer)
+            except Exception:
+                log.exception("cannot look at the member")  # a fault of ours here is no reason to consume no more
             await anyio.sleep(INTERVAL)
 
     async def _ask_ends(self, consumer: ConsumerConnector) -> None:

@@ -7,12 +7,12 @@ that is not its own, leaves signals alone, bounds what it reads, and streams.
 
 from __future__ import annotations
 
-import hmac
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,17 @@ import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from kzconsumer.config import Settings, StatusSettings
-from kzconsumer.errors import ConfigError
+from kzconsumer.config import Settings
+from kzconsumer.errors import CannotListen
 from kzconsumer.options import keys_of
 from kzconsumer.redaction import HIDDEN, is_secret, redacted
-from kzconsumer.secret import read_secret
-from kzconsumer.setting_types import host_and_port, is_loopback
-from kzconsumer.status.metrics import ReportCollector
+from kzconsumer.setting_types import host_and_port
+from kzconsumer.status.access import load_token, refusal
+from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import Report
 from kzconsumer.troubles import TROUBLES
@@ -42,18 +44,9 @@ LAST_ANSWERS = 0.5
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def load_token(status: StatusSettings, source: str) -> bytes | None:
-    """What requests have to bring; None where nothing. Raises ConfigError when it cannot be read."""
-    faults: list[str] = []
-    token = read_secret(status.token_file, status.token_env, "token", f"{source}: [status]", faults)
-    if faults:
-        raise ConfigError(faults)
-    return token
-
-
 @asynccontextmanager
 async def serving(observer: Observer) -> AsyncIterator[None]:
-    """At `[status] listen`, while the block lasts. Raises ConfigError when it cannot be served."""
+    """At `[status] listen`, while the block lasts. Raises ConfigError for the token, CannotListen."""
     status, source = observer.settings.status, observer.settings.source
     assert status.listen is not None
     runner = web.AppRunner(
@@ -81,12 +74,25 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
 def application(observer: Observer, token: bytes | None) -> web.Application:
     """Only for reading: there is no route that takes anything but GET and HEAD."""
     registry = CollectorRegistry()
-    registry.register(ReportCollector(observer, TROUBLES.all))
-    app = web.Application(middlewares=[_guard(token)], client_max_size=0)
+    registry.register(_Collector(observer))
+    app = web.Application(middlewares=[_guard(token)])
     app[_OBSERVER] = observer
     app[_REGISTRY] = registry
     app.add_routes([web.get(path, handler) for path, handler in ROUTES.items()])
     return app
+
+
+class _Collector(Collector):
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing by heart: registering must not collect."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        at = self._observer
+        return families(at.report(), at.tallies, at.batches, TROUBLES.all())
 
 
 _OBSERVER = web.AppKey("observer", Observer)
@@ -94,19 +100,13 @@ _REGISTRY = web.AppKey("registry", CollectorRegistry)
 
 
 def _guard(token: bytes | None) -> Any:
-    """With a token: who brings it, and nobody else. Without: who is on this machine, and knows it.
-
-    A page of the web that a browser shows here could else read all this under a name of its own (DNS rebinding).
-    """
-
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if token is not None:
-            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-            known = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token)
-            if scheme.lower() != "bearer" or not known:
-                raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
-        elif _is_tcp(request) and not is_loopback(_host(request.host)):
+        host = request.host if _is_tcp(request) else None
+        refused = refusal(token, request.headers.get("Authorization", ""), host)
+        if refused is HTTPStatus.UNAUTHORIZED:
+            raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
+        if refused is not None:
             raise web.HTTPForbidden(text="ask for it by the name or address of this machine's loopback\n")
         response = await handler(request)
         response.headers["Cache-Control"] = "no-store"
@@ -122,11 +122,6 @@ def _is_tcp(request: web.Request) -> bool:
     return own is None or own.family != socket.AF_UNIX
 
 
-def _host(host: str) -> str:
-    """Of a Host header, without the port."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-
-
 async def _metrics(request: web.Request) -> web.Response:
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return web.Response(body=encode(request.app[_REGISTRY]), headers={"Content-Type": content_type})
@@ -139,7 +134,7 @@ async def _live(request: web.Request) -> web.Response:
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """A partition that stands still makes nobody unready: others would have to do its work, and nobody else can."""
+    """A partition that stands still is told, and makes nobody unready: it is ours, and its work can go nowhere else."""
     report = _report(request)
     stalled = [
         {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
@@ -232,12 +227,12 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _listen(address: str, source: str) -> socket.socket:
-    """A socket that listens at an address of the settings. Raises ConfigError, one line."""
+    """A socket that listens at an address of the settings. Raises CannotListen, one line."""
     try:
         return _unix(address.removeprefix("unix:")) if address.startswith("unix:") else _tcp(*host_and_port(address))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConfigError([f"{source}: [status] listen: cannot listen at {address}: {reason}"]) from None
+        raise CannotListen(f"{source}: [status] listen: cannot listen at {address}: {reason}") from None
 
 
 def _tcp(host: str, port: int) -> socket.socket:

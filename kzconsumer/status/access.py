@@ -1,0 +1,42 @@
+"""Who may read the status: with a token, who brings it; without one, who is on this machine and knows it.
+
+Owns nothing. `status/server` asks it for every request, `cli` and the daemon whether the token can be read at all.
+"""
+
+from __future__ import annotations
+
+import hmac
+from http import HTTPStatus
+
+from kzconsumer.config import StatusSettings
+from kzconsumer.errors import ConfigError
+from kzconsumer.secret import read_secret
+from kzconsumer.setting_types import is_loopback
+
+
+def load_token(status: StatusSettings, source: str) -> bytes | None:
+    """What requests have to bring; None where nothing. Raises ConfigError when it cannot be read."""
+    faults: list[str] = []
+    token = read_secret(status.token_file, status.token_env, "token", f"{source}: [status]", faults)
+    if faults:
+        raise ConfigError(faults)
+    return token
+
+
+def refusal(token: bytes | None, authorization: str, host: str | None) -> HTTPStatus | None:
+    """Why a request is refused. `host` is what its Host header asks for; None over a unix socket.
+
+    Without a token the name matters: a page of the web, shown by a browser on this machine, could else have its own
+    name lead to this port and read all that is told here (DNS rebinding).
+    """
+    if token is not None:
+        scheme, _, given = authorization.partition(" ")
+        known = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token)
+        return None if known and scheme.lower() == "bearer" else HTTPStatus.UNAUTHORIZED
+    if host is not None and not is_loopback(_without_port(host)):
+        return HTTPStatus.FORBIDDEN
+    return None
+
+
+def _without_port(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
