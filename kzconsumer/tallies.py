@@ -75,7 +75,7 @@ class RebalanceTally:
 
     def __init__(self) -> None:
         self.timeline: deque[Rebalance] = deque(maxlen=TIMELINE)
-        """Those that changed something, were in the way of something, or failed."""
+        """Those that changed something, and the first of those in a row that did not end well in the same way."""
         self.counts: Counter[tuple[str, RebalanceOutcome]] = Counter()
         """By the kind of the first reason."""
         self.seconds = Timing()
@@ -83,10 +83,12 @@ class RebalanceTally:
     def __repr__(self) -> str:
         return f"<RebalanceTally {self.seconds}>"
 
-    def add(self, rebalance: Rebalance, *, memorable: bool) -> None:
+    def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
         self.seconds.add(rebalance.seconds)
-        if memorable:
+        last = self.timeline[-1].outcome if self.timeline else None
+        changes = rebalance.moved or rebalance.released or rebalance.claimed
+        if changes or last is None or rebalance.outcome not in ("done", last):
             self.timeline.append(rebalance)
 
 

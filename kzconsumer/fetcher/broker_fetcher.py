@@ -247,7 +247,8 @@ class BrokerFetcher:
             decoded = self._read_all(arrived)
         else:
             decoded = await to_thread.run_sync(self._read_all, arrived)
-        self._tally.decoding.add(now() - began)
+        if arrived:
+            self._tally.decoding.add(now() - began)
         hopeless: list[Hopeless] = []
         for (state, part, start), result in zip(arrived, decoded, strict=True):
             self._enqueue(state, start, len(part.records), result)

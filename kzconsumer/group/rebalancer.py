@@ -123,21 +123,20 @@ class Rebalancer:
         claimed: int = 0,
         blocked: int = 0,
     ) -> None:
-        parts = (len(plan.keep), len(plan.move), len(plan.release)) if plan is not None else (0, 0, 0)
-        members = len(snapshot.members) if snapshot is not None else None
         ended = Rebalance(
-            time.time(),
-            round(now() - began, 3),
-            tuple(reasons),
-            outcome,
-            self._listener.generation,
-            members,
-            *parts,
-            claimed,
-            blocked,
+            at=time.time(),
+            seconds=round(now() - began, 3),
+            reasons=tuple(reasons),
+            outcome=outcome,
+            generation=self._listener.generation,
+            members=len(snapshot.members) if snapshot is not None else None,
+            kept=len(plan.keep) if plan is not None else 0,
+            moved=len(plan.move) if plan is not None else 0,
+            released=len(plan.release) if plan is not None else 0,
+            claimed=claimed,
+            blocked=blocked,
         )
-        changes = plan is None or bool(plan.move or plan.release or claimed)
-        self._tally.add(ended, memorable=changes or reasons == ["start"])
+        self._tally.add(ended)
 
     async def _rebalance(self, reasons: list[str], began: float) -> bool:
         """One attempt; False when it has to be repeated though no event may come."""

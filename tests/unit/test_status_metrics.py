@@ -17,6 +17,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from kzconsumer.group.position import Position
 from kzconsumer.sinks.batch_status import BatchTally
@@ -71,7 +72,7 @@ def worked() -> Tallies:
     tallies.records["t"] += 42
     tallies.commits.offsets["stored"] += 5
     for reason in ("members", "owner of t-3", "owner of t-4"):
-        tallies.rebalances.add(Rebalance(0.0, 0.2, (reason,), "done", 1), memorable=True)
+        tallies.rebalances.add(Rebalance(0.0, 0.2, (reason,), "done", 1))
     return tallies
 
 
@@ -83,16 +84,21 @@ class Given(Collector):
         return self._metrics
 
 
+def as_openmetrics(registry: CollectorRegistry) -> list[Sample]:
+    text = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
+    return [s for family in parse_openmetrics(text) for s in family.samples]  # type: ignore[no-untyped-call]
+
+
+def as_text(registry: CollectorRegistry) -> list[Sample]:
+    return [s for family in parse_text(generate_latest(registry).decode()) for s in family.samples]
+
+
 def read(metrics: list[Metric]) -> Samples:
     """As both parsers read it; what they do not agree on fails."""
     registry = CollectorRegistry()
     registry.register(Given(metrics))
     parsed: list[Samples] = []
-    for text, parse in (
-        (generate_openmetrics(registry), parse_openmetrics),
-        (generate_latest(registry), parse_text),
-    ):
-        found = [s for family in parse(text.decode()) for s in family.samples]  # type: ignore[no-untyped-call]
+    for found in (as_openmetrics(registry), as_text(registry)):
         keys = [(s.name, frozenset(s.labels.items())) for s in found]
         assert len(keys) == len(set(keys)), "a sample twice"
         parsed.append({key: s.value for key, s in zip(keys, found, strict=True)})

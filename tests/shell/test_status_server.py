@@ -1,0 +1,105 @@
+"""The status server by itself: a real one, of a daemon that has not joined yet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kzconsumer.config import Settings
+from kzconsumer.errors import CannotListen
+from kzconsumer.sd_notify import Manager
+from kzconsumer.service import Service
+from kzconsumer.status.observer import Observer
+from kzconsumer.status.server import ROUTES, _listen, serving
+from kzconsumer.zookeeper.lease import Lease
+
+
+def observer(listen: str) -> Observer:
+    tables: dict[str, Any] = {
+        "zookeeper": {"connect": "zk1:2181"},
+        "group": {"id": "orders"},
+        "status": {"listen": listen},
+    }
+    settings, lease = Settings.from_dict(tables, source="group.toml"), Lease()
+    service = Service(Manager.from_environment({}, os.getpid()), lease, 6.0, 60.0)
+    service.starting("waiting for ZooKeeper and a broker")
+    return Observer(lambda: settings, service, lease)
+
+
+async def test_who_has_not_joined_tells_that(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    async with (
+        serving(observer(f"unix:{path}")),
+        aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(path))) as client,
+    ):
+        assert path.stat().st_mode & 0o777 == 0o660
+        for route in ROUTES:
+            async with client.get(route) as answer:
+                assert answer.status == (503 if route == "/health/ready" else 200), route
+                assert answer.headers["Cache-Control"] == "no-store"
+        async with client.get("/health/ready") as answer:
+            assert await answer.json() == {
+                "ready": False,
+                "reason": "waiting for ZooKeeper and a broker",
+                "stalled": [],
+            }
+        async with client.get("/metrics") as answer:
+            text = await answer.text()
+        found = {s.name: s.value for f in text_string_to_metric_families(text) for s in f.samples}
+        assert found["kzconsumer_ready"] == 0
+        assert not {name for name in found if "partition_" in name or "member" in name}
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            for route in ROUTES:
+                async with client.request(method, route, data=b"x") as answer:
+                    assert answer.status == 405, (method, route)
+    assert not path.exists()
+
+
+async def test_two_ask_at_once_and_one_hangs_on() -> None:
+    """A client that never finishes its request holds up neither the others nor the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    listening = observer(f"127.0.0.1:{port}")
+    async with asyncio.timeout(20):
+        async with serving(listening):
+            _, slow = await asyncio.open_connection("127.0.0.1", port)
+            slow.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n")
+            async with (
+                aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
+                client.get("/health/live") as answer,
+            ):
+                assert answer.status == 200
+        slow.close()
+
+
+def test_a_socket_left_behind_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    with _listen(f"unix:{path}", "group.toml"), pytest.raises(CannotListen, match=r"^group.toml: \[status\] listen: "):
+        _listen(f"unix:{path}", "group.toml")
+    file = tmp_path / "file"
+    file.write_text("precious")
+    with pytest.raises(CannotListen, match="in use"):
+        _listen(f"unix:{file}", "group.toml")
+    assert file.read_text() == "precious"
+
+
+def test_a_port_that_is_taken() -> None:
+    with _listen("127.0.0.1:0", "group.toml") as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
+            _listen(f"127.0.0.1:{port}", "group.toml")
+
+
+def test_a_host_that_is_not() -> None:
+    with pytest.raises(CannotListen, match=r"cannot listen at nowhere\.invalid:1: "):
+        _listen("nowhere.invalid:1", "group.toml")

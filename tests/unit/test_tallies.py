@@ -1,0 +1,38 @@
+"""What is remembered of rebalances one by one, and what only counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kzconsumer.tallies import TIMELINE, Rebalance, RebalanceTally, kind_of
+
+
+def rebalance(outcome: Any = "done", reason: str = "members", **numbers: int) -> Rebalance:
+    return Rebalance(0.0, 0.1, (reason,), outcome, 1, **numbers)
+
+
+def test_the_timeline_has_changes_and_the_first_of_failures() -> None:
+    tally = RebalanceTally()
+    first, nothing = rebalance(reason="start"), rebalance()
+    blocked, again = rebalance("blocked", blocked=1), rebalance("blocked", "retry", blocked=1)
+    claimed, torn = rebalance(claimed=1), rebalance("interrupted")
+    for each in (first, nothing, blocked, again, again, claimed, nothing, torn, torn, blocked):
+        tally.add(each)
+    assert list(tally.timeline) == [first, blocked, claimed, torn, blocked]
+    assert sum(tally.counts.values()) == tally.seconds.count == 10
+    assert tally.counts["retry", "blocked"] == 2
+
+
+def test_bounded() -> None:
+    tally = RebalanceTally()
+    for number in range(TIMELINE * 2):
+        tally.add(rebalance(reason=f"owner of topic-{number}", claimed=1))
+    assert len(tally.timeline) == TIMELINE
+    assert dict(tally.counts) == {("owner", "done"): TIMELINE * 2}
+
+
+def test_kinds_are_few() -> None:
+    told = ["start", "retry", "members", "topic orders", "topics", "brokers", "owner of t-1", "lost t-1", "reconcile"]
+    assert [kind_of(each) for each in told] == [
+        "start", "retry", "members", "topic", "topics", "brokers", "owner", "lost", "reconcile",
+    ]  # fmt: skip
