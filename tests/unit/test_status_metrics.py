@@ -34,14 +34,14 @@ AT = Position(
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def status(position: Position, looks: int = 4) -> PartitionStatus:
+def status(position: Position, time: float = 100.0) -> PartitionStatus:
     track = Track(position, 0.0)
-    for time in range(looks):
-        track.look(position, float(time), end=None, committed=True)
-    return track.status(position, 100.0, True, 60.0)
+    for second in range(4):
+        track.look(position, float(second), end=None, committed=True)
+    return track.status(position, time, True, 60.0)
 
 
-def report(*positions: Position) -> Report:
+def report(*positions: Position, time: float = 100.0) -> Report:
     return Report(
         version="1.2.3",
         group='a "group"\\',
@@ -53,7 +53,7 @@ def report(*positions: Position) -> Report:
         generation=7,
         members=[],
         assigned=[],
-        partitions=[status(each) for each in positions],
+        partitions=[status(each, time) for each in positions],
         queues=[Queue(None, 0, 2, 300, 1000)],
         batch=None,
         batches=[],
@@ -123,6 +123,13 @@ def test_everything_has_its_group_and_is_parsed() -> None:
     assert value(samples, "records_total", topic="t") == 42
     assert value(samples, "rebalances_total", reason="owner", outcome="done") == 2
     assert value(samples, "log_events_total", level="error", event="commit failed") == 3
+
+
+def test_only_who_stands_for_long_is_stalled() -> None:
+    samples = read(told(report(AT, time=59.0)))
+    assert value(samples, "partition_standing_seconds", topic="t", partition="3") == 59
+    assert value(samples, "stalled_partitions") == 0
+    assert not any(name == "kzconsumer_partition_stalled" for name, _ in samples)
 
 
 def test_buckets_are_of_what_is_below_them() -> None:

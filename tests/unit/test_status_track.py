@@ -100,6 +100,15 @@ def test_a_paused_partition_is_as_far_behind_as_a_broker_says() -> None:
     assert track.status(paused, 1.0, True, 60.0).lag["processed"] == 495
 
 
+def test_a_log_that_stood_still_grew_only_after_that() -> None:
+    growth = LogGrowth()
+    for end, at in ((10, 0.0), (10, 50.0), (20, 60.0)):
+        growth.saw(end, at)
+    assert growth.reached(15) == 55
+    assert growth.reached(10) == 50
+    assert growth.reached(9) is None
+
+
 def test_growth_reaches_back_and_stays_small() -> None:
     growth = LogGrowth()
     for second in range(100_000):
