@@ -1,11 +1,14 @@
 """Looks at a running member now and then, and makes a report of it when one is asked for.
 
-Owns what is remembered of each owned partition (`track`), from its claim to its end, and where logs end whose
-partitions nobody fetches at the moment. The daemon runs it where something is served. It changes nothing it looks at.
+Owns what is remembered of each owned partition (`track`), from its claim to its end, and of all together for an hour;
+and where logs end whose partitions nobody fetches at the moment. The daemon runs it where something is served. It
+changes nothing it looks at.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable
 
 import anyio
@@ -21,7 +24,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.service import Service
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.status.report import Assigned, GroupMember, Queue, Report, SessionState, SinkBatch
+from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
 from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.lease import Lease
@@ -30,6 +33,8 @@ log = structlog.get_logger("kzconsumer.status")
 
 #: Between two looks, in seconds.
 INTERVAL = 5.0
+#: Looks that are remembered: an hour.
+REMEMBERED = int(3600 / INTERVAL)
 #: For brokers to tell where logs end: a look waits for no more.
 ASKING = 3.0
 
@@ -46,6 +51,8 @@ class Observer:
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._rounds = 0
+        self.history: deque[Point] = deque(maxlen=REMEMBERED)
+        """One for each look, the last one last."""
 
     def __repr__(self) -> str:
         return f"<Observer of {len(self._tracks)} partitions>"
@@ -93,6 +100,7 @@ class Observer:
         for at, track in self._tracked(consumer.positions()):
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
+        self.history.append(point(time.time(), self.partitions()))
         self._service.fault()  # it remembers since when nothing advances
 
     def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:

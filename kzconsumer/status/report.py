@@ -5,7 +5,8 @@ Pure. `status/observer` fills it from what the writers of each state hold; None,
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -15,6 +16,9 @@ from kzconsumer.status.track import PartitionStatus
 SessionState: TypeAlias = Literal["held", "doubtful", "none"]
 SESSION_STATES: tuple[SessionState, ...] = ("held", "doubtful", "none")
 WORST: tuple[Judgement, ...] = ("OK", "WARN", "STOP", "STALL", "REWIND")
+
+
+N = TypeVar("N", int, float)
 
 
 class GroupMember(msgspec.Struct, frozen=True):
@@ -57,6 +61,40 @@ class SinkBatch(msgspec.Struct, frozen=True):
     written: bool
     ended: float | None
     """Seconds since 1970."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """All partitions of ours at one moment; what is not known of one is not known of all."""
+
+    at: float
+    """Seconds since 1970."""
+    owned: int
+    stalled: int
+    lag: int | None
+    """In records, of what is processed; of all partitions together."""
+    lag_seconds: float | None
+    """Of the partition that is furthest behind."""
+    rate: float | None
+    """Records a second that were processed, together."""
+
+
+def point(at: float, partitions: Sequence[PartitionStatus]) -> Point:
+    lags = _if_all([each.lag.get("processed") for each in partitions])
+    seconds = _if_all([each.lag_seconds.get("processed") for each in partitions])
+    rates = _if_all([each.rate for each in partitions])
+    return Point(
+        at=at,
+        owned=len(partitions),
+        stalled=sum(each.stalled for each in partitions),
+        lag=sum(lags) if lags is not None else None,
+        lag_seconds=max(seconds, default=0.0) if seconds is not None else None,
+        rate=sum(rates) if rates is not None else None,
+    )
+
+
+def _if_all(values: Sequence[N | None]) -> list[N] | None:
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else None
 
 
 class Report(msgspec.Struct, frozen=True):

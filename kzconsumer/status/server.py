@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -32,8 +33,8 @@ from kzconsumer.redaction import HIDDEN, is_secret, redacted
 from kzconsumer.setting_types import host_and_port
 from kzconsumer.status.access import load_token, refusal
 from kzconsumer.status.metrics import families
-from kzconsumer.status.observer import Observer
-from kzconsumer.status.report import Report
+from kzconsumer.status.observer import INTERVAL, Observer
+from kzconsumer.status.report import Report, point
 from kzconsumer.troubles import TROUBLES
 
 log = structlog.get_logger("kzconsumer.status")
@@ -147,7 +148,7 @@ async def _ready(request: web.Request) -> web.Response:
 async def _status(request: web.Request) -> web.Response:
     """All in a few words."""
     report = _report(request)
-    known = [each.lag["processed"] for each in report.partitions if "processed" in each.lag]
+    now = point(time.time(), report.partitions)
     return _json(
         {
             "version": report.version,
@@ -162,8 +163,9 @@ async def _status(request: web.Request) -> web.Response:
             "owned": len(report.partitions),
             "stalled": len(report.stalled),
             "judgement": report.judgement,
-            "total_lag": sum(known) if len(known) == len(report.partitions) else None,
-            "max_lag": max(known, default=None),
+            "lag": now.lag,
+            "lag_seconds": now.lag_seconds,
+            "rate": now.rate,
         }
     )
 
@@ -176,6 +178,10 @@ async def _members(request: web.Request) -> web.Response:
 async def _partitions(request: web.Request) -> web.Response:
     report = _report(request)
     return _json({"owned": report.partitions, "assigned": report.assigned, "queues": report.queues})
+
+
+async def _history(request: web.Request) -> web.Response:
+    return _json({"interval": INTERVAL, "points": list(request.app[_OBSERVER].history)})
 
 
 async def _rebalances(request: web.Request) -> web.Response:
@@ -202,6 +208,7 @@ ROUTES: dict[str, Handler] = {
     "/api/v1/status": _status,
     "/api/v1/members": _members,
     "/api/v1/partitions": _partitions,
+    "/api/v1/history": _history,
     "/api/v1/rebalances": _rebalances,
     "/api/v1/batches": _batches,
     "/api/v1/errors": _errors,

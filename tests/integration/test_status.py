@@ -111,7 +111,7 @@ async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_pa
             assert value(samples, "stalled_partitions") == 0
 
             status = await ask.json("/api/v1/status")
-            assert (status["owned"], status["members"], status["total_lag"]) == (2, 1, 0)
+            assert (status["owned"], status["members"], status["lag"]) == (2, 1, 0)
             shown = (await ask.json("/api/v1/partitions"))["owned"]
             assert [each["offsets"] for each in shown] == [
                 {"fetched": 10, "consumed": 10, "processed": 10, "committed": 10}
@@ -125,6 +125,12 @@ async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_pa
             config = (await ask.json("/api/v1/config"))["config"]
             assert config["group.id"] == unique
             assert config["status.stalled_after"] == "1s"
+
+            async def seen() -> bool:
+                points = (await ask.json("/api/v1/history"))["points"]
+                return bool(points) and (points[-1]["owned"], points[-1]["lag"], points[-1]["stalled"]) == (2, 0, 0)
+
+            await reached(seen)
 
             # A pause: it stands still for a known reason, and its lag grows, though nobody fetches it.
             text = member.config.read_text()
