@@ -101,17 +101,23 @@ class Rebalancer:
             reasons = await self._trigger.wait(self._reconciler.pause if done else retry * random.uniform(0.8, 1.2))
             if not reasons:
                 self._watches.reread()  # what the timer is for: an event that did not come
-            began = now()
             try:
                 if reasons or not done:
-                    done = await self._rebalance(reasons or ["retry"], began)
+                    done = await self._attempt(reasons or ["retry"])
                     retry = FIRST_RETRY if done else min(retry * 2, LONGEST_RETRY)
                 if self._reconciler.due:
                     await self._look_after()
             except (ConnectionLost, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
-                self._count(began, reasons or ["retry"], "interrupted")
                 done = False
+
+    async def _attempt(self, reasons: list[str]) -> bool:
+        began = now()
+        try:
+            return await self._rebalance(reasons, began)
+        except (ConnectionLost, ZooKeeperError):
+            self._count(began, reasons, "interrupted")
+            raise
 
     def _count(
         self,

@@ -1,7 +1,7 @@
 """What Prometheus is told: a report and the tallies as metric families, made when it asks.
 
 Owns nothing; `status/server` calls it. What is not known has no sample; a partition that is not ours any more has none
-either. docs/status.md lists all of it, beside the MBeans that it stands for.
+either. docs/monitoring.md lists all of it, beside the MBeans that it stands for.
 """
 
 from __future__ import annotations

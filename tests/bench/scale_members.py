@@ -77,7 +77,7 @@ class _Counts:
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.rebalances: Counter[str] = Counter()
-        send, rebalance = Link.send, Rebalancer._rebalance
+        send, rebalance = Link.send, Rebalancer._attempt
 
         def counted_send(link: Link, body: bytes, *args: Any) -> None:
             (code,) = struct.unpack_from("!i", body)
@@ -89,7 +89,7 @@ class _Counts:
             return await rebalance(rebalancer, reasons)
 
         setattr(Link, "send", counted_send)  # noqa: B010
-        setattr(Rebalancer, "_rebalance", counted_rebalance)  # noqa: B010  (mypy takes no assignment to a method)
+        setattr(Rebalancer, "_attempt", counted_rebalance)  # noqa: B010  (mypy takes no assignment to a method)
 
 
 async def _member(settings: kzconsumer.Settings, topics: dict[str, int], held: _Held, after: float) -> None:

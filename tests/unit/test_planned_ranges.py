@@ -26,6 +26,7 @@ from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset
 from kzconsumer.records.decode import Decoded
 from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.znodes import Plan
 
 
@@ -91,7 +92,7 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
     logs, states = Logs({1}), [planned(number, 5, 9) for number in range(3)]
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        cast(LogOffsets, logs), None,
+        cast(LogOffsets, logs), None, Tallies(),
     )  # fmt: skip
     manager.start(states)
     looking = asyncio.create_task(manager._check_replays())
@@ -125,7 +126,7 @@ async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest
     state = planned(0, 90, 120)
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
-        cast(LogOffsets, SlowLogs(set())), None,
+        cast(LogOffsets, SlowLogs(set())), None, Tallies(),
     )  # fmt: skip
     manager.start([state])
     async with asyncio.timeout(5):
@@ -143,8 +144,8 @@ async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_rang
 
     state = planned(0, 5, 9)
     fetcher = BrokerFetcher(
-        cast(Broker, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        RateLimit(None), lambda states: None,
+        Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        RateLimit(None), lambda states: None, Tallies(),
     )  # fmt: skip
     monkeypatch.setattr(fetcher._corrupt, "way_over", far_behind)
     part = cast(FetchedPartition, type("Part", (), {"records": b""}))

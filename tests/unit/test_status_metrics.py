@@ -185,7 +185,7 @@ def test_rules_and_board_ask_for_what_there_is() -> None:
 
 
 def test_the_page_lists_what_there_is() -> None:
-    page = (MONITORING.parent / "docs" / "status.md").read_text()
+    page = (MONITORING.parent / "docs" / "monitoring.md").read_text()
     families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in names_told()}
     assert {name for name in families if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
 
