@@ -37,7 +37,12 @@ SHARED = {
     "share/zsh/site-functions/_kzconsumer",
     "share/man/man1/kzconsumer.1",
     "share/kzconsumer/group.reference.toml",
-    *(f"share/kzconsumer/{each.relative_to(ROOT)}" for each in (ROOT / "systemd").rglob("*") if each.is_file()),
+    *(
+        f"share/kzconsumer/{each.relative_to(ROOT)}"
+        for folder in ("monitoring", "systemd")
+        for each in (ROOT / folder).rglob("*")
+        if each.is_file()
+    ),
 }
 PLUGINS = {
     "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines", "segments"},
