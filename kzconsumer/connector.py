@@ -420,7 +420,7 @@ async def connect(
     to_standard_error(settings.log.level)
     security = partial(load_security, settings.brokers, settings.source)
     security()
-    read = reading(wants, settings.fetch.largest_body)
+    read = reading(wants, settings.fetch.largest_body, few=True)
     ends = None if stop_at is None else {TopicPartition.of(partition): offset for partition, offset in stop_at.items()}
     stops = Stops(ends) if ends is not None or settings.subscription.stop_at is not None else None
     try:

@@ -285,11 +285,13 @@ class BrokerFetcher:
             if size >= DECODE_IN_THREAD:
                 state.expansion = held / size
             state.queue.reserve(held - size)
-            batch = decoded.batch
+            batch, few = decoded.batch, decoded.few
             if state.end is not None and until > state.end and decoded.raw is None:
-                batch, until = _before(batch, state.end), max(state.end, start)
+                batch = _before(batch if few is None else few.columns(), state.end)
+                few, until = None, max(state.end, start)
             at_end = state.end is not None and until >= state.end
-            state.queue.put(FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw, at_end=at_end))
+            chunk = FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw, few=few, at_end=at_end)
+            state.queue.put(chunk)
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:

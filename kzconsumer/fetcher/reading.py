@@ -1,4 +1,4 @@
-"""What a fetcher makes of the bytes it fetched: columns of records, or the bytes themselves.
+"""What a fetcher makes of the bytes it fetched: columns of records, few records one by one, or the bytes themselves.
 
 Owns no state. Chosen once for a connector, by what its caller wants; run in threads by the BrokerFetcher.
 """
@@ -11,14 +11,21 @@ from typing import TypeAlias
 from kzconsumer.model import Wants
 from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.records.decode import Decoded, decode
+from kzconsumer.records.few_records import FewRecords, read_few
 from kzconsumer.records.whole_batches import keep
+
+SMALL = 16 * 1024
+"""Bytes in which it is worth while to look for few records."""
 
 Reading: TypeAlias = Callable[[FetchedPartition, int], Decoded]
 """Of one partition's part of a response and the offset that was asked for; never raises."""
 
 
-def reading(wants: Wants, largest_body: int) -> Reading:
-    """`largest_body`: bytes a batch may decompress to, before it counts as corrupt; raw ones are not decompressed."""
+def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
+    """`largest_body`: bytes a batch may decompress to, before it counts as corrupt; raw ones are not decompressed.
+
+    `few`: a small response is read one by one, and made into columns when somebody asks for them.
+    """
     if wants == "raw":
         return _raw
 
@@ -33,7 +40,16 @@ def reading(wants: Wants, largest_body: int) -> Reading:
             largest_body=largest_body,
         )
 
-    return columns
+    def few_or_columns(part: FetchedPartition, start: int) -> Decoded:
+        size = len(part.records)
+        found = read_few(part.records, start) if size <= SMALL and not part.aborted else None
+        if found is None:
+            return columns(part, start)
+        records, until = found
+        few = FewRecords(records, lambda: columns(part, start).batch)
+        return Decoded(None, until, False, None, size, few=few)
+
+    return few_or_columns if few else columns
 
 
 def _raw(part: FetchedPartition, start: int) -> Decoded:

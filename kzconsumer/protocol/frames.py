@@ -107,16 +107,17 @@ class FrameReader:
                     raise ProtocolError("this listener speaks TLS: [brokers] security_protocol, listener")
                 raise ProtocolError(f"a response of {size} bytes (up to {self.limit} are possible): no Kafka?")
             start += 4
-            # From Arrow's pool, which hands out memory used before: reading into fresh pages takes twice as long.
-            frame = memoryview(pa.allocate_buffer(size)).cast("B")
             there = min(size, held - start)
-            frame[:there] = staging[start : start + there]
+            if there == size:
+                frames.append(memoryview(bytes(staging[start : start + size])))
+                start += size
+                continue
+            # From Arrow's pool, which hands out memory used before: fresh pages would cost more than reading into them.
+            self._frame = memoryview(pa.allocate_buffer(size)).cast("B")
+            self._frame[:there] = staging[start : start + there]
+            self._used = there
             start += there
-            if there < size:
-                self._frame = frame
-                self._used = there
-                break
-            frames.append(frame.toreadonly())
+            break
         self._held = held - start
         staging[: self._held] = bytes(staging[start:held])
         return frames

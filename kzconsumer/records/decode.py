@@ -14,6 +14,7 @@ import pyarrow as pa
 from kzconsumer.records import layout as L
 from kzconsumer.records.batches import BatchTable
 from kzconsumer.records.columns import SCHEMA, RecordColumns
+from kzconsumer.records.few_records import FewRecords
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, ready_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -50,6 +51,8 @@ class Decoded(msgspec.Struct, frozen=True):
     """Bytes of memory that `batch` or `raw` holds."""
     raw: memoryview | None = None
     """Instead of `batch`: the whole batches as they were fetched, for who asked for bytes (`whole_batches`)."""
+    few: FewRecords | None = None
+    """Instead of `batch`: the records one by one, for who asked for messages (`few_records`)."""
 
 
 def decode(

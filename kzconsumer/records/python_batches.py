@@ -24,12 +24,17 @@ def read_batches(table: Table, first: int, until: int, outputs: Cells, state: Ce
     Result: (OK, 0, first row not read), or (status, position in the row's records, row) of the first bad batch; the
     outputs and the state then hold everything before that batch and nothing of it.
     """
-    return read_rows(table, first, until, outputs, state, _records_of_batch, legacy=False)
+    return read_rows(table, first, until, outputs, state, _records_of_entry, legacy=False)
 
 
-def _records_of_batch(entry: list[int]) -> Iterator[Record]:
-    data = ctypes.string_at(entry[L.ADDRESS], entry[L.LENGTH])
-    base, count = entry[L.BASE], entry[L.COUNT]
+def _records_of_entry(entry: list[int]) -> Iterator[Record]:
+    return records_of_batch(ctypes.string_at(entry[L.ADDRESS], entry[L.LENGTH]), *entry[L.ATTRIBUTES : L.COUNT + 1])
+
+
+def records_of_batch(
+    data: bytes, attributes: int, base: int, last: int, first_timestamp: int, max_timestamp: int, count: int
+) -> Iterator[Record]:
+    """The records in the uncompressed body of a batch whose header says the rest. Raises Bad on the way."""
     if not 0 <= count <= len(data) // L.SMALLEST_RECORD:
         raise Bad(L.BAD_COUNT, 0)
     at = 0
@@ -41,7 +46,7 @@ def _records_of_batch(entry: list[int]) -> Iterator[Record]:
         stop = at + size
         timestamp_delta, at = _varint(data, at + 1, stop, 10, record)
         delta, at = _varint(data, at, stop, 5, record)
-        if not 0 <= delta <= entry[L.LAST] - base:
+        if not 0 <= delta <= last - base:
             raise Bad(L.BAD_OFFSET, record)
         key, at = _field(data, at, stop, record, L.BAD_FIELD)
         value, at = _field(data, at, stop, record, L.BAD_FIELD)
@@ -60,10 +65,10 @@ def _records_of_batch(entry: list[int]) -> Iterator[Record]:
             headers.append((name, content))
         if at != stop:
             raise Bad(L.BAD_RECORD, record)
-        if entry[L.ATTRIBUTES] & L.LOG_APPEND_TIME:
-            timestamp, kind = entry[L.MAX_TIMESTAMP], L.APPEND_TIME
+        if attributes & L.LOG_APPEND_TIME:
+            timestamp, kind = max_timestamp, L.APPEND_TIME
         else:
-            timestamp, kind = int64(entry[L.FIRST_TIMESTAMP] + timestamp_delta), L.CREATE_TIME
+            timestamp, kind = int64(first_timestamp + timestamp_delta), L.CREATE_TIME
         yield Record(base + delta, timestamp, kind, key, value, headers)
     if at != len(data):
         raise Bad(L.BAD_TAIL, at)
@@ -135,7 +140,7 @@ def read_headers(
             ends.extend([len(names)] * entry[L.ROWS])
             continue
         low = entry[L.LOW]
-        for record in _records_of_batch(entry):
+        for record in _records_of_entry(entry):
             if record.offset >= low:
                 low = record.offset + 1
                 for name, content in record.headers:

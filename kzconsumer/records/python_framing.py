@@ -18,7 +18,7 @@ from kzconsumer.records.kernel_set import Table
 from kzconsumer.records.python_messages import two_fields
 from kzconsumer.records.python_records import Bad
 
-_BATCH = struct.Struct(">qiibIhiqqqhii")
+BATCH = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE = struct.Struct(">qiIbB")
 _INT64 = struct.Struct(">q")
 
@@ -80,7 +80,7 @@ def scan(
 
 def _batch_entry(data: bytes, position: int, end: int, check: bool, address: int) -> list[int]:
     base, length, _, magic, crc, attributes, last_delta, first_timestamp, max_timestamp, _, _, _, count = (
-        _BATCH.unpack_from(data, position)
+        BATCH.unpack_from(data, position)
     )
     pending = check and length > L.SMALL_BATCH
     if check and not pending and crc32c(data[position + 21 : end]) != crc:

@@ -19,7 +19,7 @@ from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.fetched_chunk import FetchedChunk
-from kzconsumer.streams.message import Message, messages
+from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.lease import Lease
 
 # Rows made into objects at a time: fewer cost more per row. Between two lots the event loop gets its turn, so a loop
@@ -75,10 +75,11 @@ class KafkaStream:
                     yield message
             self._lot = next_lot(self._lot, now() - handed_out)
             try:
-                batch, tracker = await self._next_rows(self._lot)
+                chunk = await self._next_chunk()
             except EndOfStream:
                 return
-            self._rows = messages(batch, *tracker.topic_partition)
+            self._rows = chunk.messages(self._row, self._lot)
+            self._row += len(self._rows)
             self._rest = iter(self._rows)
             handed_out = now()
 
@@ -86,12 +87,14 @@ class KafkaStream:
         """The same records as Arrow record batches (columns: `kzconsumer.records.columns.SCHEMA`), as fetched."""
         while True:
             try:
-                batch, _ = await self._next_rows(None)
+                chunk = await self._next_chunk()
             except EndOfStream:
                 return
-            assert self._chunk is not None
-            self._batch_until = self._chunk.until
-            self._chunk.tracker.hand_over(self._chunk.until)
+            assert chunk.batch is not None  # it has rows
+            batch = chunk.batch.slice(self._row)
+            self._row += batch.num_rows
+            self._batch_until = chunk.until
+            chunk.tracker.hand_over(chunk.until)
             yield batch
 
     def ack(self) -> None:
@@ -122,7 +125,7 @@ class KafkaStream:
         chunk, rest = self._chunk, None
         if chunk is not None and chunk.tracker is tracker and not self._cut and chunk.batch is not None:
             self._give_back_rows()
-            if self._row < chunk.batch.num_rows:
+            if self._row < chunk.rows:
                 first = self._marked if self._message is None else self._message.offset + 1
                 rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(self._row), 0)
                 self._cut = True
@@ -149,20 +152,18 @@ class KafkaStream:
         self._row -= length_hint(self._rest)
         self._rows.clear()
 
-    async def _next_rows(self, limit: int | None) -> tuple[pa.RecordBatch, OffsetTracker]:
-        """The next rows of the chunk, or of the next one. What was in hand before is processed by this call."""
+    async def _next_chunk(self) -> FetchedChunk:
+        """The one that has rows from `_row` on. What was in hand before is processed by this call."""
         self._give_back_rows()
         self.ack()
         await anyio.lowlevel.checkpoint()  # a loop over what is queued must not hold up the heartbeats
         while True:
             chunk = self._chunk
-            if chunk is not None and not self._cut and chunk.batch is not None and self._row < chunk.batch.num_rows:
+            if chunk is not None and not self._cut and self._row < chunk.rows:
                 if not self._lease.held:
                     await self._wait_for_lease()
                     continue  # the claim may have been closed meanwhile
-                rows = chunk.batch.slice(self._row, limit)
-                self._row += rows.num_rows
-                return rows, chunk.tracker
+                return chunk
             if chunk is not None:
                 if not self._cut:
                     self._mark(chunk.until)

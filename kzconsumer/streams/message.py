@@ -15,6 +15,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from kzconsumer.records.python_records import Record
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Headers = ()
@@ -147,6 +149,24 @@ def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]
             repeat(shared),
         )
     )
+
+
+def few_messages(records: Sequence[Record], topic: str, partition: int) -> list[Message]:
+    """Records of one partition, at least one, as messages."""
+    first = records[0].offset
+    gapless = records[-1].offset - first == len(records) - 1
+    shared = _Shared(
+        topic,
+        partition,
+        first,
+        None if gapless else [record.offset for record in records],
+        [record.timestamp for record in records],
+        [record.timestamp_type for record in records],
+        [tuple((str(key, "utf-8", "replace"), value) for key, value in record.headers) for record in records]
+        if any(record.headers for record in records)
+        else None,
+    )
+    return [Message(record.offset, record.key, record.value, shared) for record in records]
 
 
 def _copy(numbers: pa.Array[Any]) -> Sequence[int]:

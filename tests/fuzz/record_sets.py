@@ -17,10 +17,13 @@ from kzconsumer.records import batches
 from kzconsumer.records import layout as L
 from kzconsumer.records.compression import Body, Scratch
 from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.few_records import read_few
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
 from kzconsumer.records.kernel_set import Transactions as TransactionCells
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.records.python_records import Record as FewRecord
+from kzconsumer.streams.message import few_messages
 from kzconsumer.testing.record_sets import (
     CODECS,
     LEGACY_CODECS,
@@ -88,6 +91,14 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
     return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
 
 
+def plain_few(records: list[FewRecord], next_offset: int) -> tuple[list[Row], int, bool, bool]:
+    rows = [
+        (m.offset, m.timestamp, m.timestamp_type, m.key, m.value, list(m.headers))
+        for m in few_messages(records, "topic", 3)
+    ]
+    return rows, next_offset, False, False
+
+
 def seeds() -> list[bytes]:
     made: list[bytes] = []
     for seed in range(30):
@@ -106,6 +117,7 @@ def seeds() -> list[bytes]:
             for _ in range(rng.choice([1, 2, 5, 9]))
         ]
         codec = rng.choice(list(CODECS))
+        made.append(record_batch(records, base_offset=100) + record_batch(records[:2], base_offset=120))
         made.append(
             record_batch(records, base_offset=100) + record_batch(records, base_offset=120)[: rng.choice([70, 999])]
         )
@@ -188,6 +200,10 @@ def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[li
         kinds["corrupt" if wanted[3] else "good"] += 1
         kinds["rows"] += bool(wanted[0])
         kinds["hidden"] += followed.hidden > 0
+        if (few := read_few(placed, start, check=False)) is not None:
+            kinds["few"] += 1
+            if (got := plain_few(*few)) != (unhidden := reference(data, start, Transactions([]))):
+                found.append(f"few records, start {start}, {data.hex()}: {got} instead of {unhidden}")
         for number, kernels in enumerate(kernel_sets):
             got = plain(decode_with(kernels, placed, "topic", 3, start, aborted))
             if got != wanted:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.decode import decode_with
+from kzconsumer.records.few_records import FewRecords, read_few
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
@@ -14,6 +15,8 @@ from kzconsumer.testing.record_sets import Record, record_batch
 from kzconsumer.zookeeper.lease import Lease
 
 TOPIC = "orders"
+ONE_BY_ONE = False
+"""Whether few records are read one by one, as those that come alone are; a test may patch it."""
 
 
 def tracker(partition: int = 0, start: int = 0) -> OffsetTracker:
@@ -34,6 +37,9 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
         PYTHON_KERNELS, memoryview(data), topic, partition, first
     )  # the compiled ones take seconds to load
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
+    if ONE_BY_ONE and (read := read_few(memoryview(data), first)) is not None:
+        few = FewRecords(read[0], lambda: decoded.batch)
+        return FetchedChunk(claim, first, until, None, len(data), few=few)
     return FetchedChunk(claim, first, until, decoded.batch, len(data))
 
 

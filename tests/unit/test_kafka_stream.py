@@ -18,10 +18,17 @@ from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
+from tests.support import chunks
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
 
 LIMIT = 2.0
 T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True, params=["columns", "few"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with both forms that records have in a chunk."""
+    monkeypatch.setattr(chunks, "ONE_BY_ONE", request.param == "few")
 
 
 def stream_of(*chunks: FetchedChunk, lease: Lease | None = None) -> KafkaStream:

@@ -6,10 +6,12 @@ import gc
 import pickle
 
 import pyarrow as pa
+import pytest
 
 from kzconsumer.records.decode import decode
-from kzconsumer.streams.message import Message, messages
-from kzconsumer.testing.record_sets import Record, message_set, record_batch
+from kzconsumer.records.few_records import FEW, read_few
+from kzconsumer.streams.message import Message, few_messages, messages
+from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
 
 
 def decoded(data: bytes, start: int = 0) -> pa.RecordBatch:
@@ -74,6 +76,40 @@ def test_a_compacted_log() -> None:
     assert [(each.offset, each.key, each.timestamp, each.headers) for each in found] == [
         (100 + delta, b"k%d" % n, 1000 + n, (("n", b"%d" % n),)) for n, delta in enumerate([0, 3, 4, 9, 20])
     ]
+
+
+def test_few_records_make_the_messages_that_columns_make() -> None:
+    records = [
+        Record(b"k", b"v", ((b"trace", b"\x00"), (b"caf\xe9", None)), 5),
+        Record(None, b"", (), -1),
+        Record(b"", None, (), 0),
+    ]
+    data = record_batch(records, base_offset=40, offset_deltas=[0, 7, 9])
+    data += record_batch(records[1:], base_offset=60, log_append_time=77)
+    for start in (0, 41, 49, 61):
+        few = read_few(memoryview(data), start)
+        assert few is not None
+        assert few_messages(few[0], "orders", 3) == messages(decoded(data, start), "orders", 3)
+        assert few[1] == 62
+
+
+@pytest.mark.parametrize(
+    ("data", "start"),
+    [
+        (record_batch([Record(None, b"v")], base_offset=3, codec="gzip"), 0),
+        (control_batch(3, producer_id=1, commit=True), 0),
+        (message_set([Record(None, b"v")], magic=1, base_offset=3), 0),
+        (record_batch([Record(None, b"v")], base_offset=3)[:-1], 0),
+        (record_batch([Record(None, b"v")], base_offset=3)[:-1] + b"!", 0),
+        (record_batch([Record(None, b"v")], base_offset=3) + b"\0", 0),
+        (record_batch([Record(None, b"v")] * (FEW + 1), base_offset=3), 0),
+        (record_batch([Record(None, b"v")], base_offset=3), 4),
+        (b"", 0),
+    ],
+    ids=["compressed", "control", "old", "cut off", "corrupt", "a tail", "many", "nothing wanted", "nothing"],
+)
+def test_what_is_out_of_the_ordinary_is_left_to_columns(data: bytes, start: int) -> None:
+    assert read_few(memoryview(data), start) is None
 
 
 def test_a_message_that_is_kept_keeps_no_chunk_in_memory() -> None:
