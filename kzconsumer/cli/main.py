@@ -26,6 +26,7 @@ _VERBS = {
     "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
     "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
     "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
+    "consume": ("kzconsumer.cli.consume", "print records, with a group or without"),
     "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
     "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),

@@ -36,7 +36,7 @@ from kzconsumer.zookeeper.znodes import Topic
 
 
 class GrouplessReader:
-    """Use `without_group`. One call at a time."""
+    """Use `without_group`. One call at a time, but for `read`s of what `by_leader` keeps apart."""
 
     def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
         self._fetch = settings.fetch
@@ -83,9 +83,18 @@ class GrouplessReader:
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
 
-    async def read(self, ranges: Iterable[OffsetRange]) -> AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]:
+    async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
+        """The ranges of each broker together, for a `read` of its own; last those without a leader at the moment."""
+        left = {each.topic_partition: each for each in ranges}
+        led = [[left.pop(each) for each in partitions] for partitions in (await self._by_leader(left)).values()]
+        return [*led, list(left.values())] if left else led
+
+    async def read(
+        self, ranges: Iterable[OffsetRange], *, follow: bool = False
+    ) -> AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]:
         """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), those of a partition in order.
 
+        With `follow` records that the log does not have yet are waited for as long as its leader answers.
         Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing comes
         within `[fetch] request_timeout`, BrokersUnreachable, BrokerError.
         """
@@ -95,6 +104,7 @@ class GrouplessReader:
         while left:
             before = dict(left)
             reason: KzConsumerError = ConnectionLost("nothing came of what the log is to hold")
+            answered: set[TopicPartition] = set()
             for leader, asked in (await self._by_leader(left)).items():
                 try:
                     fetched = await self._ask(leader, {each: left[each] for each in asked}, sizes)
@@ -106,12 +116,13 @@ class GrouplessReader:
                     if judge(part.error) is FetchOutcome.FIND_LEADER:
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue
+                    answered.add(part.topic_partition)
                     batch, next_offset = await self._records(part, rest, sizes)
                     if batch is not None and batch.num_rows:
                         yield part.topic_partition, batch
                     left[part.topic_partition] = rest._replace(first=next_offset)
             left = {each: rest for each, rest in left.items() if rest.first < rest.until}
-            if left != before:
+            if left != before or (follow and answered == before.keys()):
                 deadline = now() + self._fetch.request_timeout
             elif now() > deadline:
                 raise reason

@@ -27,3 +27,4 @@ class KernelSet(NamedTuple):
     read_batches: Read
     read_messages: Read
     read_headers: Callable[[Table, int, int, int, int, int, int, int], Any]
+    join_cells: Callable[[Table, int, int], Any]

@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 from numba import njit
 
 from kzconsumer.records.batch_kernels import read_batches, read_headers
+from kzconsumer.records.cell_kernels import join_cells
 from kzconsumer.records.framing_kernels import plan, scan
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.message_kernels import count_messages, read_messages
@@ -29,6 +30,7 @@ _PLAN = "UniTuple(int64, 4)(int64[:, ::1], int64, int64, int64)"
 _COUNT = "UniTuple(int64, 4)(int64, int64, int64)"
 _READ = "UniTuple(int64, 3)(int64[:, ::1], int64, int64, int64[::1], int64[::1])"
 _READ_HEADERS = "int64(int64[:, ::1], int64, int64, int64, int64, int64, int64, int64)"
+_JOIN_CELLS = "int64(int64[:, ::1], int64, int64)"
 
 
 def compile_all(*, cache: bool) -> KernelSet:
@@ -49,4 +51,5 @@ def compile_all(*, cache: bool) -> KernelSet:
         read_batches=compiled(_READ, read_batches),
         read_messages=compiled(_READ, read_messages),
         read_headers=compiled(_READ_HEADERS, read_headers),
+        join_cells=compiled(_JOIN_CELLS, join_cells),
     )

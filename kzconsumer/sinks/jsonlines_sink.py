@@ -111,10 +111,11 @@ class JsonLinesSink:
 
 def encode_range(part: RangeData) -> bytes:
     """The lines of one range, each ended by a newline."""
-    return b"".join(_encode(part.topic, part.partition, batch) for batch in part.batches)
+    return b"".join(encode_batch(part.topic, part.partition, batch) for batch in part.batches)
 
 
-def _encode(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
+    """The lines of one batch of that partition."""
     lines = [
         Line(topic, partition, offset, timestamp, key, value, headers)
         for offset, timestamp, key, value, headers in zip(

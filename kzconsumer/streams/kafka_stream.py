@@ -106,6 +106,11 @@ class KafkaStream:
             self._mark(self._batch_until)
             self._batch_until = None
 
+    def ack_below(self, offset: int) -> None:
+        """Of the batch in hand what lies below `offset` is processed; the rest stays in hand."""
+        if self._batch_until is not None:
+            self._mark(min(offset, self._batch_until))
+
     def checkpoint(self) -> None:
         """Tell the claim's tracker how far the application has come; the message in hand is not processed."""
         if (message := self._in_hand()) is not None and self._chunk is not None:

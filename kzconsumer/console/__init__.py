@@ -1,0 +1,1 @@
+"""Records shown as text: what `kzconsumer consume` is made of."""

@@ -1,0 +1,214 @@
+"""Records from the cluster to a descriptor: with a group as its member, or without, until an end or for ever.
+
+Owns the write side of the descriptor while it runs. `cli/consume` calls it. Few batches wait while one is written: a
+reader that stalls is back-pressure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+import anyio
+import msgspec
+import pyarrow as pa
+from anyio import to_thread
+from anyio.streams.memory import MemoryObjectSendStream
+
+from kzconsumer.config import Settings
+from kzconsumer.connector import connect
+from kzconsumer.console.format_string import Format
+from kzconsumer.console.lines import render
+from kzconsumer.console.places import Place, offset_at, ranges
+from kzconsumer.console.record_filter import RecordFilter
+from kzconsumer.errors import NotThere
+from kzconsumer.fetcher.groupless import GrouplessReader, without_group
+from kzconsumer.group.group_offsets import stored_offsets
+from kzconsumer.group.group_reader import read_nodes
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.sinks.jsonlines_sink import encode_batch
+
+# Who wants no more records than that is not kept waiting for numba, as large fetches would.
+FEW = 1000
+LITTLE = 64 * 1024
+# Decoded parts of responses that wait to be written, of some MiB each: meanwhile more is fetched.
+AHEAD = 4
+
+_Part = tuple[TopicPartition, pa.RecordBatch]
+
+Scope = Mapping[str, "set[int] | None"]
+"""Topic -> its partitions that are meant, None: all."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What is printed, and how. `form` None: JSON lines; `until` None: no end; `count` None: all."""
+
+    begin: Place
+    until: Place | None
+    count: int | None
+    filter: RecordFilter
+    form: Format | None
+    null: bytes
+
+
+class Printer:
+    """Filters, counts and writes; `records` and `size` (bytes) are what has been written."""
+
+    def __init__(self, wanted: Wanted, descriptor: int) -> None:
+        self._wanted = wanted
+        self._descriptor = descriptor
+        self.records = 0
+        self.size = 0
+
+    def __repr__(self) -> str:
+        return f"Printer({self.records} records, {self.size} bytes)"
+
+    @property
+    def done(self) -> bool:
+        return self._wanted.count is not None and self.records >= self._wanted.count
+
+    async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> int | None:
+        """Write what is wanted of a batch of the partition; returns the offset behind the last that was, when the count
+        is reached. Raises BrokenPipeError when nobody reads any more."""
+        rows, out = await to_thread.run_sync(self._made, partition, batch)
+        if len(out):
+            await to_thread.run_sync(_write, self._descriptor, out, abandon_on_cancel=True)
+        self.records += rows.num_rows
+        self.size += len(out)
+        return rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else None
+
+    def _made(self, partition: TopicPartition, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
+        rows = self._wanted.filter.rows(batch)
+        if self._wanted.count is not None:
+            rows = rows.slice(0, self._wanted.count - self.records)
+        if self._wanted.form is None:
+            return rows, memoryview(encode_batch(*partition, rows)) if rows.num_rows else memoryview(b"")
+        return rows, memoryview(render(rows, self._wanted.form, self._wanted.null))
+
+
+async def print_records(
+    settings: Settings,
+    wanted: Wanted,
+    *,
+    scope: Scope | None,
+    member: bool,
+    descriptor: int,
+    beside: Callable[[Printer], Coroutine[None, None, None]],
+) -> int | None:
+    """Print what is subscribed to; returns the signal (SIGTERM, SIGHUP, SIGPIPE) that ended it, None at its end.
+
+    `beside` runs meanwhile, and is cancelled. Raises what `connect` and GrouplessReader raise, in exception groups.
+    """
+    printer = Printer(wanted, descriptor)
+    ended_by: int | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_on_signal() -> None:
+                nonlocal ended_by
+                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+                    async for each in signals:
+                        ended_by = each
+                        tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_on_signal)
+            tasks.start_soon(_end_with_reader, descriptor)
+            tasks.start_soon(beside, printer)
+            await (_as_member(settings, printer, wanted) if member else _apart(settings, printer, wanted, scope))
+            tasks.cancel_scope.cancel()
+    except* BrokenPipeError:
+        ended_by = signal.SIGPIPE
+    return ended_by
+
+
+async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> None:
+    """What is written is committed, at intervals and when it ends."""
+    stop_at = None
+    if wanted.until is not None:
+        async with without_group(settings) as reader:
+            partitions = await reader.partitions(settings.subscription)
+            stop_at = await _offsets(reader, wanted.until, await reader.logs(partitions), {})
+    topics = settings.subscription.filter
+    assert topics is not None
+    async with connect(settings, stop_at=stop_at) as connector:
+        (stream,) = await connector.create_message_streams_by_filter(topics)
+        async for batch in stream.batches():
+            topic, number = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+            behind = await printer.print(TopicPartition(topic, number), batch)
+            if behind is not None:
+                stream.ack_below(behind)
+                return
+            stream.ack()
+
+
+async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
+    """Nothing is joined or stored."""
+    stored: dict[TopicPartition, int] = {}
+    if wanted.begin.group is not None:
+        nodes = await read_nodes(settings.zookeeper, wanted.begin.group)
+        stored = {each: int(data) for each, data in stored_offsets(nodes).items() if data.isdigit()}
+    if wanted.count is not None and wanted.count <= FEW:
+        settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
+    async with without_group(settings) as reader:
+        partitions = _within(await reader.partitions(settings.subscription), scope)
+        logs = await reader.logs(partitions)
+        begin = await _offsets(reader, wanted.begin, logs, stored)
+        until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
+        send, receive = anyio.create_memory_object_stream[_Part](AHEAD)
+        async with anyio.create_task_group() as tasks, receive:
+            async with send:
+                for led in await reader.by_leader(ranges(logs, begin, until)):
+                    tasks.start_soon(_read, reader, led, until is None, send.clone())
+            async for partition, batch in receive:
+                await printer.print(partition, batch)
+                if printer.done:
+                    tasks.cancel_scope.cancel()
+
+
+async def _read(
+    reader: GrouplessReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[_Part]
+) -> None:
+    async with send:
+        async for part in reader.read(led, follow=follow):
+            await send.send(part)
+
+
+async def _offsets(
+    reader: GrouplessReader,
+    place: Place,
+    logs: Mapping[TopicPartition, tuple[int, int]],
+    stored: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    times = await reader.at_time(logs, place.number) if place.kind == "time" else {}
+    return {each: offset_at(place, each, log, times, stored) for each, log in logs.items()}
+
+
+def _within(partitions: Sequence[TopicPartition], scope: Scope | None) -> list[TopicPartition]:
+    """Raises NotThere for a topic or partition of the scope that does not exist."""
+    if scope is None:
+        return list(partitions)
+    there = set(partitions)
+    found: list[TopicPartition] = []
+    for topic, numbers in scope.items():
+        of_topic = sorted(each for each in there if each.topic == topic)
+        if not of_topic:
+            raise NotThere(f"there is no topic {topic}")
+        for number in sorted(numbers or ()):
+            if TopicPartition(topic, number) not in there:
+                raise NotThere(f"topic {topic} has no partition {number} (it has {len(of_topic)})")
+        found += [each for each in of_topic if numbers is None or each.partition in numbers]
+    return found
+
+
+async def _end_with_reader(descriptor: int) -> None:
+    """Raises BrokenPipeError when the reader of a pipe goes, also while there is nothing to write."""
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        await anyio.wait_readable(descriptor)  # a pipe's write end becomes so by its error only
+        raise BrokenPipeError
+
+
+def _write(descriptor: int, out: memoryview) -> None:
+    while len(out):
+        out = out[os.write(descriptor, out) :]
