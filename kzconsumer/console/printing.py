@@ -21,14 +21,15 @@ from kzconsumer.config import Settings
 from kzconsumer.connector import connect
 from kzconsumer.console.format_string import Format
 from kzconsumer.console.lines import render
-from kzconsumer.console.places import Place, offset_at, ranges
+from kzconsumer.console.places import ENDLESS, Place, offset_at, ranges
 from kzconsumer.console.record_filter import RecordFilter
-from kzconsumer.errors import NotThere
+from kzconsumer.errors import NotDone, NotThere
 from kzconsumer.fetcher.groupless import GrouplessReader, without_group
 from kzconsumer.group.group_offsets import stored_offsets
 from kzconsumer.group.group_reader import read_nodes
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.sinks.jsonlines_sink import encode_batch
+from kzconsumer.zookeeper.znodes import decode_offset
 
 # Who wants no more records than that is not kept waiting for numba, as large fetches would.
 FEW = 1000
@@ -54,13 +55,17 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Printer:
-    """Filters, counts and writes; `records` and `size` (bytes) are what has been written."""
+    """Filters, counts and writes; `records` and `size` (bytes) are what has been written.
+
+    `behind`: everything of the batch in hand below that offset is written, or was not wanted.
+    """
 
     def __init__(self, wanted: Wanted, descriptor: int) -> None:
         self._wanted = wanted
         self._descriptor = descriptor
         self.records = 0
         self.size = 0
+        self.behind = 0
 
     def __repr__(self) -> str:
         return f"Printer({self.records} records, {self.size} bytes)"
@@ -69,15 +74,19 @@ class Printer:
     def done(self) -> bool:
         return self._wanted.count is not None and self.records >= self._wanted.count
 
-    async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> int | None:
-        """Write what is wanted of a batch of the partition; returns the offset behind the last that was, when the count
-        is reached. Raises BrokenPipeError when nobody reads any more."""
-        rows, out = await to_thread.run_sync(self._made, partition, batch)
-        if len(out):
-            await to_thread.run_sync(_write, self._descriptor, out, abandon_on_cancel=True)
+    async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        """Write what is wanted of a batch of the partition. Raises BrokenPipeError when nobody reads any more."""
+        self.behind = 0
+        await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
+
+    def _print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        rows, out = self._made(partition, batch)
+        size = len(out)
+        while len(out):
+            out = out[os.write(self._descriptor, out) :]
         self.records += rows.num_rows
-        self.size += len(out)
-        return rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else None
+        self.size += size
+        self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
 
     def _made(self, partition: TopicPartition, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
         rows = self._wanted.filter.rows(batch)
@@ -136,19 +145,19 @@ async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> No
         (stream,) = await connector.create_message_streams_by_filter(topics)
         async for batch in stream.batches():
             topic, number = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-            behind = await printer.print(TopicPartition(topic, number), batch)
-            if behind is not None:
-                stream.ack_below(behind)
+            try:
+                await printer.print(TopicPartition(topic, number), batch)
+            finally:  # a cancellation may come between the write and us
+                stream.ack_below(printer.behind)
+            if printer.done:
                 return
-            stream.ack()
 
 
 async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
     """Nothing is joined or stored."""
     stored: dict[TopicPartition, int] = {}
     if wanted.begin.group is not None:
-        nodes = await read_nodes(settings.zookeeper, wanted.begin.group)
-        stored = {each: int(data) for each, data in stored_offsets(nodes).items() if data.isdigit()}
+        stored = _readable(stored_offsets(await read_nodes(settings.zookeeper, wanted.begin.group)))
     if wanted.count is not None and wanted.count <= FEW:
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with without_group(settings) as reader:
@@ -185,6 +194,19 @@ async def _offsets(
     return {each: offset_at(place, each, log, times, stored) for each, log in logs.items()}
 
 
+def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
+    """Raises NotDone for an offset that nobody can read; the original's "no offset stored" is left out."""
+    found: dict[TopicPartition, int] = {}
+    for partition, data in stored.items():
+        try:
+            offset = decode_offset(data)
+        except ValueError as error:
+            raise NotDone(f"the stored offset of {partition}: {error}") from None
+        if offset is not None:
+            found[partition] = offset
+    return found
+
+
 def _within(partitions: Sequence[TopicPartition], scope: Scope | None) -> list[TopicPartition]:
     """Raises NotThere for a topic or partition of the scope that does not exist."""
     if scope is None:
@@ -207,8 +229,3 @@ async def _end_with_reader(descriptor: int) -> None:
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         await anyio.wait_readable(descriptor)  # a pipe's write end becomes so by its error only
         raise BrokenPipeError
-
-
-def _write(descriptor: int, out: memoryview) -> None:
-    while len(out):
-        out = out[os.write(descriptor, out) :]

@@ -1,12 +1,17 @@
-"""The commands that docs/offsets.md and docs/groups.md print, run as they are printed, and what they answer.
+"""The commands that docs/offsets.md, docs/groups.md and docs/consume.md print, run as printed, and what they answer.
 
-In the order of their page, on a cluster of their own. What differs each time (times, ages) is compared by its form.
+In the order of their page; those about groups on a cluster of their own. What differs each time (times, ages) is
+compared by its form.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -81,3 +86,32 @@ async def test_a_page_says_what_its_commands_answer(
         done = await kzconsumer(*shlex.split(command.replace("zk1:2181", billed.connect)))
         out = done.out.replace(billed.connect, "zk1:2181")
         assert (done.err, form(out.splitlines())) == ("", form(answer)), f"{command}\n{done.out}"
+
+
+async def test_the_page_on_records_says_what_a_shell_shows(cluster: Cluster) -> None:
+    await create_topic(cluster.connect, "clicks", 2)
+    records = [
+        Sent(
+            n % 2,
+            (b"ann", b"bob")[n % 2],
+            value,
+            (("source", b"app" if value == b"buy" else b"web"),),
+            NEW_YEAR + n * 1000,
+        )
+        for n, value in enumerate((b"view", b"view", b"buy", b"view", b"view", b"buy"))
+    ]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, "clicks", records)
+    commands = printed("docs/consume.md")
+    assert commands
+    for command, answer in commands:
+        line = f"{sys.executable} -m kzconsumer {command.replace('zk1:2181', cluster.connect)}"
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["bash", "-c", line],
+            env=os.environ | {"LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.stderr, done.stdout.splitlines()) == ("", answer), command

@@ -1,0 +1,129 @@
+"""`kzconsumer consume` in processes of its own, on real brokers: what it prints, stores, and ends with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session
+
+pytestmark = pytest.mark.timeout(240)
+
+NEW_YEAR = 1_767_225_600_000
+
+
+def command(cluster: Cluster, *words: str) -> list[str]:
+    return [sys.executable, "-m", "kzconsumer", "consume", "--zookeeper", cluster.connect, *words]
+
+
+def consume(cluster: Cluster, *words: str, status: int = 0, told: str = "") -> list[str]:
+    """The lines printed."""
+    done = subprocess.run(command(cluster, *words), capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, told in done.stderr if told else done.stderr == "") == (status, True), done
+    return done.stdout.splitlines()
+
+
+async def stored(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
+    async with session(cluster.connect) as zookeeper:
+        at = f"/consumers/{group}/offsets/{topic}"
+        return {int(n): int((await zookeeper.get(f"{at}/{n}")).data or b"") for n in await zookeeper.children(at)}
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+async def test_records_are_printed_and_committed(
+    cluster_of: Callable[[str], Cluster], version: str, unique: str
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2)
+    new = version != "0.8.2.2"
+    records = [
+        Sent(n % 2, b"k%d" % n, b"v%d" % n, (("n", b"%d" % n),) if new else (), NEW_YEAR + n if new else None)
+        for n in range(10)
+    ]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+
+    def both(*words: str) -> list[str]:
+        return sorted(consume(cluster, unique, *words))
+
+    def all_of() -> None:
+        assert both("-e") == sorted(f"v{n}" for n in range(10))
+        form = r"%t %p %o %k %s %S %T %h\n"
+        assert both("-e", "-f", form) == sorted(
+            f"{unique} {n % 2} {n // 2} k{n} v{n} 2 {NEW_YEAR + n} n={n}"
+            if new
+            else f"{unique} {n % 2} {n // 2} k{n} v{n} 2 -1 "
+            for n in range(10)
+        )
+        found = [json.loads(line) for line in consume(cluster, f"{unique}:1", "--from", "-3", "-c", "2", "-o", "json")]
+        assert [(each["partition"], each["offset"], each["value"]) for each in found] == [(1, 2, "v5"), (1, 3, "v7")]
+        assert both("-e", "--key", "[2-6]$", "--value", "^v[^4]") == ["v2", "v3", "v5", "v6"]
+        assert both("--from", "1", "--until", "3") == ["v2", "v3", "v4", "v5"]
+        if new:
+            assert both("--from", f"@{NEW_YEAR + 4}", "--until", f"@{NEW_YEAR + 7}") == ["v4", "v5", "v6"]
+            assert both("-e", "--header", "n=[37]") == ["v3", "v7"]
+        else:
+            told = "brokers before 0.10.1 find no record by its time"
+            assert consume(cluster, unique, "--from", "@1", "-e", status=1, told=told) == []
+
+    await asyncio.to_thread(all_of)
+
+    group = f"group-{unique}"
+    first = await asyncio.to_thread(consume, cluster, unique, "--group", group, "-c", "3")
+    assert sum((await stored(cluster, group, unique)).values()) == len(first) == 3
+    looked = await asyncio.to_thread(consume, cluster, unique, "--from", f"stored:{group}", "-e")
+    rest = await asyncio.to_thread(consume, cluster, unique, "--group", group, "-e")
+    assert sorted(first + rest) == sorted(f"v{n}" for n in range(10))
+    assert sorted(looked) == sorted(rest)
+    assert await stored(cluster, group, unique) == {0: 5, 1: 5}
+    assert await asyncio.to_thread(consume, cluster, unique, "--group", group, "-e") == []
+    told = f"group {group} has stored offsets and goes on there; leave out --from"
+    words = (unique, "--group", group, "--from", "beginning")
+    await asyncio.to_thread(consume, cluster, *words, status=1, told=told)
+
+
+async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
+    """By a signal, and by a reader that goes while there is nothing to write: quietly, having left the group."""
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        group = f"{unique}-{number.name}"
+        process = await asyncio.create_subprocess_exec(
+            *command(cluster, unique, "--group", group), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.timeout(60):
+            assert await process.stdout.readline() == b"one\n"
+            if number is signal.SIGPIPE:
+                process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+            else:
+                process.send_signal(number)
+            assert await process.wait() == -number
+            assert await process.stderr.read() == b""
+        assert await stored(cluster, group, unique) == {0: 1}, number
+        async with session(cluster.connect) as zookeeper:
+            assert await zookeeper.children(f"/consumers/{group}/ids") == []
+
+
+async def test_what_comes_later_is_followed(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    process = await asyncio.create_subprocess_exec(
+        *command(cluster, unique, "--from", "end", "-c", "1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(60):
+        line = asyncio.create_task(process.stdout.readline())
+        while not line.done():  # nobody tells when it has looked where the log ends
+            await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"later")])
+            await asyncio.wait([line], timeout=0.5)
+        assert line.result() == b"later\n"
+        assert await process.wait() == 0

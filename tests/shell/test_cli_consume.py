@@ -1,0 +1,72 @@
+"""`kzconsumer consume`: wrong usage, and which settings the words make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.cli.consume import _settings
+from kzconsumer.cli.main import main, whole_parser
+from kzconsumer.config import Settings, SubscriptionSettings
+
+AT = ["--zookeeper", "zk"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["t"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
+        (AT, "nothing to read: give TOPIC, --whitelist or --blacklist"),
+        (["t", "--whitelist", "a", *AT], "give topics, --whitelist or --blacklist, one of them"),
+        (["--whitelist", "a", "--blacklist", "b", *AT], "not allowed with argument --whitelist"),
+        (["--whitelist", "(", *AT], "is not a regular expression"),
+        (["t:a", *AT], "'a' is not a list of partitions"),
+        (["t:0", "--group", "g", *AT], "partitions of a topic are for reading without --group"),
+        (["t", "--from", "stored", *AT], "whose stored offsets? give --from stored:GROUP"),
+        (["t", "--group", "g", "--from", "5", *AT], "--from of a group is beginning, end or stored"),
+        (["t", "--group", "g", "--from", "stored:h", *AT], "--from of a group is beginning, end or stored"),
+        (["t", "--from", "noon", *AT], "'noon' is not a time such as 2026-01-31T12"),
+        (["t", "-e", "--until", "9", *AT], "-e is --until end; give one of them"),
+        (["t", "--until", "stored:g", *AT], "--until is end, an offset, -N or a time"),
+        (["t", "-c", "0", *AT], "'0' is not a number of records"),
+        (["t", "-f", "%x", *AT], "%x is no field; there are %s %S"),
+        (["t", "-f", "%s", "-o", "json", *AT], "not allowed with argument"),
+        (["t", "--key", "(a", *AT], "'(a': "),
+        (["t", "--header", "=a", *AT], "there is no name of a header"),
+        (["t", "--set", "fetch.max_wait=1s", *AT], "give --config FILE with it"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["consume", *words])
+    assert ended.value.code == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def settings(*words: str) -> Settings:
+    return _settings(whole_parser().parse_args(["consume", *words]))
+
+
+def test_named_topics_are_a_white_list_in_a_group() -> None:
+    assert settings("a.b", "c", *AT).subscription == SubscriptionSettings(topics={"a.b": 1, "c": 1})
+    member = settings("a.b", "c", "a.b", "--group", "g", "--from", "end", *AT)
+    assert member.subscription == SubscriptionSettings(whitelist=r"a\.b|c")
+    assert (member.group.id, member.offsets.reset) == ("g", "largest")
+    filter = member.subscription.filter
+    assert filter is not None
+    assert [filter.allows(name) for name in ("a.b", "c", "axb", "ca.b")] == [True, True, False, False]
+
+
+def test_a_file_says_what_the_words_do_not(tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(
+        '[zookeeper]\nconnect = "zk1"\n[group]\nid = "g"\nassignor = "roundrobin"\n[subscription]\ntopics = { t = 2 }\n'
+        '[offsets]\nreset = "largest"\n[fetch]\nisolation = "read_committed"\n'
+    )
+    found = settings("--config", str(file))
+    assert (found.subscription.topics, found.fetch.isolation) == ({"t": 1}, "read_committed")
+    member = settings("--config", str(file), "--group", "h")
+    assert (member.group.id, member.group.assignor, member.subscription.whitelist) == ("h", "roundrobin", "t")
+    assert member.offsets.reset == "largest"
+    assert settings("--config", str(file), "--blacklist", "x").subscription == SubscriptionSettings(blacklist="x")
