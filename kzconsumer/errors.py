@@ -165,7 +165,7 @@ class GroupInUse(KzConsumerError):
 
 
 class NotDone(KzConsumerError):
-    """A change that an operator asked for was not made; the text says why, and what was made before."""
+    """What an operator asked for was not done; the text says why, and what of it was."""
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -37,6 +37,8 @@ LITTLE = 64 * 1024
 # Decoded parts of responses that wait to be written, of some MiB each: meanwhile more is fetched.
 AHEAD = 4
 
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
 _Part = tuple[TopicPartition, pa.RecordBatch]
 
 Scope = Mapping[str, "set[int] | None"]
@@ -75,15 +77,23 @@ class Printer:
         return self._wanted.count is not None and self.records >= self._wanted.count
 
     async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
-        """Write what is wanted of a batch of the partition. Raises BrokenPipeError when nobody reads any more."""
+        """Write what is wanted of a batch of the partition.
+
+        Raises BrokenPipeError when nobody reads any more, NotDone for what else stands in the way of writing.
+        """
         self.behind = 0
         await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
 
     def _print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
         rows, out = self._made(partition, batch)
         size = len(out)
-        while len(out):
-            out = out[os.write(self._descriptor, out) :]
+        try:
+            while len(out):
+                out = out[os.write(self._descriptor, out) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NotDone(f"cannot write to standard output: {error.strerror}") from None
         self.records += rows.num_rows
         self.size += size
         self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
@@ -117,7 +127,8 @@ async def print_records(
 
             async def end_on_signal() -> None:
                 nonlocal ended_by
-                with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGHUP) as signals:
+                meant = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores
+                with anyio.open_signal_receiver(*meant) as signals:
                     async for each in signals:
                         ended_by = each
                         tasks.cancel_scope.cancel()
@@ -158,7 +169,7 @@ async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Sc
     stored: dict[TopicPartition, int] = {}
     if wanted.begin.group is not None:
         stored = _readable(stored_offsets(await read_nodes(settings.zookeeper, wanted.begin.group)))
-    if wanted.count is not None and wanted.count <= FEW:
+    if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with without_group(settings) as reader:
         partitions = _within(await reader.partitions(settings.subscription), scope)

@@ -32,6 +32,12 @@ def consume(cluster: Cluster, *words: str, status: int = 0, told: str = "") -> l
     return done.stdout.splitlines()
 
 
+def to_a_full_disk(cluster: Cluster, topic: str) -> subprocess.CompletedProcess[bytes]:
+    with open("/dev/full", "wb") as full:
+        words = command(cluster, topic, "-e")
+        return subprocess.run(words, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+
+
 async def stored(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
     async with session(cluster.connect) as zookeeper:
         at = f"/consumers/{group}/offsets/{topic}"
@@ -112,6 +118,14 @@ async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
         assert await stored(cluster, group, unique) == {0: 1}, number
         async with session(cluster.connect) as zookeeper:
             assert await zookeeper.children(f"/consumers/{group}/ids") == []
+
+
+async def test_a_full_disk_is_told(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
+    done = await asyncio.to_thread(to_a_full_disk, cluster, unique)
+    told = b"kzconsumer: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
 
 
 async def test_what_comes_later_is_followed(cluster: Cluster, unique: str) -> None:

@@ -33,7 +33,7 @@ FORMATS = st.lists(st.sampled_from([*FIELDS, b"", b"\n", b" = "]), max_size=8).m
 
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    columns = {
+    columns: dict[str, Any] = {
         "topic": pa.DictionaryArray.from_arrays(pa.array([0] * len(rows), pa.int8()), pa.array(["t.1"])),
         "partition": [7] * len(rows),
         "offset": [10 + 3 * n for n in range(len(rows))],

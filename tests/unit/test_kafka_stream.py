@@ -93,6 +93,15 @@ async def test_ack_says_so_at_once() -> None:
     assert done(claim, stream) == 2
 
 
+async def test_a_part_of_a_batch_is_processed() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 6))
+    assert rows((await take(stream.batches(), 1))[0]) == list(range(6))
+    for offset, processed in ((0, 0), (4, 4), (2, 4), (99, 6)):
+        stream.ack_below(offset)
+        assert done(claim, stream) == processed
+
+
 async def test_ack_without_anything_in_hand() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3))
