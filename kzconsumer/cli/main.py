@@ -27,6 +27,8 @@ _VERBS = {
     "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
     "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
     "consume": ("kzconsumer.cli.consume", "print records, with a group or without"),
+    "cluster": ("kzconsumer.cli.cluster", "show brokers and controller"),
+    "topics": ("kzconsumer.cli.topics", "list and describe topics"),
     "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
     "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),

@@ -13,6 +13,11 @@ BROKERS = "/brokers"
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
 CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_ELECTION = "/admin/preferred_replica_election"
 
 
 def broker(broker_id: int | str) -> str:
@@ -21,6 +26,14 @@ def broker(broker_id: int | str) -> str:
 
 def topic(name: str) -> str:
     return f"{BROKER_TOPICS}/{name}"
+
+
+def partition_state(name: str, partition: int) -> str:
+    return f"{topic(name)}/partitions/{partition}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"/config/topics/{name}"
 
 
 def topic_of(leaf: str) -> str:

@@ -1,4 +1,4 @@
-"""The commands that docs/offsets.md, docs/groups.md and docs/consume.md print, run as printed, and what they answer.
+"""The commands that docs/offsets.md, groups.md, cluster.md and consume.md print, run as printed, and what they answer.
 
 In the order of their page; those about groups on a cluster of their own. What differs each time (times, ages) is
 compared by its form.
@@ -29,7 +29,12 @@ from tests.support.zookeeper_sessions import session
 ROOT = Path(__file__).parents[2]
 NEW_YEAR = 1_767_225_600_000
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_VARYING = [(re.compile(r"\b\d+\.\d\b"), "AGE"), (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"), "TIME")]
+_VARYING = [
+    (re.compile(r"\b\d+\.\d+\.\d+\.\d+:\d+\b"), "ADDRESS"),
+    (re.compile(r"\b(?:cluster|id) [\w-]{22}(?=:|$)", re.MULTILINE), "ID"),
+    (re.compile(r"\b\d+\.\d\b"), "AGE"),
+    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"), "TIME"),
+]
 
 STORED = {"billing": {"orders": {0: b"4", 1: b"10", 2: b"7"}}, "audit": {"orders": {0: b"12"}, "gone": {0: b"3"}}}
 
@@ -70,7 +75,7 @@ def billed(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
-@pytest.mark.parametrize("page", ["docs/offsets.md", "docs/groups.md"])
+@pytest.mark.parametrize("page", ["docs/offsets.md", "docs/groups.md", "docs/cluster.md"])
 async def test_a_page_says_what_its_commands_answer(
     billed: Cluster, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,135 @@
+"""The cluster's own nodes read once, for an operator: brokers, controller and what it is asked for, topics.
+
+Owns no state, changes nothing. `cli/cluster` and `cli/topics` call it. A node that cannot be read is told, not raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from kzconsumer.config import ZooKeeperSettings
+from kzconsumer.errors import NoNode, NotThere
+from kzconsumer.options import nearest
+from kzconsumer.zookeeper import cluster_nodes as nodes
+from kzconsumer.zookeeper import paths
+from kzconsumer.zookeeper.cluster_description import (
+    ClusterDescription,
+    TopicDescription,
+    Unreadable,
+    cluster_description,
+    topic_description,
+)
+from kzconsumer.zookeeper.errand import errand
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+T = TypeVar("T")
+
+
+class _Reader:
+    """Reads on one session, and what could not be read."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self.unreadable: list[Unreadable] = []
+
+    async def value(self, path: str, decode: Callable[[bytes], T]) -> T | None:
+        """None without a node, without data in it, and when it cannot be read."""
+        node = await self._session.find(path)
+        if node is None or not node.data:
+            return None
+        try:
+            return decode(node.data)
+        except ValueError as error:
+            self.unreadable.append(Unreadable(path, str(error)))
+            return None
+
+    async def values(self, wanted: Iterable[tuple[str, str]], decode: Callable[[bytes], T]) -> dict[str, T]:
+        """Of (name, path) pairs, by name, those that can be read."""
+        pairs = list(wanted)
+        found = await together([self.value(path, decode) for _, path in pairs])
+        return {name: value for (name, _), value in zip(pairs, found, strict=True) if value is not None}
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            return await self._session.children(path)
+        except NoNode:
+            return []
+
+    async def numbers(self, path: str) -> list[str]:
+        return [name for name in await self.children(path) if name.isascii() and name.isdecimal()]
+
+
+async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
+    """Raises NotThere where no cluster is, ZooKeeperUnreachable."""
+    async with errand(zookeeper) as session:
+        reader = _Reader(session)
+        ids = await reader.numbers(paths.BROKER_IDS)
+        topics = await reader.children(paths.BROKER_TOPICS)
+        await _require_cluster(session, zookeeper)
+        brokers = await reader.values(((each, paths.broker(each)) for each in ids), nodes.decode_broker)
+        return cluster_description(
+            cluster_id=await reader.value(paths.CLUSTER_ID, _cluster_id),
+            controller=await reader.value(paths.CONTROLLER, nodes.decode_controller),
+            epoch=await reader.value(paths.CONTROLLER_EPOCH, nodes.decode_epoch),
+            brokers={int(number): node for number, node in brokers.items()},
+            topics=len(topics),
+            deleting=await reader.children(paths.DELETE_TOPICS),
+            reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, nodes.decode_requested) or ()),
+            electing=list(await reader.value(paths.PREFERRED_ELECTION, nodes.decode_requested) or ()),
+            unreadable=reader.unreadable,
+        )
+
+
+async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
+    """Those named, or all. Raises NotThere for a name that no topic has, and where no cluster is."""
+    async with errand(zookeeper) as session:
+        await _require_cluster(session, zookeeper)
+        there = await _Reader(session).children(paths.BROKER_TOPICS)
+        for name in wanted or ():
+            if name not in there:
+                close = nearest(name, there)
+                raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
+        deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
+        names = there if wanted is None else dict.fromkeys(wanted)
+        return await together([_topic(session, name, name in deleting) for name in names])
+
+
+async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicDescription:
+    reader = _Reader(session)
+    path = paths.topic(name)
+    assignment = await reader.value(path, nodes.decode_assignment)
+    config = await reader.value(paths.topic_config(name), nodes.decode_config) or {}
+    states = {}
+    counts: dict[int, int] = {}
+    if assignment is not None:
+        wanted = ((str(n), paths.partition_state(name, n)) for n in assignment.replicas)
+        states = {int(n): state for n, state in (await reader.values(wanted, nodes.decode_state)).items()}
+    elif not reader.unreadable:
+        counts = await _counts_of_0_7(reader, path)
+    return topic_description(name, assignment, states, config, deleting, counts, reader.unreadable)
+
+
+async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
+    brokers = await reader.numbers(path)
+    data = await reader.values(((each, f"{path}/{each}") for each in brokers), bytes)
+    try:
+        return nodes.decode_partition_counts(data)
+    except ValueError as error:
+        reader.unreadable.append(Unreadable(path, str(error)))
+        return {}
+
+
+async def _require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
+    if await session.exists(paths.BROKERS) is None:
+        raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
+
+
+def _cluster_id(data: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(data, type=dict[str, str])["id"])
+    except (msgspec.DecodeError, KeyError) as error:
+        raise ValueError(f"no cluster's id: {error}") from None

@@ -1,0 +1,74 @@
+"""`kzconsumer cluster describe` and `topics list | describe` on real brokers, and on what a 0.7 cluster left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from tests.support.command_line import CommandLine
+from tests.support.zookeeper_sessions import session
+
+
+@pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
+async def test_a_real_cluster(
+    cluster_of: Callable[[str], Cluster], version: str, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = cluster_of(version)
+    await create_topic(cluster.connect, unique, 2, {"retention.ms": 5000})
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+
+    found = await kzconsumer.json("cluster", "describe")
+    broker, new = found["brokers"][0]["id"], version == "3.9.1"
+    host, _, port = cluster.bootstrap.rpartition(":")
+    listener = {"name": "PLAINTEXT", "security_protocol": "PLAINTEXT", "host": host, "port": int(port)}
+    assert [(each["version"], each["listeners"]) for each in found["brokers"]] == [(5 if new else 1, [listener])]
+    assert (found["controller"], found["controller_epoch"]) == (broker, 1)
+    assert (found["cluster_id"] is not None, found["unreadable"]) == (new, [])
+    table = await kzconsumer("cluster", "describe")
+    assert (table.status, table.err, f"controller: broker {broker}, since" in table.out) == (0, "", True)
+
+    (topic,) = await kzconsumer.json("topics", "describe", unique)
+    assert (topic["topic_id"] is not None, topic["config"]) == (new, {"retention.ms": "5000"})
+    assert topic["partitions"] == [
+        {
+            "partition": number,
+            "leader": broker,
+            "leader_epoch": 0,
+            "controller_epoch": 1,
+            "replicas": [broker],
+            "isr": [broker],
+            "adding": [],
+            "removing": [],
+        }
+        for number in range(2)
+    ]
+    assert topic in await kzconsumer.json("topics", "list")
+    wrong = await kzconsumer("topics", "describe", f"{unique}x")
+    assert (wrong.status, wrong.out) == (1, "")
+    assert f"there is no topic {unique}x; did you mean {unique}?" in wrong.err
+
+
+async def test_what_kafka_0_7_left(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with session(zookeeper.connect) as setting:
+        for path, data in {
+            "brokers/ids/0": b"host-1329780000000:host:9092",
+            "brokers/topics/clicks/0": b"4",
+            "brokers/topics/clicks/2": b"1",
+            "controller_epoch": b"many",
+        }.items():
+            await setting.ensure(f"/{unique}/{path}")
+            await setting.set(f"/{unique}/{path}", data, -1)
+    kzconsumer = CommandLine(capsys, "--zookeeper", f"{zookeeper.connect}/{unique}")
+    found = await kzconsumer.json("cluster", "describe")
+    assert [(each["id"], each["version"], each["listeners"][0]["host"]) for each in found["brokers"]] == [
+        (0, 0, "host")
+    ]
+    assert (found["controller"], found["unreadable"][0]["path"]) == (None, "/controller_epoch")
+    (topic,) = await kzconsumer.json("topics", "list")
+    assert (topic["topic"], topic["brokers_of_0_7"], topic["partitions"]) == ("clicks", {"0": 4, "2": 1}, [])
+    nowhere = await CommandLine(capsys, "--zookeeper", f"{zookeeper.connect}/{unique}/no")("topics", "list")
+    assert (nowhere.status, "there is no Kafka cluster; is the chroot right?" in nowhere.err) == (1, True)
