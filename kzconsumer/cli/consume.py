@@ -35,7 +35,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     add = consume.add_argument
     add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
     lists = consume.add_mutually_exclusive_group()
-    lists.add_argument("--whitelist", metavar="REGEX", type=_list, help="all topics that match, also those made later")
+    white = "all topics that match; in a group, also those made later"
+    lists.add_argument("--whitelist", metavar="REGEX", type=_list, help=white)
     lists.add_argument("--blacklist", metavar="REGEX", type=_list, help="all topics that do not match")
     add("--group", metavar="GROUP", type=group_name, help="join it, and commit what is printed")
     place = "beginning, end, stored:GROUP, an offset, -N (before the end), or a time such as 2026-01-31T12:00 or @MS"
