@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 import anyio
@@ -36,6 +37,8 @@ FEW = 1000
 LITTLE = 64 * 1024
 # Decoded parts of responses that wait to be written, of some MiB each: meanwhile more is fetched.
 AHEAD = 4
+# Seconds that a write which has begun may take when we are told to end.
+LAST_WRITE = 1.0
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -68,6 +71,7 @@ class Printer:
         self.records = 0
         self.size = 0
         self.behind = 0
+        self._ended = threading.Event()
 
     def __repr__(self) -> str:
         return f"Printer({self.records} records, {self.size} bytes)"
@@ -82,9 +86,22 @@ class Printer:
         Raises BrokenPipeError when nobody reads any more, NotDone for what else stands in the way of writing.
         """
         self.behind = 0
-        await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
+        self._ended.clear()
+        try:
+            await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            # What was written just now counts; a reader that has stalled is not waited for any longer.
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self._ended.wait, LAST_WRITE)
+            raise
 
     def _print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        try:
+            self._write(partition, batch)
+        finally:
+            self._ended.set()
+
+    def _write(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
         rows, out = self._made(partition, batch)
         size = len(out)
         try:
