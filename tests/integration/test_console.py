@@ -94,7 +94,7 @@ def test_records_are_printed_and_committed(
     assert asyncio.run(stored(cluster, group, unique)) == {0: 5, 1: 5}
     assert consume(unique, "--group", group, "-e") == []
     told = f"group {group} has stored offsets and goes on there; leave out --from"
-    consume(unique, "--group", group, "--from", "beginning", status=1, told=told)
+    consume(unique, "--group", group, "--from", "beginning", "-e", status=1, told=told)
 
 
 async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
