@@ -43,9 +43,10 @@ from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.tallies import Tallies
 from kzconsumer.topic_filter import TopicFilter
+from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import STATIC, Plan, Registration
@@ -84,6 +85,7 @@ class ConsumerConnector:
         self._session: ZooKeeperSession | None = None
         self._member: Member | None = None
         self._hold_down = HoldDown()
+        self._let_in = False
         self._joined = anyio.Event()
         self.finished = anyio.Event()
         """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
@@ -312,12 +314,12 @@ class ConsumerConnector:
                 stream.close()
 
     async def _run_session(self, registration: Registration) -> None:
-        connect_string = ConnectString.parse(self._settings.zookeeper.connect)
         async with AsyncExitStack() as exits:
-            session = self._session = ZooKeeperSession(connect_string, self._settings.zookeeper.session_timeout)
+            session = self._session = ZooKeeperSession.of(self._settings.zookeeper, insist=self._let_in)
             exits.callback(setattr, self, "_session", None)
             with anyio.CancelScope() as self._connecting:
                 await exits.enter_async_context(session)
+                self._let_in = True
                 if not await self._is_fit(session):
                     self._hold_down.begin(now())
                     return
@@ -414,12 +416,14 @@ async def connect(
     first offset that is not read any more, and the streams end when all that is owned is done; beside it
     `[subscription] stop_at` does not count, with which they end when the group's run is over (docs/scheduled-jobs.md).
 
-    Raises ConfigError when keys or passwords to the brokers cannot be read; out of the block, what ends a member for
-    good: PluginError, OffsetLost, CorruptRecord (from its stream).
+    Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read; out of the block, what ends a
+    member for good: ConfigError (no ZooKeeper server lets us in), NotPermitted, PluginError, OffsetLost, CorruptRecord
+    (from its stream).
     """
     to_standard_error(settings.log.level)
     security = partial(load_security, settings.brokers, settings.source)
     security()
+    load_access(settings.zookeeper, settings.source)
     read = reading(wants, settings.fetch.largest_body, few=True)
     ends = None if stop_at is None else {TopicPartition.of(partition): offset for partition, offset in stop_at.items()}
     stops = Stops(ends) if ends is not None or settings.subscription.stop_at is not None else None

@@ -23,7 +23,7 @@ import structlog
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
-from kzconsumer.errors import ConfigError, KzConsumerError, PluginError, sole_cause
+from kzconsumer.errors import ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
 from kzconsumer.log import configure
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
@@ -41,6 +41,7 @@ from kzconsumer.status.access import load_token
 from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.cluster import cluster_identity
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
@@ -74,12 +75,15 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     """
     manager = Manager.from_environment(os.environ, os.getpid())
     check_sink(settings)
-    load_security(settings.brokers, settings.source)  # a fault is found before a sink is started
+    load_security(settings.brokers, settings.source)  # faults are found before a sink is started
     load_token(settings.status, settings.source)
+    load_access(settings.zookeeper, settings.source)
     try:
         return anyio.run(_serve, settings, load, manager, show)
     except (ConfigError, PluginError):
         raise
+    except NotPermitted as error:
+        raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
         if error.__cause__ is not None:
@@ -189,7 +193,7 @@ class Daemon:
         context = SinkContext(
             group=settings.group.id,
             member=settings.group.id,
-            cluster=await cluster_identity(settings.zookeeper.connect, settings.zookeeper.session_timeout),
+            cluster=await cluster_identity(settings.zookeeper),
             safe_until=lambda: self._lease.safe_until,
         )
         sink = configured_sink(settings, context)

@@ -35,7 +35,7 @@ class ConnectionLost(KzConsumerError):
 
 
 class SecurityError(ConnectionLost):
-    """TLS or SASL came to no agreement: the broker is not who it should be, or does not take us for whom we say we are.
+    """TLS or SASL came to no agreement: a server is not who it should be, or does not take us for whom we say we are.
 
     No request was executed. Trying again soon changes nothing: somebody has to change a setting, here or there.
     """
@@ -106,6 +106,13 @@ class NoNode(ZooKeeperError):
 class NodeExists(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "node exists")
+
+
+class NotPermitted(ZooKeeperError):
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            path, "not permitted: the ACL there is for another user ([zookeeper.sasl], [zookeeper.digest])"
+        )
 
 
 class NotEmpty(ZooKeeperError):

@@ -68,6 +68,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
     from kzconsumer.network.security import load_security
     from kzconsumer.plugins import ASSIGNORS, load_chosen
     from kzconsumer.status.access import load_token
+    from kzconsumer.zookeeper.access import load_access
 
     settings = Settings.of(layers)
     faults: list[str] = []
@@ -76,6 +77,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
         lambda: check_sink(settings),
         lambda: load_security(settings.brokers, settings.source),
         lambda: load_token(settings.status, settings.source),
+        lambda: load_access(settings.zookeeper, settings.source),
     ]
     for check in checks:
         try:

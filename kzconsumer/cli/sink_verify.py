@@ -87,7 +87,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
 
     cluster = None
     with anyio.move_on_after(LIMIT):
-        cluster = await cluster_identity(settings.zookeeper.connect, settings.zookeeper.session_timeout)
+        cluster = await cluster_identity(settings.zookeeper)
     if cluster is None:
         raise ZooKeeperUnreachable(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
     context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)

@@ -29,7 +29,7 @@ from kzconsumer.protocol.error_codes import broker_error, error_code
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
 from kzconsumer.zookeeper.errand import LIMIT
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Topic
@@ -185,8 +185,7 @@ async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
     async with AsyncExitStack() as exits:
         session = None
         with anyio.move_on_after(LIMIT):
-            connect = ConnectString.parse(settings.zookeeper.connect)
-            session = await exits.enter_async_context(ZooKeeperSession(connect, settings.zookeeper.session_timeout))
+            session = await exits.enter_async_context(ZooKeeperSession.of(settings.zookeeper))
         if session is None:
             where = settings.zookeeper.connect
             raise ZooKeeperUnreachable(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")

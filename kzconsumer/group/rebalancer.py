@@ -16,7 +16,14 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
-from kzconsumer.errors import ConnectionLost, GroupUnreadable, KzConsumerError, NodeExists, ZooKeeperError
+from kzconsumer.errors import (
+    ConnectionLost,
+    GroupUnreadable,
+    KzConsumerError,
+    NodeExists,
+    NotPermitted,
+    ZooKeeperError,
+)
 from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
@@ -93,7 +100,7 @@ class Rebalancer:
         return self._complete and not self._trigger.fired
 
     async def run(self) -> None:
-        """Until cancelled. Raises SessionExpired, PluginError, Unfit."""
+        """Until cancelled. Raises SessionExpired, PluginError, Unfit, NotPermitted."""
         self._trigger.fire("start")
         retry = FIRST_RETRY
         done = False
@@ -107,6 +114,8 @@ class Rebalancer:
                     retry = FIRST_RETRY if done else min(retry * 2, LONGEST_RETRY)
                 if self._reconciler.due:
                     await self._look_after()
+            except NotPermitted:
+                raise  # not by waiting: and meanwhile nobody would have what is to be ours
             except (ConnectionLost, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 done = False

@@ -104,7 +104,7 @@ class _Wire(asyncio.BufferedProtocol):
             return
         if isinstance(exc, ssl.SSLError):
             self._lost = SecurityError
-            self.end(tls_failures.explain(exc, certificate_given=self._security.certificate_given))
+            self.end(tls_failures.explain(exc, tls_failures.BROKER, certificate_given=self._security.certificate_given))
             return
         self.ended_by_peer = True
         why = str(exc) if exc else "closed by the broker"
@@ -237,11 +237,11 @@ class BrokerConnection:
                 server_hostname=broker.host if security.tls else None,
             )
         except ssl.SSLError as error:
-            why = tls_failures.explain(error, certificate_given=security.certificate_given)
+            why = tls_failures.explain(error, tls_failures.BROKER, certificate_given=security.certificate_given)
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
             hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
-            raise ConnectionLost(f"{broker}: {tls_failures.HUNG_UP if hung_up else error}") from error
+            raise ConnectionLost(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else error}") from error
         return cls(broker, wire)
 
     async def _authenticate(self, identity: Sasl | None, timeout: float) -> None:

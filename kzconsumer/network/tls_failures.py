@@ -1,39 +1,67 @@
-"""Why TLS with a broker failed, in words that name the way out.
+"""Why TLS failed, in words that name the way out.
 
-Owns no state. `network/broker_connection` asks, with what OpenSSL and asyncio raise; the text has no broker's name yet.
+Owns no state. `network/broker_connection` and `zookeeper/link` ask, with what OpenSSL and asyncio raise; the text has
+no server's name yet.
 """
 
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Final, NamedTuple
 
-HUNG_UP: Final = "hung up in the TLS handshake: does this listener speak TLS? ([brokers] security_protocol, listener)"
-"""What a listener without TLS does, and a broker that stops."""
+
+class Peer(NamedTuple):
+    """What an operator calls the other side, and where its TLS is set."""
+
+    what: str
+    table: str
+    whether: str
+    """The settings that say whether TLS is spoken, and where."""
+    names: str
+    """What the host name is taken from."""
+
+    @property
+    def hung_up(self) -> str:
+        """What a port without TLS does, and a server that stops."""
+        return f"hung up in the TLS handshake: does this {self.what} speak TLS? ({self.whether})"
+
+
+BROKER: Final = Peer(
+    "listener",
+    "[brokers.tls]",
+    "[brokers] security_protocol, listener",
+    "advertised.listeners there, verify_hostname here",
+)
+ZOOKEEPER: Final = Peer(
+    "server",
+    "[zookeeper.tls]",
+    "[zookeeper] secure, connect",
+    "[zookeeper] connect, or [zookeeper.tls] verify_hostname",
+)
 
 _FAULTS: Final = {
     9: "its certificate is not valid yet: are the clocks right?",
     10: "its certificate has expired",
-    62: "its certificate is for other host names ({detail}): see advertised.listeners there, verify_hostname here",
-    64: "its certificate is for other addresses ({detail}): see advertised.listeners there, verify_hostname here",
+    62: "its certificate is for other host names ({detail}): see {names}",
+    64: "its certificate is for other addresses ({detail}): see {names}",
 }
-"""Of a broker's certificate, by OpenSSL's X509_V_ERR_*."""
+"""Of a server's certificate, by OpenSSL's X509_V_ERR_*."""
 _UNTRUSTED: Final = {2, 18, 19, 20, 21}
 """The chain ends in an authority we do not know, or the certificate vouches for itself."""
 
 
-def explain(error: ssl.SSLError, *, certificate_given: bool) -> str:
+def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
     """One line; `certificate_given` is whether we have a certificate of our own to show."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _UNTRUSTED:
-            return f"its certificate is signed by no authority of [brokers.tls] ca ({error.verify_message})"
+            return f"its certificate is signed by no authority of {peer.table} ca ({error.verify_message})"
         fault = _FAULTS.get(error.verify_code, "its certificate is refused ({detail})")
-        return fault.format(detail=error.verify_message.rstrip("."))
+        return fault.format(detail=error.verify_message.rstrip("."), names=peer.names)
     reason = error.reason or str(error)
     words = reason.replace("_", " ").lower()
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"):
-        return f"does not answer in TLS ({words}): [brokers] security_protocol, listener"
+        return f"does not answer in TLS ({words}): {peer.whether}"
     if certificate_given:
-        return f"TLS failed ({words}): does this listener trust [brokers.tls] certificate?"
-    # Alerts differ with versions of TLS and Java; all that a broker says of a certificate it misses ends up here.
-    return f"TLS failed ({words}): does this listener want [brokers.tls] certificate?"
+        return f"TLS failed ({words}): does this {peer.what} trust {peer.table} certificate?"
+    # Alerts differ with versions of TLS and Java; all that a server says of a certificate it misses ends up here.
+    return f"TLS failed ({words}): does this {peer.what} want {peer.table} certificate?"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import anyio
 import structlog
 
+from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import ConnectionLost, SessionExpired
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
@@ -17,15 +18,16 @@ from kzconsumer.zookeeper.watches import Watches
 log = structlog.get_logger("kzconsumer.zookeeper")
 
 
-async def cluster_identity(connect: str, timeout: float) -> str:
+async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
     """The cluster's own id; for clusters from before 0.10.1, which have none, the connect string with sorted hosts.
 
     Waits until ZooKeeper answers and a broker has registered: before that, "no id" would not mean an old cluster.
+    Raises ConfigError when no server lets us in.
     """
-    connect_string = ConnectString.parse(connect)
+    connect_string = ConnectString.parse(zookeeper.connect)
     while True:
         try:
-            async with ZooKeeperSession(connect_string, timeout, brief=True) as session:
+            async with ZooKeeperSession.of(zookeeper, brief=True) as session:
                 return await _identity(session, connect_string)
         except (ConnectionLost, SessionExpired):
             continue

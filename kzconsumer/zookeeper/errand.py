@@ -12,15 +12,18 @@ import anyio
 
 from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import ZooKeeperUnreachable
-from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.session import ZooKeeperSession
 
 LIMIT = 15.0
 
 
 @asynccontextmanager
 async def errand(zookeeper: ZooKeeperSettings) -> AsyncIterator[ZooKeeperSession]:
-    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for 15 s."""
-    session = ZooKeeperSession(ConnectString.parse(zookeeper.connect), zookeeper.session_timeout, brief=True)
+    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for 15 s.
+
+    Raises ConfigError when no server lets us in.
+    """
+    session = ZooKeeperSession.of(zookeeper, brief=True)
     try:
         with anyio.fail_after(LIMIT):
             async with session:

@@ -7,6 +7,7 @@ It decides nothing: no retry, no reconnect, no session.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -15,12 +16,20 @@ from typing import Protocol, cast
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
+from kzconsumer.network.tls_failures import ZOOKEEPER, explain
 from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.access import Access
+from kzconsumer.zookeeper.authentication import authenticate
 from kzconsumer.zookeeper.connect_string import host_port
 
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
+
+_ALERT_AS_SIZE = range(0x15030000, 0x15040000)
+"""What the beginning of an alert of TLS is, read as the size of a frame."""
+
+_PLAIN = Access()
 
 _SIZE = struct.Struct("!i")
 _SIZE_XID = struct.Struct("!ii")
@@ -44,14 +53,21 @@ class Link(asyncio.Protocol):
     """
 
     def __init__(
-        self, host: tuple[str, int], on_event: Callable[[bytes], None], on_zxid: Callable[[int], None]
+        self,
+        host: tuple[str, int],
+        on_event: Callable[[bytes], None],
+        on_zxid: Callable[[int], None],
+        access: Access = _PLAIN,
     ) -> None:
         self.host = host
+        self._access = access
         self.where = host_port(*host)
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the connection is over, with the reason."""
         self.arrived = clock.now()
         """When the last bytes came, of whole frames or not."""
+        self.refused: str | None = None
+        """Why the server will not take us on another connection either, if that is how this one ended."""
         self._hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._on_event = on_event
         self._on_zxid = on_zxid
@@ -74,17 +90,39 @@ class Link(asyncio.Protocol):
         timeout: float,
         on_event: Callable[[bytes], None],
         on_zxid: Callable[[int], None],
+        access: Access = _PLAIN,
     ) -> tuple[Link, wire.Established]:
-        """Connect and shake hands. Raises ConnectionLost or ProtocolError, with the reason, also after `timeout`."""
-        link = cls((host, port), on_event, on_zxid)
+        """Connect, shake hands and say who we are.
+
+        Raises ConnectionLost or ProtocolError, with the reason, also after `timeout`; SecurityError when either side
+        does not accept the other.
+        """
+        link = cls((host, port), on_event, on_zxid, access)
         try:
             with anyio.fail_after(timeout):
-                await asyncio.get_running_loop().create_connection(lambda: link, host, port)
+                await asyncio.get_running_loop().create_connection(
+                    lambda: link, host, port, ssl=access.tls, server_hostname=host if access.tls else None
+                )
                 link._write(_SIZE.pack(len(handshake)) + handshake)
-                return link, wire.established(await link._hello)
+                answer = wire.established(await link._hello)
+                if answer.session_id:
+                    await authenticate(link, access)
+                return link, answer
         except TimeoutError:
             link.abort("no answer")
             raise ConnectionLost(f"{link.where}: no answer within {timeout:.1f} s") from None
+        except ssl.SSLError as error:
+            link.abort(str(error))
+            why = explain(error, ZOOKEEPER, certificate_given=access.certificate_given)
+            raise SecurityError(f"{link.where}: {why}") from error
+        except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+            link.abort(str(error))
+            raise ConnectionLost(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
+        except ConnectionLost as error:
+            link.abort(str(error))
+            if link.refused is None or isinstance(error, SecurityError):
+                raise
+            raise SecurityError(f"{link.where}: {link.refused}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
             link.abort(str(error))
             raise ConnectionLost(f"{link.where}: {error}") from error
@@ -119,7 +157,13 @@ class Link(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(str(exc) if exc else "closed by the server")
+        if isinstance(exc, ssl.SSLError):
+            # With TLS 1.3 a server says what it misses of a certificate when our side of the handshake is over.
+            self._refuse(explain(exc, ZOOKEEPER, certificate_given=self._access.certificate_given))
+            return
+        early = not self._hello.done() and self._access.tls is None
+        hint = " before it answered: does this port want TLS? ([zookeeper] secure, connect)" if early else ""
+        self._fail((str(exc) if exc else "closed by the server") + hint)
 
     def data_received(self, data: bytes) -> None:
         self.arrived = clock.now()
@@ -129,6 +173,9 @@ class Link(asyncio.Protocol):
         try:
             while len(buffer) - start >= _SIZE.size and not self.lost.done():
                 (size,) = _SIZE.unpack_from(buffer, start)
+                if size in _ALERT_AS_SIZE and not self._hello.done():
+                    self._refuse("answers in TLS: [zookeeper] secure, connect")
+                    break
                 if not 0 <= size <= MAX_FRAME:
                     raise ProtocolError(f"a frame of {size} bytes")
                 end = start + _SIZE.size + size
@@ -147,6 +194,8 @@ class Link(asyncio.Protocol):
         reply = wire.reply(frame)
         if reply.xid == wire.EVENT_XID:
             self._on_event(reply.body)
+        elif reply.code in wire.REFUSES_US:
+            self._refuse(wire.REFUSES_US[reply.code])
         elif not self._calls or self._calls[0][0] != reply.xid:
             raise ProtocolError(f"a reply to request {reply.xid}, which is not the oldest in flight")
         else:
@@ -158,6 +207,11 @@ class Link(asyncio.Protocol):
                 raise
         if reply.zxid > 0 and not self.lost.done():
             self._on_zxid(reply.zxid)
+
+    def _refuse(self, reason: str) -> None:
+        if not self.lost.done():
+            self.refused = reason
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         if not self._hello.done():

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import anyio
 
 from kzconsumer import clock
+from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import paths, wire
+from kzconsumer.zookeeper.access import Access, load_access, needs_access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
 from kzconsumer.zookeeper.session_calls import Arming
@@ -52,13 +55,37 @@ class ZooKeeperSession:
     NodeExists, BadVersion, ZooKeeperError. Concurrent calls are pipelined in call order. While there is no connection
     calls wait for one. `timeout` is in seconds: the one asked for, after the first connection the one negotiated.
     `brief`: it only asks a question, its beginning is no news.
+
+    `access` is called for each round over the servers, in a thread, since it reads files. When no server lets us in the
+    session is over, and every call raises ConfigError; unless one has before, or `insist`: it goes on trying then.
     """
 
-    def __init__(self, connect: ConnectString, timeout: float, *, brief: bool = False) -> None:
+    def __init__(
+        self,
+        connect: ConnectString,
+        timeout: float,
+        *,
+        brief: bool = False,
+        access: Callable[[], Access] | None = None,
+        acl: wire.Acl = "open",
+        insist: bool = False,
+    ) -> None:
         self._connect = connect
-        self._life = SessionLife(connect, timeout, brief=brief)
+        self._acl = acl
+        self._life = SessionLife(connect, timeout, brief=brief, access=access, insist=insist)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
+
+    @classmethod
+    def of(cls, settings: ZooKeeperSettings, *, brief: bool = False, insist: bool = False) -> Self:
+        return cls(
+            ConnectString.parse(settings.connect),
+            settings.session_timeout,
+            brief=brief,
+            access=partial(load_access, settings) if needs_access(settings) else None,
+            acl=settings.acl,
+            insist=insist,
+        )
 
     def __repr__(self) -> str:
         return f"<ZooKeeperSession {self._life.name} {self._life.state.value} at {self._connect}>"
@@ -147,8 +174,10 @@ class ZooKeeperSession:
             await self._life.changed.wait()
 
     async def wait_expired(self) -> None:
-        """Until the server has ended the session; for ever when we closed it ourselves."""
+        """Until the server has ended the session; for ever when we closed it ourselves. Raises ConfigError."""
         while not self.expired:
+            if self._life.state is SessionState.REFUSED:
+                self._life.check()
             await self._life.changed.wait()
 
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
@@ -203,8 +232,9 @@ class ZooKeeperSession:
         return await self._watch(wire.children, watch, {wire.OK: WatchKind.CHILD}), watch
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
-        """Make a node that anyone may read and write, as Kafka does without ACLs. Its parent must exist."""
-        await self._life.ask(wire.create(path, self._full(path), data, ephemeral=ephemeral))
+        """Make a node. Its parent must exist."""
+        full = self._full(path)
+        await self._life.ask(wire.create(path, full, data, ephemeral=ephemeral, acl=self._acl_of(full)))
 
     async def ensure(self, path: str) -> None:
         """Make the node and its parents, the chroot included, empty and persistent, where they are missing."""
@@ -226,7 +256,7 @@ class ZooKeeperSession:
 
     async def _create_empty(self, path: str, full: str) -> None:
         with contextlib.suppress(NodeExists):
-            await self._life.ask(wire.create(path, full, b"", ephemeral=False))
+            await self._life.ask(wire.create(path, full, b"", ephemeral=False, acl=self._acl_of(full)))
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         """Replace the content if the node's version is `version` (-1: any)."""
@@ -240,7 +270,7 @@ class ZooKeeperSession:
         """All operations or none: per operation the new stat of a SetData, else None. Raises MultiFailed."""
         if not operations:
             return []
-        return await self._life.ask(wire.multi(operations, self._full))
+        return await self._life.ask(wire.multi(operations, self._full, self._acl_of))
 
     async def sync(self, path: str = "/") -> None:
         """Reads asked for after this see at least what the leader had when it was answered."""
@@ -251,6 +281,10 @@ class ZooKeeperSession:
             return self._connect.full(path)
         except ValueError as error:
             raise ZooKeeperError(path, str(error)) from None
+
+    def _acl_of(self, full: str) -> wire.Acl:
+        """A group's nodes are its members'; what groups and clusters share is open, as the original has it."""
+        return self._acl if full.startswith(f"{self._connect.full(paths.CONSUMERS)}/") else "open"
 
     async def _watch(self, ask: _Watching[R], watch: Watch, kinds: Mapping[int, WatchKind]) -> R:
         full = self._full(watch.path)

@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 
 import anyio
 import structlog
+from anyio import to_thread
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost, ProtocolError, SessionExpired, ZooKeeperError
+from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SecurityError, SessionExpired, ZooKeeperError
 from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
 from kzconsumer.zookeeper.link import Link
@@ -29,6 +31,7 @@ from kzconsumer.zookeeper.watch import WatchTable, run_callback
 log = structlog.get_logger("kzconsumer.zookeeper")
 
 R = TypeVar("R")
+_PLAIN = Access()
 PAUSE = 0.05, 1.0
 """Seconds between rounds over the hosts, first and longest; each is shortened by up to half, at random."""
 MIN_ATTEMPT = 0.5
@@ -36,19 +39,25 @@ MIN_ATTEMPT = 0.5
 
 
 class SessionState(enum.Enum):
-    """What listeners are told. EXPIRED and CLOSED are the end."""
+    """What listeners are told. EXPIRED, REFUSED (no server ever let us in) and CLOSED are the end."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     EXPIRED = "expired"
+    REFUSED = "refused"
     CLOSED = "closed"
 
 
 class SessionLife:
     """See the module. `run` is the background task; `ask` the way in for every request."""
 
-    def __init__(self, connect: ConnectString, timeout: float, *, brief: bool) -> None:
+    def __init__(
+        self, connect: ConnectString, timeout: float, *, brief: bool, access: Callable[[], Access] | None, insist: bool
+    ) -> None:
         self.connect = connect
+        self._access = access
+        self._insist = insist
+        self._refusal: tuple[str, ...] = ()
         self.timeout = timeout
         self.refusals: tuple[str, ...] = ()
         """Why there is no connection: what each server said, or what came instead, when all were tried last."""
@@ -88,9 +97,9 @@ class SessionLife:
         return 0.0 if self._over else self._heartbeat.safe_until(_now())
 
     def check(self) -> None:
-        """Raises SessionExpired after the end."""
+        """Raises SessionExpired after the end, ConfigError when that is that no server lets us in."""
         if self._over:
-            raise SessionExpired(self._over)
+            raise self._end()
 
     async def ask(self, request: wire.Request[R], arming: Arming | None = None) -> R:
         """The reply. Sent in the order of calls; waits for a connection if there is none, and leaves when cancelled.
@@ -136,8 +145,13 @@ class SessionLife:
                 await self._serve(link)
                 self._heartbeat.detach()
                 if not self._over:
+                    if link.refused is not None:
+                        self._refused([f"{link.where}: {link.refused}"])
                     log.warning("connection lost", host=link.where, session=self.name, reason=link.lost.result())
                     self._tell(SessionState.SUSPENDED)
+        except ConfigError as error:
+            self._refusal = error.faults
+            self.end(SessionState.REFUSED, str(error))
         except SessionExpired as error:
             self.end(SessionState.CLOSED if self._closing else SessionState.EXPIRED, str(error))
             if not self._closing:
@@ -158,13 +172,17 @@ class SessionLife:
             self._waiting.pop(call, None)
 
     async def _connect(self) -> Link:
-        warned = False
+        told: list[str] = []
         while True:
             await anyio.sleep(self._pause * random.uniform(0.5, 1))
             # Back to no pause when a probe is answered: a server that takes us and drops us is a failing one too.
             self._pause = min(max(self._pause * 2, PAUSE[0]), PAUSE[1])
-            reasons = []
+            reasons: list[str] = []
+            refusals: list[str] = []
+            access = await self._read_access(refusals)
             for host, port in self._order():
+                if access is None:
+                    break
                 sent = _now()
                 self.looked = sent.boottime
                 try:
@@ -175,7 +193,11 @@ class SessionLife:
                         timeout=max(self.timeout / 3 / len(self.connect.hosts), MIN_ATTEMPT),
                         on_event=self._event,
                         on_zxid=self._seen,
+                        access=access,
                     )
+                except SecurityError as error:
+                    refusals.append(str(error))
+                    continue
                 except (ConnectionLost, ProtocolError) as error:
                     log.debug("connection refused", reason=str(error))
                     reasons.append(str(error))
@@ -187,10 +209,30 @@ class SessionLife:
                 if self.id:
                     raise SessionExpired("expired")
                 reasons.append(f"{link.where}: no session given")
-            self.refusals = tuple(reasons)
-            if not warned:
+            self.refusals = (*refusals, *reasons)
+            if refusals and not reasons:
+                self._refused(refusals)
+            if refusals and sorted(refusals) != told:
+                told = sorted(refusals)
+                log.error("no secure connection to ZooKeeper", hosts=str(self.connect), reasons=self.refusals)
+            elif not told:
                 log.warning("no ZooKeeper server answers", hosts=str(self.connect), reasons=reasons)
-                warned = True
+                told = ["told"]
+
+    async def _read_access(self, refusals: list[str]) -> Access | None:
+        """None after adding to `refusals` what is wrong with keys or passwords."""
+        if self._access is None:
+            return _PLAIN
+        try:
+            return await to_thread.run_sync(self._access)
+        except ConfigError as error:
+            refusals.extend(error.faults)
+            return None
+
+    def _refused(self, refusals: list[str]) -> None:
+        """No server would take us. Raises ConfigError unless one has before: settings there are being changed then."""
+        if not self._insist:
+            raise ConfigError(refusals)
 
     def _order(self) -> list[tuple[str, int]]:
         hosts = random.sample(self.connect.hosts, len(self.connect.hosts))
@@ -242,14 +284,22 @@ class SessionLife:
 
         def answered() -> None:
             self._heartbeat.probe_answered(sent, _now())
+            self._insist = True
             self._pause = 0.0
             self._changed()
 
         self._heartbeat.probe_sent(sent)
         link.send(wire.multi([Check("/", -1)], str).body, Own(answered))
 
-    def _loss(self, reason: str) -> ConnectionLost | SessionExpired:
-        return SessionExpired(self._over) if self._over else ConnectionLost(reason)
+    def _loss(self, reason: str) -> ConnectionLost | SessionExpired | ConfigError:
+        if self._over:
+            return self._end()
+        if self._link is not None and self._link.refused is not None and not self._insist:
+            return ConfigError([f"{self._link.where}: {self._link.refused}"])
+        return ConnectionLost(reason)
+
+    def _end(self) -> SessionExpired | ConfigError:
+        return ConfigError(self._refusal) if self._refusal else SessionExpired(self._over)
 
     def _restored(self) -> None:
         self._restoring -= 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from aiozk import exc, protocol
@@ -20,6 +20,7 @@ from kzconsumer.errors import (
     NodeExists,
     NoNode,
     NotEmpty,
+    NotPermitted,
     ProtocolError,
     ZooKeeperError,
 )
@@ -37,6 +38,7 @@ WATCH_CHUNK = 100_000
 
 EVENT_XID = -1
 SET_WATCHES_XID = -8
+AUTH_XID = -4
 
 OK = 0
 RUNTIME_INCONSISTENCY = -2  # of a transaction's other operations, those after the one that failed
@@ -44,16 +46,33 @@ NO_NODE = -101
 
 _REFUSALS: dict[int, Callable[[str], ZooKeeperError]] = {
     NO_NODE: NoNode,
+    -102: NotPermitted,
     -103: BadVersion,
     -110: NodeExists,
     -111: NotEmpty,
 }
 _DROPS_US = frozenset({-112, -118})  # SessionExpired, SessionMoved
 
+REFUSES_US: Final = {
+    -115: "the server does not accept who we say we are (AUTH_FAILED)",
+    -124: "the server serves only who has authenticated with SASL: [zookeeper.sasl]",
+}
+"""Codes of replies after which the server closes the connection, whatever was asked (`ZooKeeperServer`, 3.8)."""
+
+Acl = Literal["open", "creator-writes", "creator-only"]
+_ACLS: Final[dict[Acl, list[Any]]] = {
+    "open": [protocol.UNRESTRICTED_ACCESS],
+    # What the original consumer writes when it has logged in (`ZkUtils.defaultAcls`, 1.1.1).
+    "creator-writes": [protocol.AUTHED_UNRESTRICTED, protocol.WORLD_READABLE],
+    "creator-only": [protocol.AUTHED_UNRESTRICTED],
+}
+
 _EVENT_TYPES = frozenset(EventType)
 
 _HEADER = struct.Struct("!iqi")
 _CODE = struct.Struct("!i")
+_SASL = struct.Struct("!ii")
+_SASL_OPCODE = 102  # aiozk's own record of it cannot be made
 
 
 class Request(msgspec.Struct, Generic[R], frozen=True):
@@ -129,8 +148,8 @@ def children(path: str, full: str, *, watch: bool = False) -> Request[list[str]]
     return _request(path, protocol.GetChildren2Request(path=full, watch=watch), decode)
 
 
-def create(path: str, full: str, data: bytes, *, ephemeral: bool) -> Request[None]:
-    return _request(path, _create(full, data, ephemeral), _nothing)
+def create(path: str, full: str, data: bytes, *, ephemeral: bool, acl: Acl = "open") -> Request[None]:
+    return _request(path, _create(full, data, ephemeral, acl), _nothing)
 
 
 def set_data(path: str, full: str, data: bytes, version: int) -> Request[Stat]:
@@ -151,11 +170,14 @@ def close_session(answered: Callable[[], None]) -> Request[None]:
     return _request("", protocol.CloseRequest(), lambda body: answered())
 
 
-def multi(operations: Sequence[Operation], full: Callable[[str], str]) -> Request[list[Stat | None]]:
+def multi(
+    operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], Acl] = lambda full: "open"
+) -> Request[list[Stat | None]]:
     """All or nothing; the reply's decoding raises MultiFailed with the first operation that was the reason."""
     transaction = protocol.TransactionRequest()
     for operation in operations:
-        transaction.add(_operation(operation, full(operation.path)))
+        at = full(operation.path)
+        transaction.add(_operation(operation, at, acl(at)))
     paths = [operation.path for operation in operations]
     return _request(paths[0], transaction, lambda body: _results(body, paths))
 
@@ -169,6 +191,16 @@ def set_watches(last_zxid: int, paths: dict[WatchKind, list[str]]) -> bytes:
         child_watches=paths[WatchKind.CHILD],
     )
     return bytes(request.serialize(None))
+
+
+def add_auth(scheme: str, auth: bytes) -> Request[bytes]:
+    """To be sent with AUTH_XID: from now on this connection is that user's, too."""
+    return _request("", protocol.AuthRequest(type=0, scheme=scheme, auth=auth), bytes)
+
+
+def sasl(token: bytes) -> Request[bytes]:
+    """The answer is the server's next token, empty where it has no SASL."""
+    return Request("", _SASL.pack(_SASL_OPCODE, len(token)) + token, _buffer)
 
 
 def event(body: bytes) -> tuple[EventType, str] | None:
@@ -193,16 +225,16 @@ def _request(path: str, record: Any, decode: Callable[[bytes], R]) -> Request[R]
     return Request(path, body, decode)
 
 
-def _create(full: str, data: bytes, ephemeral: bool) -> Any:
-    request = protocol.CreateRequest(path=full, data=data, acl=[protocol.UNRESTRICTED_ACCESS])
+def _create(full: str, data: bytes, ephemeral: bool, acl: Acl) -> Any:
+    request = protocol.CreateRequest(path=full, data=data, acl=_ACLS[acl])
     request.set_flags(ephemeral=ephemeral)
     return request
 
 
-def _operation(operation: Operation, full: str) -> Any:
+def _operation(operation: Operation, full: str, acl: Acl) -> Any:
     match operation:
         case Create():
-            return _create(full, operation.data, operation.ephemeral)
+            return _create(full, operation.data, operation.ephemeral, acl)
         case SetData():
             return protocol.SetDataRequest(path=full, data=operation.data, version=operation.version)
         case Delete():
@@ -262,6 +294,14 @@ def _stat(stat: Any) -> Stat:
         ctime=stat.created,
         mtime=stat.modified,
     )
+
+
+def _buffer(body: bytes) -> bytes:
+    (size,) = _CODE.unpack_from(body)
+    content = body[_CODE.size :]
+    if max(size, 0) != len(content):  # -1 is null
+        raise ProtocolError(f"{len(content)} bytes instead of {size}")
+    return content
 
 
 def _nothing(body: bytes) -> None:

@@ -68,7 +68,7 @@ class Process(asyncio.SelectorEventLoop):
         return self.world.now
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], P], host: str, port: int
+        self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None, server_hostname: None
     ) -> None:
         await self.world.network.connect(self, protocol_factory, host, port)
 

@@ -1,0 +1,71 @@
+"""TLS as the settings say, of brokers and ZooKeeper alike: whom to trust, and our own certificate.
+
+Owns nothing; reads the files each time. `network/security` and `zookeeper/access` call it. A fault is one line that
+holds neither a secret nor a value that might be one.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from kzconsumer.config import TlsSettings
+from kzconsumer.secret import read_secret, reason_of
+
+
+def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSLContext:
+    """What is wrong is added to `faults`, each line beginning with `where`. Blocks for milliseconds."""
+    # Not create_default_context: from Python 3.13 on that one refuses what keytool and Kafka's own guide produce.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.verify_hostname
+    if settings.ca is None:
+        context.load_default_certs()
+    elif _readable(settings.ca, f"{where} ca", faults):
+        try:
+            context.load_verify_locations(settings.ca)
+        except ssl.SSLError:
+            faults.append(f"{where} ca: {settings.ca} holds no certificate in PEM")
+    if settings.certificate is not None:
+        _own_certificate(context, settings.certificate, settings, where, faults)
+    elif (settings.key, settings.key_password_file, settings.key_password_env) != (None, None, None):
+        faults.append(f"{where} certificate: missing, but its key is given")
+    return context
+
+
+def _own_certificate(
+    context: ssl.SSLContext, certificate: str, settings: TlsSettings, where: str, faults: list[str]
+) -> None:
+    password = read_secret(settings.key_password_file, settings.key_password_env, "key_password", where, faults)
+    asked = False
+
+    def tell_password() -> bytes:
+        # Without this function OpenSSL would ask on the terminal.
+        nonlocal asked
+        asked = True
+        return password or b""
+
+    files = [_readable(certificate, f"{where} certificate", faults)]
+    if settings.key is not None:
+        files.append(_readable(settings.key, f"{where} key", faults))
+    if not all(files):
+        return
+    try:
+        context.load_cert_chain(certificate, settings.key, tell_password)
+    except (ssl.SSLError, ValueError) as error:
+        if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+            fault = f"key: {settings.key} is not the key of {certificate}"
+        elif asked and password is None:
+            fault = "key: is encrypted; key_password_file or key_password_env is missing"
+        elif asked:
+            fault = "key: the password given does not open it"
+        else:
+            fault = f"certificate: {certificate} and {settings.key or 'no key file'} hold no certificate and key in PEM"
+        faults.append(f"{where} {fault}")
+
+
+def _readable(file: str, where: str, faults: list[str]) -> bool:
+    try:
+        with open(file, "rb"):
+            return True
+    except (OSError, ValueError) as error:
+        faults.append(f"{where}: {file} cannot be read: {reason_of(error)}")
+        return False

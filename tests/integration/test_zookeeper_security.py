@@ -1,0 +1,330 @@
+"""A real ZooKeeper over TLS and with users: what works, what is said of what does not, and whose nodes are whose."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+from aiozk import protocol
+
+from kzconsumer import ConsumerConnector, connect
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConfigError, ConnectionLost, NotPermitted
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.ports import HOST
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.session import Create, ZooKeeperSession
+from tests.support.command_line import CommandLine
+from tests.support.consuming import take
+from tests.support.original import console_consumer
+from tests.support.producing import produce
+from tests.support.proxy import FaultProxy
+from tests.support.secured import Secured
+from tests.support.secured_zookeeper import PASSWORDS, SecuredZooKeeper, secured_zookeeper
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import until
+
+LIMIT = 30.0
+OPEN = [("world", "anyone", 31)]
+
+
+@pytest.fixture(scope="module")
+def secure(servers: Servers, secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredZooKeeper]:
+    with secured_zookeeper(servers, secured, tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(servers: Servers, secure: SecuredZooKeeper) -> Cluster:
+    return servers.cluster("users", "1.1.1", zookeeper=secure)
+
+
+@asynccontextmanager
+async def opened(table: Mapping[str, object]) -> AsyncIterator[ZooKeeperSession]:
+    session = ZooKeeperSession.of(settings(table).zookeeper)
+    with anyio.fail_after(LIMIT):
+        await session.__aenter__()
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def settings(zookeeper: Mapping[str, object], group: str = "g", **tables: Mapping[str, object]) -> Settings:
+    return Settings.from_dict({"zookeeper": zookeeper, "group": {"id": group}, **tables}, source="group.toml")
+
+
+def written(folder: Path, zookeeper: Mapping[str, object], group: str = "g") -> str:
+    """A group's file with that table."""
+
+    def lines(table: Mapping[str, Any], name: str) -> Iterator[str]:
+        yield f"[{name}]"
+        yield from (
+            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in table.items() if type(value) is not dict
+        )
+        for key, value in table.items():
+            if type(value) is dict:
+                yield from lines(value, f"{name}.{key}")
+
+    file = folder / "group.toml"
+    file.write_text("\n".join([*lines(zookeeper, "zookeeper"), "[group]", f'id = "{group}"', ""]))
+    return str(file)
+
+
+async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]]:
+    """Scheme, id and permissions of a node's ACL, sorted."""
+
+    def decode(body: bytes) -> list[tuple[str, str, int]]:
+        return sorted(
+            (each.id.scheme, each.id.id, each.perms) for each in protocol.GetACLResponse.deserialize(body).acl
+        )
+
+    request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
+    return await session._life.ask(wire.Request(path, request, decode))
+
+
+async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeeper, unique: str) -> None:
+    bob = [("sasl", "bob", 31)]
+    readable = [*bob, ("world", "anyone", 1)]
+    root = f"/consumers/{unique}"
+    ways: list[tuple[dict[str, object] | None, str, list[tuple[str, str, int]]]] = [
+        (None, "open", OPEN),
+        (None, "creator-writes", readable),
+        ({}, "creator-only", [*bob, ("x509", "CN=?", 31)]),
+    ]
+    for tls, acls, expected in ways:
+        async with opened(secure.table(tls=tls, user="bob", acl=acls)) as session:
+            await session.ensure(f"{root}-{acls}/ids")
+            await session.create(f"{root}-{acls}/ids/one", b"", ephemeral=True)
+            await session.multi([Create(f"{root}-{acls}/two", b"")])
+            for node in ("", "/ids", "/ids/one", "/two"):
+                found = [(s, "CN=?" if s == "x509" else i, p) for s, i, p in await acl(session, f"{root}-{acls}{node}")]
+                assert found == expected, (acls, node)
+            assert await acl(session, "/consumers") == OPEN, "other groups' members make nodes there, too"
+    async with opened(secure.table()) as nobody:
+        assert (await nobody.get(f"{root}-creator-writes/two")).data == b""
+        with pytest.raises(NotPermitted, match=r"/two: not permitted: .*\[zookeeper.sasl\]"):
+            await nobody.set(f"{root}-creator-writes/two", b"mine", -1)
+        with pytest.raises(NotPermitted):
+            await nobody.get(f"{root}-creator-only/two")
+    async with opened(secure.table(user="eve")) as eve:
+        with pytest.raises(NotPermitted):
+            await eve.set(f"{root}-creator-writes/two", b"mine", -1)
+
+    digested = functools.partial(secure.table, user="bob", scheme="digest", acl="creator-only")
+    async with opened(digested()) as session:
+        await session.ensure(f"{root}-digest")
+        ((scheme, name, _),) = await acl(session, f"{root}-digest")
+        assert (scheme, name.partition(":")[0]) == ("digest", "bob")
+        assert PASSWORDS["bob"] not in name
+    async with opened(digested(password="another")) as session:  # is somebody else, and nobody tells
+        with pytest.raises(NotPermitted):
+            await session.get(f"{root}-digest")
+
+
+async def test_who_is_not_let_in_is_told_why_in_one_line(
+    secure: SecuredZooKeeper,
+    secured: Secured,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """At once and with exit status 78, where somebody has to change something; what may be a restart is tried again."""
+    monkeypatch.setattr("kzconsumer.zookeeper.errand.LIMIT", 2.0)
+    kzconsumer = CommandLine(capsys)
+    tls, plain = f"{HOST}:{secure.secure_port}", secure.connect
+    refused = "[zookeeper.sasl] DIGEST-MD5 as {}: the server does not accept it: wrong name or password?"
+    unsigned = "its certificate is signed by no authority of [zookeeper.tls] ca"
+    cases: list[tuple[dict[str, object], int, str]] = [
+        (secure.table(user="bob", password="wrong"), 78, f"{plain}: {refused.format('bob')}"),
+        (secure.table(tls={}, user="eve", password="wr\u00f6ng"), 78, f"{tls}: {refused.format('eve')}"),
+        (secure.table(tls={"ca": secured.other_ca_file}), 78, f"{tls}: {unsigned}"),
+        (secure.table(tls={"ca": None}), 78, f"{tls}: {unsigned}"),
+        (secure.table(tls={"certificate": None}), 78, "does this server want [zookeeper.tls] certificate?"),
+        (
+            secure.table(tls={"certificate": secured.foreign_certificate}),
+            78,
+            "does this server trust [zookeeper.tls] certificate?",
+        ),
+        (
+            secure.table(tls={}, connect=f"localhost:{secure.secure_port}"),
+            78,
+            "its certificate is for other host names (Hostname mismatch, certificate is not valid for 'localhost'): "
+            "see [zookeeper] connect",
+        ),
+        (secure.table(tls={"ca": "/no/ca"}), 78, "[zookeeper.tls] ca: /no/ca cannot be read: No such file"),
+        (secure.table(acl="creator-only"), 78, "[zookeeper] acl: creator-only needs somebody to keep nodes for"),
+        (secure.table(connect=tls), 1, "does this port want TLS? ([zookeeper] secure, connect)"),
+        (secure.table(tls={}, connect=plain), 1, "hung up in the TLS handshake: does this server speak TLS?"),
+    ]
+    for table, status, reason in cases:
+        done = await kzconsumer("groups", "list", "--config", written(tmp_path, table))
+        assert (done.status, done.out) == (status, ""), (table, done)
+        assert reason in done.err, table
+        assert done.err.count("\n") == 1, done.err
+        assert "wr\u00f6ng" not in done.err
+    async with opened(secure.table(tls={"verify_hostname": False}, connect=f"localhost:{secure.secure_port}")):
+        pass
+
+
+async def test_a_server_that_wants_everybody_to_authenticate(
+    servers: Servers, secured: Secured, zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    """Its handshake takes anybody, the first request is refused. One without SASL refuses nobody: we do."""
+    with secured_zookeeper(servers, secured, tmp_path, sasl_required=True) as strict:
+        async with opened(strict.table(user="eve")) as session:
+            await session.ensure("/consumers")
+        with pytest.raises(ConfigError, match=r"serves only who has authenticated with SASL: \[zookeeper.sasl\]"):
+            await asked(strict.table())
+    with pytest.raises(ConfigError, match="has its JAAS configuration a section Server"):
+        await asked(strict.table(user="eve", connect=zookeeper.connect))
+
+
+async def asked(table: Mapping[str, object]) -> None:
+    """Something that anyone may ask, of a server that lets us in."""
+    async with opened(table) as session:
+        await session.sync()
+
+
+async def test_a_session_says_who_it_is_on_every_connection_first(
+    secure: SecuredZooKeeper, unique: str, tmp_path: Path
+) -> None:
+    """Its nodes are closed to others, and a request that waits for the connection goes out behind the credentials.
+
+    A server that does not accept us any more is tried again: passwords are changed under running members, too.
+    """
+    path = f"/consumers/{unique}"
+    async with FaultProxy(HOST, secure.port) as proxy:
+        for scheme in ("sasl", "digest"):
+            table = secure.table(user="bob", scheme=scheme, acl="creator-only", connect=proxy.connect)
+            async with opened(table) as session:
+                await session.ensure(f"{path}-{scheme}")
+                for _ in range(3):
+                    accepted = proxy.accepted
+                    proxy.reset()
+                    with anyio.fail_after(LIMIT):
+                        await kept(session, f"{path}-{scheme}")
+                    assert proxy.accepted > accepted
+        table = secure.table(user="bob", connect=proxy.connect)
+        password = tmp_path / "password"
+        password.write_text(PASSWORDS["bob"])
+        table["sasl"] = {"username": "bob", "password_file": str(password)}
+        async with opened(table) as session:
+            await session.sync()
+            await until(session.trusted)
+            password.write_text("another")
+            proxy.reset()
+            await until(lambda: any("wrong name or password?" in each for each in session.refusals), LIMIT)
+            password.write_text(PASSWORDS["bob"])
+            with anyio.fail_after(LIMIT):
+                await kept(session, "/")
+
+
+async def kept(session: ZooKeeperSession, path: str) -> None:
+    """The node can be read, if need be on the next connection."""
+    while True:
+        try:
+            await session.get(path)
+        except ConnectionLost:
+            continue
+        return
+
+
+async def test_a_group_that_others_cannot_see(
+    secure: SecuredZooKeeper,
+    cluster: Cluster,
+    unique: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Over TLS, over a restart of the server; the commands see it with the group's file, and not without."""
+    await create_topic(cluster.connect, unique, 1)
+    table = secure.table(tls={}, user="bob", acl="creator-only", connect=f"{HOST}:{secure.secure_port}/users")
+
+    async def send(value: bytes) -> None:
+        await anyio.to_thread.run_sync(lambda: produce(cluster.bootstrap, "1.1.1", unique, [(0, None, value)]))
+
+    async with connect(settings(table, unique)) as consumer:
+        with anyio.fail_after(LIMIT):
+            ((stream,),) = (await consumer.create_message_streams({unique: 1})).values()
+        await send(b"one")
+        assert [each.value for each in await take(stream, 1)] == [b"one"]
+        stream.ack()
+        await consumer.commit_offsets()
+
+        kzconsumer = CommandLine(capsys, "--config", written(tmp_path, table, unique))
+        for words in (("groups", "describe"), ("offsets", "show"), ("lag",), ("groups", "doctor")):
+            done = await kzconsumer(*words)
+            assert (done.status, done.err) == (0, ""), (words, done)
+            assert unique[:20] in done.out
+        stranger = CommandLine(capsys, "--zookeeper", cluster.connect)
+        done = await stranger("groups", "describe", unique)
+        assert done.status == 1
+        assert "not permitted: the ACL there is for another user" in done.err
+
+        secure.kill()
+        secure.start()
+        await anyio.to_thread.run_sync(secure.wait_ready)
+        await send(b"two")
+        assert [each.value for each in await take(stream, 1)] == [b"two"]
+        stream.ack()
+        with anyio.fail_after(LIMIT):
+            await commit(consumer)
+    async with opened(table) as session:
+        assert (await session.get(f"/consumers/{unique}/offsets/{unique}/0")).data == b"2"
+
+
+async def commit(consumer: ConsumerConnector) -> None:
+    while True:
+        try:
+            await consumer.commit_offsets()
+        except ConnectionLost:
+            continue
+        return
+
+
+async def test_beside_an_original_member_that_has_logged_in(
+    servers: Servers,
+    secure: SecuredZooKeeper,
+    cluster: Cluster,
+    unique: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Both have their part of the topic. Its nodes have the ACL that ours have with creator-writes; ours are open."""
+    await create_topic(cluster.connect, unique, 2)
+    jaas = tmp_path / "client.conf"
+    login = "org.apache.zookeeper.server.auth.DigestLoginModule required"
+    jaas.write_text(f'Client {{\n{login} username="bob" password="{PASSWORDS["bob"]}";\n}};\n')
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.auth.login.config={jaas}")
+    table = secure.table(user="bob", connect=cluster.connect)
+    root = f"/consumers/{unique}"
+    with console_consumer(servers, cluster, unique, unique, tmp_path / "original") as original:
+        async with opened(table) as session:
+            await until(lambda: original.logged("selected partitions"), LIMIT)
+            async with connect(settings(table, unique)) as consumer:
+                with anyio.fail_after(LIMIT):
+                    await consumer.create_message_streams({unique: 1})
+                    while True:
+                        nodes = [await session.find(f"{root}/owners/{unique}/{number}") for number in (0, 1)]
+                        owners = sorted(node.data.decode() for node in nodes if node)
+                        if len(owners) == 2 and len(set(owners)) == 2:
+                            break
+                        await anyio.sleep(0.05)
+                acls = {
+                    node.data.decode(): await acl(session, f"{root}/owners/{unique}/{number}")
+                    for number, node in enumerate(nodes)
+                    if node
+                }
+                assert acls.pop(original.thread()) == [("sasl", "bob", 31), ("world", "anyone", 1)]
+                assert list(acls.values()) == [OPEN]
+                assert await acl(session, f"{root}/ids/{original.consumer}") == OPEN
