@@ -267,6 +267,8 @@ class ServiceSettings(_Table, frozen=True, kw_only=True):
     # there is something to read, and nothing has been fetched or processed for so long: no more signs of life, so that
     # the daemon is started anew. Longer than the sink ever takes for one batch
     stalled_after: PositiveDuration = 30 * 60.0
+    # a file that a second daemon of this instance finds locked, and ends; the unit has one in its RuntimeDirectory
+    lock: Text | None = None
 
 
 class StatusSettings(_Table, frozen=True, kw_only=True):

@@ -23,7 +23,8 @@ import structlog
 from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
-from kzconsumer.errors import ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
+from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
+from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.log import configure
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
@@ -71,7 +72,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
 
     `load` gives the settings anew when a SIGHUP asks for them; it raises ConfigError or PluginError, and may block.
     `show` is called now and then with how much this member has read of its part of a run, and how much that is.
-    Raises ConfigError and PluginError for what the settings name and what cannot be used.
+    Raises ConfigError and PluginError for what the settings name and what cannot be used, AlreadyRunning.
     """
     manager = Manager.from_environment(os.environ, os.getpid())
     check_sink(settings)
@@ -79,8 +80,9 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     load_token(settings.status, settings.source)
     load_access(settings.zookeeper, settings.source)
     try:
-        return anyio.run(_serve, settings, load, manager, show)
-    except (ConfigError, PluginError):
+        with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
+            return anyio.run(_serve, settings, load, manager, show)
+    except (AlreadyRunning, ConfigError, PluginError):
         raise
     except NotPermitted as error:
         raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None

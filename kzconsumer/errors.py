@@ -163,6 +163,10 @@ class CannotListen(KzConsumerError):
     """The address at which the status is to be served cannot be had (by now): the text names it."""
 
 
+class AlreadyRunning(KzConsumerError):
+    """Another process of this machine runs the same instance; the text tells which."""
+
+
 class NotThere(KzConsumerError):
     """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
 

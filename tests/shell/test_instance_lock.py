@@ -1,0 +1,81 @@
+"""The lock of one instance, held by another process, found by the command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kzconsumer import instance_lock
+from kzconsumer.cli.main import main
+from kzconsumer.errors import AlreadyRunning
+from kzconsumer.instance_lock import lock_path
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from kzconsumer.instance_lock import instance_lock
+with instance_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+GROUP = """
+[zookeeper]
+connect = "127.0.0.1:1"
+[group]
+id = "g"
+[subscription]
+topics = { t = 1 }
+[sink]
+plugin = "jsonlines"
+[service]
+lock = "lock"
+"""
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[int]:
+    """Another process that has the lock; killed at the end, without a chance to tidy up."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_the_second_daemon_is_told_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("group.toml").write_text(GROUP)
+    lock = Path("lock")
+    with holder(lock) as pid:
+        assert main(["run", "group.toml"]) == 1
+        assert capsys.readouterr().err == f"kzconsumer: lock: process {pid} runs this instance already\n"
+        assert lock.stat().st_mode & 0o777 == 0o644
+    with instance_lock.instance_lock(lock):  # it was killed: what it left behind holds nobody up
+        with pytest.raises(AlreadyRunning), instance_lock.instance_lock(lock):
+            pass
+        assert main(["run", "group.toml"]) == 1
+    assert main(["run", "group.toml", "--set", "service.lock=/no/folder/lock"]) == 78
+    assert "[service] lock: /no/folder/lock cannot be opened: No such file" in capsys.readouterr().err
+
+
+def test_what_an_instance_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_lock, "INSTALLED", tmp_path / "etc")
+    monkeypatch.setattr(instance_lock, "RUNNING", tmp_path / "run")
+    source = str(tmp_path / "etc" / "orders.toml")
+    assert lock_path("here", source, {"RUNTIME_DIRECTORY": "/run/a"}) == Path("here")
+    assert lock_path(None, source, {"RUNTIME_DIRECTORY": "/run/a:/run/b"}) == Path("/run/a/lock")
+    assert lock_path(None, source, {}) is None
+    of_the_unit = tmp_path / "run" / "orders" / "lock"
+    of_the_unit.parent.mkdir(parents=True)
+    of_the_unit.touch()
+    assert lock_path(None, source, {}) == of_the_unit
+    assert lock_path(None, str(tmp_path / "orders.toml"), {}) is None
