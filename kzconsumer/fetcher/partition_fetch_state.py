@@ -20,6 +20,10 @@ FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
 
 
+EXPANSION = 4.0
+"""What records are taken to grow by when decoded, until a response has told: too low a guess costs memory at once."""
+
+
 class PartitionFetchState:
     """`position` is None until a claim without stored offset has been given one by the reset policy."""
 
@@ -52,7 +56,7 @@ class PartitionFetchState:
         self.failures = 0  # in a row, at this position: corrupt batches, or a broker that cannot read them
         self.decoding = False  # the last response may turn out not to have moved the position
         # Bytes of memory for each one fetched, as its records were compressed of late: it is asked for that much less.
-        self.expansion = 1.0
+        self.expansion = EXPANSION
         self.reset_due = position is None
         self.stop: int | None = None  # where the application has asked to end
         self._pause = FIRST_PAUSE

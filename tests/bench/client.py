@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import anyio
 import msgspec
-from confluent_kafka import Consumer
 
 import kzconsumer
 from kzconsumer import log
@@ -70,6 +69,8 @@ async def _read_messages(source: Source) -> Measurement:
 
 def read_confluent(source: Source) -> Measurement:
     """confluent-kafka's `consume(1000)`; without that back-off (1 s) it mostly waits. It compares no checksums."""
+    from confluent_kafka import Consumer  # here, as below: a process's memory holds the client it measures only
+
     watch = Stopwatch()
     consumer = Consumer(
         {
