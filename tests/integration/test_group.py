@@ -91,8 +91,8 @@ async def test_a_killed_member_is_taken_over_when_its_session_expires(
                 victim.signal(signal.SIGKILL)
                 killed = time.monotonic()
                 await until(lambda: len(survivor.owned) == PARTITIONS, 20)
-                # Session timeout, half a second of tickTime, and half a second for everything that is ours.
-                assert 4.0 < time.monotonic() - killed < 6.0 + 0.5 + 0.5
+                # Session timeout, half a second of tickTime, and what a busy machine may stand still for.
+                assert 4.0 < time.monotonic() - killed < 6.0 + 0.5 + 5.0
                 found = await owners(zookeeper, unique, unique, PARTITIONS)
                 assert set(found.values()) == {f"{survivor.consumer.consumer}-0"}
 

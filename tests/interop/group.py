@@ -27,6 +27,8 @@ from tests.support.ownership import Ownership, watched
 from tests.support.servers import Servers
 
 PARTITIONS = 8
+STALL = 5.0
+"""Seconds that a busy machine may stand still for, whatever is measured meanwhile."""
 
 
 class OurMember(Reader):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from kzconsumer.sandbox.cluster import Cluster
-from tests.interop.group import PARTITIONS, mixed_group, our_member
+from tests.interop.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import Daemon
 from tests.support.original import Record, console_consumer
@@ -14,7 +14,7 @@ from tests.support.ownership import Seen, by_range
 from tests.support.servers import Servers
 
 SESSION = 4.0
-TAKEOVER = SESSION + 0.5 + 1.0
+TAKEOVER = SESSION + 0.5 + STALL
 """The session, one tick of the test ZooKeeper, and a second for everything else."""
 
 

@@ -18,7 +18,7 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.assignors.roundrobin import assign, assign_legacy
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
-from tests.interop.group import MixedGroup, mixed_group, our_member
+from tests.interop.group import STALL, MixedGroup, mixed_group, our_member
 from tests.support.flow import Deliveries, flow
 from tests.support.members import Daemon
 from tests.support.original import Record, console_consumer
@@ -110,7 +110,7 @@ async def test_what_an_original_does_and_what_happens_to_topics(
                         second.kill()
                         since = time.monotonic()
                         await group.settled("original is killed", expected.among(m=1), since=since)
-                        assert group.figures["original is killed, s"] < SESSION + 0.5 + 1.0
+                        assert group.figures["original is killed, s"] < SESSION + 0.5 + STALL
                     told = {each.consumer: each.delivered for each in (first, second)}
                     members = Deliveries(ours=ours.delivered, **told)
                     # The record it had in hand when it was killed may be lost: it counted as consumed.
@@ -172,7 +172,7 @@ async def test_what_ours_does(
             await group.drained(members)
         group.check_ours(ours)
         group.check_doubled(members, original)
-        assert group.figures["daemon is killed, s"] < SESSION + 0.5 + 1.0
+        assert group.figures["daemon is killed, s"] < SESSION + 0.5 + STALL
 
 
 @ERAS

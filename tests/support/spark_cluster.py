@@ -41,6 +41,8 @@ class _Server(ServerProcess):
         }
         if java := java_environment(os.environ).get("JAVA_HOME"):
             environment["JAVA_HOME"] = java
+        if flags := os.environ.get("SPARK_SUBMIT_OPTS"):  # the executors have it, too
+            environment["JDK_JAVA_OPTIONS"] = flags
         told = [f"{name}={value}" for name, value in environment.items()]
         return ["/usr/bin/env", *told, str(home / "bin" / "spark-class"), *self._arguments]
 

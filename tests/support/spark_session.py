@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,21 +19,25 @@ from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_reader import read_spool
 
 
-@contextmanager
-def spark_session(scratch: Path) -> Iterator[SparkSession]:
-    """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
-    start = Start(
+def into_parquet(scratch: Path, path: str = "") -> Start:
+    """What a worker is told that is to write Parquet."""
+    return Start(
         scratch=str(scratch),
         master="local[2]",
         conf={},
-        destination=ToFiles(path="", format="parquet"),
+        destination=ToFiles(path=path, format="parquet"),
         next_batch=1,
         safe_until=0.0,
     )
+
+
+@contextmanager
+def spark_session(scratch: Path) -> Iterator[SparkSession]:
+    """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _environment({}).items():
             patch.setenv(name, value)
-        session = build_session(start)
+        session = build_session(into_parquet(scratch))
         session.sparkContext.setLogLevel("ERROR")
         gateway = session.sparkContext._gateway
         assert gateway is not None
@@ -42,7 +47,7 @@ def spark_session(scratch: Path) -> Iterator[SparkSession]:
             session.stop()
             gateway.shutdown()
             gateway.proc.terminate()
-            gateway.proc.wait()
+            assert gateway.proc.wait() == 128 + signal.SIGTERM
             gateway.proc.stdin.close()
             SparkContext._gateway = SparkContext._jvm = None
 

@@ -1,0 +1,43 @@
+"""A Spark that does what workers do, and ends: `quick_spark` has its Java write down which classes that took.
+
+Owns the directory that is its one argument.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.files_destination import FilesDestination
+from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.lease import Lease
+from kzconsumer_spark.messages import ToFiles
+from kzconsumer_spark.query import RangeQuery
+from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.worker import _query_directory, _warm
+from tests.support.range_data import range_data
+from tests.support.spark_session import into_parquet, spark_session
+
+
+def train(scratch: Path) -> None:
+    """What a worker does until it is ready, and a batch."""
+    start = into_parquet(scratch, str(scratch / "out"))
+    owner = Owner(cluster="c", group="g")
+    with spark_session(scratch) as session:
+        query = RangeQuery(session, _query_directory(start), 0)
+        _warm(start, session, query)
+        query.stop()
+        assert isinstance(start.destination, ToFiles)
+        daemon_side(start.destination).claim(owner)
+        spool = scratch / "spool"
+        spool.mkdir()
+        files = FilesDestination(session, start.destination, Lease(math.inf))
+        files.write(1, write_spool(spool, [range_data("t", 0, 0, 100)]))
+        files.close()
+        session.read.json(session.sparkContext.parallelize(['{"a": 1}'])).where("a = 1").collect()
+
+
+if __name__ == "__main__":
+    train(Path(sys.argv[1]))
