@@ -53,6 +53,10 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
         return OffsetRange(self.topic, self.partition, self.first, self.until)
 
     @property
+    def identity(self) -> RangeIdentity:
+        return RangeIdentity(self.topic, self.partition, self.incarnation, self.epoch, self.first, self.until)
+
+    @property
     def records(self) -> int:
         """How many; of raw bytes, where nobody has counted, how many offsets."""
         return self.until - self.first if self.raw is not None else sum(batch.num_rows for batch in self.batches)

@@ -20,7 +20,7 @@ from anyio.abc import TaskStatus
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
-from kzconsumer.offsets.destination import Destination, RangeIdentity
+from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
@@ -128,8 +128,7 @@ class SinkRunner:
         """Cut by other limits from now on."""
         self._builder.limit(limits)
         self._change.set()
-        self._room.set()
-        self._room = anyio.Event()
+        self._tell_of_room()
 
     async def stop(self, patience: float) -> None:
         """Begin no batch; let the one being written end within `patience` seconds, else cancel it; close the sink."""
@@ -139,6 +138,10 @@ class SinkRunner:
             await self._ended.wait()
         self._scope.cancel()
         await self._ended.wait()
+
+    def _tell_of_room(self) -> None:
+        self._room.set()
+        self._room = anyio.Event()
 
     async def _collect(self, queue: ChunkQueue) -> None:
         while True:
@@ -195,8 +198,7 @@ class SinkRunner:
             began = self._builder.begun
             batch, trackers = self._builder.cut(now() if error is None else math.inf)
             failed = None if self._builder else error  # replays go one by one: all that came before it is written
-            self._room.set()
-            self._room = anyio.Event()
+            self._tell_of_room()
             status = BatchStatus(batch, now() - began if math.isfinite(began) else 0.0)
             if self._prepare is not None and batch.records:
                 with status.during("prepare"):
@@ -283,14 +285,15 @@ class SinkRunner:
         """Whether the range is there though its write failed: what failed was the answer, or what comes after it."""
         if self._destination is None:
             return False
-        identity = RangeIdentity(*part.topic_partition, part.incarnation, part.epoch, part.first, part.until)
         try:
-            found = identity in await self._destination.has([identity])
+            found = part.identity in await self._destination.has([part.identity])
         except SinkFailed as error:
             doubt = f"nor can it be told whether the destination has it: {error}"
             raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
         if found:
-            log.warning("range was published, though its write failed", range=identity._asdict(), reason=str(failure))
+            log.warning(
+                "range was published, though its write failed", range=part.identity._asdict(), reason=str(failure)
+            )
         return found
 
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> bool:

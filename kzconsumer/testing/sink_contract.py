@@ -100,7 +100,7 @@ class SinkContract:
             return
         log = self.group.log()
         log.write(self.group.one(), batch := log.batch(self.records))
-        there = [_identity(part) for part in batch]
+        there = [part.identity for part in batch]
         others = [
             other
             for part in there
@@ -255,9 +255,9 @@ class _Log:
         if not member.fingerprint:
             self._otherwise_cut(member, parts)
             return
-        published = set(member.has([_identity(part) for part in parts])) if ask else set()
+        published = set(member.has([part.identity for part in parts])) if ask else set()
         for part in reversed(parts):
-            if (identity := _identity(part)) not in published:
+            if (identity := part.identity) not in published:
                 steps = self._steps.get(identity, ()) if recorded else ()
                 member.begin(Batch((part,), is_replay=True), steps, self._recorder((part,)))
                 _done(member)
@@ -289,7 +289,7 @@ class _Log:
     def _recorder(self, parts: Sequence[RangeData]) -> Callable[[str], bool]:
         def record(step: str) -> bool:
             for part in parts:
-                identity = _identity(part)
+                identity = part.identity
                 self._steps[identity] = (*self._steps.get(identity, ()), step)
             return True
 
@@ -328,10 +328,6 @@ def _mark(topic: str, incarnation: int, epoch: int) -> bytes:
 
 def _values(part: RangeData) -> list[bytes]:
     return [value for batch in part.batches for value in batch.column("value").to_pylist() if value is not None]
-
-
-def _identity(part: RangeData) -> RangeIdentity:
-    return RangeIdentity(part.topic, part.partition, part.incarnation, part.epoch, part.first, part.until)
 
 
 def _done(member: Member) -> Written:

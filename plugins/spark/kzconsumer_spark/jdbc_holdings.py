@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import msgspec
 from psycopg.sql import SQL
 
 from kzconsumer.offsets.destination import RangeIdentity
@@ -41,7 +42,7 @@ class JdbcHoldings(JdbcTable):
                     strays += _strays(at, rows, identities)
                     for identity in identities:
                         inside = sum(n for first, n in rows.items() if identity.first <= first < identity.until)
-                        found[identity] = _with_rows(found[identity], inside)
+                        found[identity] = msgspec.structs.replace(found[identity], rows=inside)
             leftovers = self._dead_stages(connection)
         return Held(tuple(found.values()), tuple(strays), tuple(leftovers))
 
@@ -117,13 +118,3 @@ def _strays(at: _Partition, rows: Mapping[int, int], ranges: list[RangeIdentity]
         if not any(each.first <= first < each.until for each in ranges):
             where = f"from offset {first} on" if first >= 0 else "before our first range"
             yield f"{at[0]}-{at[1]}: {count} rows {where} are of no range of the ledger"
-
-
-def _with_rows(held: HeldRange, rows: int) -> HeldRange:
-    return HeldRange(
-        identity=held.identity,
-        records_in=held.records_in,
-        records_out=held.records_out,
-        records_quarantined=held.records_quarantined,
-        rows=rows,
-    )
