@@ -180,6 +180,9 @@ class OffsetsSettings(_Table, frozen=True, kw_only=True):
     truncated: Literal["fail", "continue"] = "fail"
     # between two commits of what is processed (with a sink: of batches the sink has made durable)
     commit_interval: PositiveDuration = 10.0
+    # of an application that acknowledges by itself: with so many records of one stream handed out and not acknowledged,
+    # more or less, the stream waits
+    most_unacknowledged: AtLeastOne = 100_000
 
 
 class FetchSettings(_Table, frozen=True, kw_only=True):

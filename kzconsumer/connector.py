@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import Literal, TypeAlias, cast, get_args
 
 import anyio
 import structlog
@@ -41,6 +41,7 @@ from kzconsumer.records import decode
 from kzconsumer.setting_types import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.unacknowledged import Unacknowledged
 from kzconsumer.tallies import Tallies
 from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.access import load_access
@@ -52,6 +53,8 @@ from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import STATIC, Plan, Registration
 
 log = structlog.get_logger("kzconsumer")
+
+Acknowledge: TypeAlias = Literal["implicit", "explicit"]
 
 # Seconds for the first messages before the kernels load: that holds the GIL so much that it would double their delay.
 HEAD_START = 0.15
@@ -70,8 +73,10 @@ class ConsumerConnector:
         tasks: TaskGroup,
         lease: Lease,
         listener: ListenerCalls,
+        acknowledge: Acknowledge,
     ) -> None:
         self._settings = settings
+        self._acknowledge = acknowledge
         self._brokers = brokers
         self._read = read
         self._destination = destination
@@ -149,7 +154,8 @@ class ConsumerConnector:
         total = ByteBudget(self._settings.fetch.total_queue_bytes)
         for topic, thread in keys:
             queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
-            self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease)
+            counted = Unacknowledged(self._settings.offsets.most_unacknowledged) if self._explicit else None
+            self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease, counted)
         self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
         await self._joined.wait()
@@ -162,8 +168,14 @@ class ConsumerConnector:
         if (used := decode.kernels_in_use()) != "numba":
             log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
+    @property
+    def _explicit(self) -> bool:
+        return self._acknowledge == "explicit"
+
     async def commit_offsets(self) -> None:
         """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
+
+        With explicit acknowledgement: up to the first of each partition that is not acknowledged.
 
         Raises SessionExpired, ZooKeeperError. Without a membership at the moment nothing is ours to commit.
         """
@@ -288,9 +300,17 @@ class ConsumerConnector:
             self._member.stop_fetching()
 
     async def leave(self) -> None:
-        """Commit what is processed and leave the group; streams end. Idempotent, bounded by `[stop] deadline`."""
+        """Commit what is processed and leave the group; streams end. Idempotent, bounded by `[stop] deadline`.
+
+        With explicit acknowledgement the commit waits for that of what is handed out, for a third of the deadline.
+        """
+        await self._leave(self._settings.stop.deadline / 3 if self._explicit else 0.0)
+
+    async def _leave(self, patience: float) -> None:
         if not self._streams:
             return
+        if self._member is not None and not self._leaving.is_set():
+            self._member.patience = patience
         self._leaving.set()
         self._connecting.cancel()
         self._sessions.deadline = min(self._sessions.deadline, anyio.current_time() + self._settings.stop.deadline)
@@ -406,6 +426,7 @@ async def connect(
     wants: Wants = "columns",
     destination: Destination | None = None,
     stop_at: Mapping[TopicPartition, int] | None = None,
+    acknowledge: Acknowledge = "implicit",
 ) -> AsyncIterator[ConsumerConnector]:
     """A connector; leaving the block commits what is processed and leaves the group.
 
@@ -415,11 +436,15 @@ async def connect(
     then, too, the queues are for a sink runner, and not to be iterated. `stop_at`: for each partition that ends the
     first offset that is not read any more, and the streams end when all that is owned is done; beside it
     `[subscription] stop_at` does not count, with which they end when the group's run is over (docs/scheduled-jobs.md).
+    With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in any order, and not when
+    the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
 
     Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read; out of the block, what ends a
     member for good: ConfigError (no ZooKeeper server lets us in), NotPermitted, PluginError, OffsetLost, CorruptRecord
     (from its stream).
     """
+    if acknowledge not in get_args(Acknowledge):
+        raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
     to_standard_error(settings.log.level)
     security = partial(load_security, settings.brokers, settings.source)
     security()
@@ -433,12 +458,20 @@ async def connect(
             anyio.create_task_group() as tasks,
         ):
             connector = ConsumerConnector(
-                settings, brokers, read, destination, stops, tasks, lease or Lease(), ListenerCalls(listener)
+                settings,
+                brokers,
+                read,
+                destination,
+                stops,
+                tasks,
+                lease or Lease(),
+                ListenerCalls(listener),
+                acknowledge,
             )
             try:
                 yield connector
             finally:
-                await connector.leave()
+                await connector._leave(0.0)  # nobody is left to acknowledge anything
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         error = sole_cause(group)

@@ -91,6 +91,8 @@ class Member:
         self._leaving = leaving
         self._reconfigured = anyio.Event()
         self._fetching = anyio.CancelScope()
+        self.patience = 0.0
+        """Seconds that leaving waits for what is handed out to be acknowledged."""
         self.left_uncommitted = False
         """Whether the last commit could not be made: what was processed since the one before comes again."""
 
@@ -181,6 +183,8 @@ class Member:
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the last commit
             for stream in self._streams.values():
                 stream.close()
+            if self.patience:
+                await self.claims.settle(self.patience)
             await self._commit_at_last()
         except* SessionExpired:
             if any(at.committed is not None and at.committed < at.processed for at in self.claims.positions()):

@@ -185,6 +185,7 @@ class Claims:
             tracker = OffsetTracker(claim.topic_partition, old.processed, incarnation=old.incarnation, epoch=old.epoch)
             self._committer.open(tracker, msgspec.structs.replace(committed, fence=fence))
             resume = None if committed.offset is None else old.processed
+            old.close()  # work that did not end in time is given up: its records come again on the other stream
             begun.append(self._begin(claim.topic_partition, thread, fence.owner, tracker, resume))
         self._fetchers.start(claim.fetch for claim in begun)
         await self._guard(begun)
@@ -288,6 +289,11 @@ class Claims:
             self._doubtful.add(partition)
         elif claim.tracker.open:
             self._fetchers.start([claim.fetch])
+
+    async def settle(self, patience: float) -> None:
+        """Hand out nothing more of anything, and let what is handed out be acknowledged, for so many seconds."""
+        async for _ in settled_parts(self._open(self._claims), anyio.current_time() + patience):
+            pass
 
     async def tell_leaving(self) -> None:
         """The member leaves, its streams have ended: of what is ours, a release under way or not, and what was lost."""

@@ -7,6 +7,7 @@ everything below 7 is done, and 7 is what a commit stores.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from kzconsumer.model import TopicPartition
@@ -17,11 +18,13 @@ class OffsetTracker:
     """The contiguous prefix of what is done, though ranges may be marked in any order.
 
     Ranges tile: each begins where the one handed over before it ended, so gaps in the log's own offsets (compaction,
-    control records) lie inside ranges and cannot stop the prefix.
+    control records) lie inside ranges and cannot stop the prefix. What is done beyond the prefix is kept as ranges
+    apart from each other: there are never more of them than ranges in between that are not done.
     """
 
     __slots__ = (
-        "_done",
+        "_done_from",
+        "_done_until",
         "_on_close",
         "_on_lost",
         "_on_settled",
@@ -53,7 +56,8 @@ class OffsetTracker:
         self.processed = start
         self.open = True
         self.paused = False  # written by the claims: nothing of it is fetched or handed out for the time being
-        self._done: dict[int, int] = {}
+        self._done_from: list[int] = []
+        self._done_until: list[int] = []
         self._on_close: Callable[[], None] | None = None
         self._on_lost: Callable[[], None] | None = None
         self._on_settled: Callable[[], None] | None = None
@@ -86,13 +90,35 @@ class OffsetTracker:
         """The application or sink has everything below `until`."""
         self.consumed = max(self.consumed, until)
 
-    def mark(self, first: int, until: int) -> None:
-        """The work on `first <= offset < until` is done."""
-        self._done[first] = max(until, self._done.get(first, until))
-        while (end := self._done.pop(self.processed, None)) is not None and end > self.processed:
-            self.processed = end
+    def mark(self, first: int, until: int) -> bool:
+        """The work on `first <= offset < until` is done; of it counts what has been handed over, unless it is lost.
+
+        False when nothing of it was news.
+        """
+        first, until = max(first, self.processed), min(until, self.consumed)
+        if first >= until or self.lost:
+            return False
+        if first > self.processed:
+            return self._note(first, until)
+        reached = bisect_right(self._done_from, until)
+        if reached:
+            until = max(until, self._done_until[reached - 1])
+            del self._done_from[:reached], self._done_until[:reached]
+        self.processed = until
         if self._on_settled is not None and self.settled:
             self._on_settled()
+        return True
+
+    def _note(self, first: int, until: int) -> bool:
+        """Keep a range that is done beyond the prefix, as one with those that it touches."""
+        begin, end = bisect_left(self._done_until, first), bisect_right(self._done_from, until)
+        if begin < end:
+            if self._done_from[begin] <= first and until <= self._done_until[begin]:
+                return False
+            first, until = min(first, self._done_from[begin]), max(until, self._done_until[end - 1])
+        self._done_from[begin:end] = [first]
+        self._done_until[begin:end] = [until]
+        return True
 
     def when_closed(self, drop: Callable[[], None]) -> None:
         """Who holds records of this claim drops them in `drop`, which `close` calls once."""
@@ -109,14 +135,18 @@ class OffsetTracker:
 
         Without it nobody has to wait for that, nor does an earlier caller any more: the claim is lost.
         """
+        # Each is called once and let go of: messages that an application keeps refer to their tracker.
         if self.open:
             self.open = False
-            if self._on_close is not None:
-                self._on_close()
+            drop, self._on_close = self._on_close, None
+            if drop is not None:
+                drop()
         lost, waiting = on_settled is None, self._on_settled
         self._on_settled = on_settled
-        if lost and self._on_lost is not None:
-            self._on_lost()
+        if lost:
+            give_up, self._on_lost = self._on_lost, None
+            if give_up is not None:
+                give_up()
         if lost and waiting is not None:
             waiting()
         elif on_settled is not None and self.settled:

@@ -58,12 +58,14 @@ class FetchedChunk:
             self._batch = self._few.columns()
         return self._batch
 
-    def messages(self, first: int, most: int) -> list[Message]:
-        """At most `most` rows from row `first` on."""
-        topic_partition = self.tracker.topic_partition
+    def messages(self, first: int, most: int, begin: int) -> list[Message]:
+        """At most `most` rows from row `first` on; what they stand for begins at offset `begin`."""
+        topic, partition = self.tracker.topic_partition
         if self._few is not None:
-            return few_messages(self._few.records[first : first + most], *topic_partition)
-        return [] if self._batch is None else messages(self._batch.slice(first, most), *topic_partition)
+            return few_messages(self._few.records[first : first + most], topic, partition, self.tracker, begin)
+        if self._batch is None:
+            return []
+        return messages(self._batch.slice(first, most), topic, partition, self.tracker, begin)
 
     def __repr__(self) -> str:
         held = f"{self.rows} rows" if self.raw is None else f"{len(self.raw)} bytes"

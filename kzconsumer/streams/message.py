@@ -9,18 +9,28 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.python_records import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_HEADERS: Headers = ()
 _NO_TIMESTAMP = -1
+
+
+class HandedOut(NamedTuple):
+    """What is acknowledged with a message or batch: of a claim, `first <= offset < until`, with holes of the log."""
+
+    claim: OffsetTracker
+    first: int
+    until: int
+    records: int
 
 
 class _Shared(msgspec.Struct, frozen=True, eq=False):
@@ -35,6 +45,10 @@ class _Shared(msgspec.Struct, frozen=True, eq=False):
     timestamp_types: Sequence[int]
     headers: Sequence[Headers] | None
     """None when no message has any."""
+    claim: OffsetTracker | None = None
+    """None for a message made by hand."""
+    begin: int = 0
+    """Where the range begins that these messages stand for: a hole of the log may come before the first of them."""
 
     def row(self, offset: int) -> int:
         return offset - self.first if self.offsets is None else bisect_left(self.offsets, offset)
@@ -115,12 +129,25 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
             f"timestamp_type={self.timestamp_type})"
         )
 
+    def handed_out(self) -> HandedOut | None:
+        """What its stream goes by when the message is acknowledged; None when no stream has made it."""
+        shared = self._shared
+        if shared.claim is None:
+            return None
+        if row := shared.row(self.offset):
+            first = self.offset if shared.offsets is None else shared.offsets[row - 1] + 1
+        else:
+            first = shared.begin
+        return HandedOut(shared.claim, first, self.offset + 1, 1)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Message.of, self._all()  # alone, without what it shares
 
 
-def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]:
-    """The rows of a batch of one partition, as messages."""
+def messages(
+    batch: pa.RecordBatch, topic: str, partition: int, claim: OffsetTracker | None = None, begin: int = 0
+) -> list[Message]:
+    """The rows of a batch of one partition, as messages; with a claim they stand for all of it from `begin` on."""
     rows = batch.num_rows
     if rows == 0:
         return []
@@ -139,6 +166,8 @@ def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]
         _copy(timestamps.fill_null(_NO_TIMESTAMP) if timestamps.null_count else timestamps),
         _copy(batch.column(7)),
         _headers(cast("pa.ListArray[Any]", batch.column(6))),
+        claim,
+        begin,
     )
     return list(
         map(
@@ -151,8 +180,10 @@ def messages(batch: pa.RecordBatch, topic: str, partition: int) -> list[Message]
     )
 
 
-def few_messages(records: Sequence[Record], topic: str, partition: int) -> list[Message]:
-    """Records of one partition, at least one, as messages."""
+def few_messages(
+    records: Sequence[Record], topic: str, partition: int, claim: OffsetTracker | None = None, begin: int = 0
+) -> list[Message]:
+    """Records of one partition, at least one, as messages; claim and `begin` as above."""
     first = records[0].offset
     gapless = records[-1].offset - first == len(records) - 1
     shared = _Shared(
@@ -165,6 +196,8 @@ def few_messages(records: Sequence[Record], topic: str, partition: int) -> list[
         [tuple((str(key, "utf-8", "replace"), value) for key, value in record.headers) for record in records]
         if any(record.headers for record in records)
         else None,
+        claim,
+        begin,
     )
     return [Message(record.offset, record.key, record.value, shared) for record in records]
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import TopicPartition
@@ -70,3 +74,137 @@ def test_settled_is_told_once_the_last_work_ends(
         assert not told
         claim.mark(*ranges[number])
     assert told == [ranges[-1][1]]
+
+
+class OneLog(RuleBasedStateMachine):
+    """A log and its owners one after the other, as a member sees them: each claim has a tracker that begins where the
+    last one's commit left off, or where somebody sought to. Offsets are counted one by one here: the slow way."""
+
+    @initialize(start=st.integers(0, 1000))
+    def begin(self, start: int) -> None:
+        self.stored = start
+        self._claim(start)
+        self.late: list[tuple[OffsetTracker, Range]] = []  # handed out by a claim that is lost
+
+    def _claim(self, start: int) -> None:
+        self.tracker = OffsetTracker(TopicPartition("t", 0), start)
+        self.start = start
+        self.handed: list[Range] = []
+        self.done = set[int]()
+
+    @property
+    def unacknowledged(self) -> list[Range]:
+        return [(first, until) for first, until in self.handed if not self.done.issuperset(range(first, until))]
+
+    @property
+    def expected(self) -> int:
+        at = self.start
+        while at in self.done:
+            at += 1
+        return at
+
+    @precondition(lambda self: self.tracker.open)
+    @rule(size=st.integers(1, 40))
+    def hand_out(self, size: int) -> None:
+        """A record with the hole before it, or a batch: what stands for it tiles either way."""
+        first = self.tracker.consumed
+        self.tracker.hand_over(first + size)
+        self.handed.append((first, first + size))
+
+    @precondition(lambda self: self.unacknowledged)
+    @rule(data=st.data())
+    def acknowledge(self, data: st.DataObject) -> None:
+        first, until = data.draw(st.sampled_from(self.unacknowledged))
+        assert self.tracker.mark(first, until)
+        self.done.update(range(first, until))
+
+    @precondition(lambda self: self.done)
+    @rule(data=st.data())
+    def acknowledge_again(self, data: st.DataObject) -> None:
+        first, until = data.draw(st.sampled_from([each for each in self.handed if self.done.issuperset(range(*each))]))
+        assert not self.tracker.mark(first, until)
+
+    @rule(ahead=st.integers(0, 50), size=st.integers(1, 50))
+    def acknowledge_what_was_never_handed_out(self, ahead: int, size: int) -> None:
+        at = self.tracker.consumed + ahead
+        assert not self.tracker.mark(at, at + size)
+
+    @precondition(lambda self: self.late)
+    @rule(data=st.data())
+    def acknowledge_too_late(self, data: st.DataObject) -> None:
+        tracker, (first, until) = data.draw(st.sampled_from(self.late))
+        before = tracker.processed
+        assert not tracker.mark(first, until)
+        assert tracker.processed == before
+
+    @rule()
+    def commit(self) -> None:
+        assert self.tracker.processed >= self.stored
+        self.stored = self.tracker.processed
+
+    @precondition(lambda self: self.tracker.open)
+    @rule()
+    def revoke(self) -> None:
+        """It must go: what is handed out may still be acknowledged."""
+        self.settled = False
+        self.tracker.close(self._settle)
+        assert self.settled == (self.expected == self.tracker.consumed)
+
+    def _settle(self) -> None:
+        self.settled = True
+
+    @precondition(lambda self: not self.tracker.open)
+    @rule()
+    def come_back_after_a_revocation(self) -> None:
+        """Committed for the last time, then released, then somebody's anew."""
+        assert self.settled == (self.expected == self.tracker.consumed)
+        self.commit()
+        self._lose_and_claim(self.stored)
+
+    @rule()
+    def come_back_after_a_loss(self) -> None:
+        self._lose_and_claim(self.stored)
+
+    @rule(offset=st.integers(0, 1000))
+    def seek(self, offset: int) -> None:
+        self.stored = offset
+        self._lose_and_claim(offset)
+
+    def _lose_and_claim(self, at: int) -> None:
+        self.late += [(self.tracker, each) for each in self.unacknowledged]
+        self.tracker.close()
+        self._claim(at)
+
+    @invariant()
+    def processed_is_the_contiguous_prefix(self) -> None:
+        assert self.tracker.processed == self.expected
+        assert self.stored <= self.tracker.processed <= self.tracker.consumed
+        assert all(self.stored <= first for first, _ in self.unacknowledged)
+
+    @invariant()
+    def what_is_kept_is_ranges_apart(self) -> None:
+        """Memory: never more than there are gaps of what is not acknowledged."""
+        beyond = sorted(at for at in self.done if at >= self.expected)
+        runs = [at for at in beyond if at - 1 not in self.done]
+        assert self.tracker._done_from == runs
+        assert len(runs) <= len(self.unacknowledged)
+
+
+TestOneLog = OneLog.TestCase
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=200), st.randoms(use_true_random=False))
+def test_a_batch_costs_one_range_however_many_rows_it_has(sizes: list[int], chance: random.Random) -> None:
+    claim = OffsetTracker(TopicPartition("t", 0), 0)
+    ends = list(itertools.accumulate(sizes))
+    claim.hand_over(ends[-1])
+    ranges = list(zip([0, *ends[:-1]], ends, strict=True))
+    rest = ranges[1:]
+    chance.shuffle(rest)
+    for number, (first, until) in enumerate(rest, 1):
+        claim.mark(first, until)
+        assert len(claim._done_from) == len(claim._done_until) <= number
+    assert claim._done_from == [ranges[0][1]][: len(rest)]
+    assert claim.processed == 0
+    claim.mark(*ranges[0])
+    assert (claim.processed, claim._done_from) == (ends[-1], [])

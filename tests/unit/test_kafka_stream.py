@@ -274,7 +274,7 @@ async def test_drop_after_a_change_from_messages_to_batches() -> None:
     stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2))
     await take_offsets(stream, 1)
     stream.drop(going)
-    going.close()
+    going.close(lambda: None)
     assert rows((await take(stream.batches(), 1))[0]) == [0, 1]
     assert going.processed == 1
 
@@ -298,7 +298,7 @@ async def test_a_partition_that_comes_back_begins_anew() -> None:
     before.close()
     put(stream.queue, chunk(after, 1, 3))
     assert [message.offset for message in await take(iterator, 2)] == [1, 2]
-    assert (done(after, stream), before.processed) == (2, 2)
+    assert (done(after, stream), before.processed) == (2, 1)
 
 
 async def test_close_ends_every_iteration() -> None:

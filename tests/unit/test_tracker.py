@@ -96,11 +96,31 @@ def test_closing_tells_at_once_when_nothing_is_in_hand() -> None:
     assert told == [False]
 
 
-def test_closed_for_good_still_takes_marks() -> None:
+def test_what_is_lost_takes_no_marks() -> None:
     claim = handed(2)
     claim.close()
-    claim.mark(0, 2)
-    assert (claim.processed, claim.open) == (2, False)
+    assert not claim.mark(0, 2)
+    assert (claim.processed, claim.open) == (0, False)
+
+
+def test_what_was_never_handed_over_is_not_done() -> None:
+    claim = handed(5)
+    assert not claim.mark(7, 9)
+    assert claim.mark(3, 9)
+    assert claim.mark(0, 3)
+    assert claim.processed == 5
+    claim.hand_over(9)
+    assert claim.processed == 5
+
+
+def test_a_mark_tells_whether_it_was_news() -> None:
+    claim = handed(20)
+    assert claim.mark(10, 14)
+    assert not claim.mark(11, 13)
+    assert claim.mark(12, 16)
+    assert claim.mark(0, 10)
+    assert not claim.mark(0, 16)
+    assert claim.processed == 16
 
 
 def test_lost_is_told_to_who_works_on_it_and_waited_for_by_nobody() -> None:

@@ -1,0 +1,100 @@
+"""What one stream has handed out and the application has not acknowledged: how much of each claim, and which batches.
+
+Owns these counts and the end of the stream's waiting for room. Only a stream with explicit acknowledgement counts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+
+import anyio
+import pyarrow as pa
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.message import HandedOut
+
+log = structlog.get_logger("kzconsumer")
+
+# Seconds for which a stream waits for room before it says so, and until it says so again.
+PATIENCE = 10.0
+TELL_AGAIN = 60.0
+
+
+class HandedOutBatches:
+    """Which ranges batches stand for, while somebody still has them: their columns cannot tell."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[pa.RecordBatch], HandedOut]] = {}
+
+    def add(self, batch: pa.RecordBatch, handed_out: HandedOut) -> None:
+        key = id(batch)
+        self._known[key] = weakref.ref(batch, lambda _: self._known.pop(key, None)), handed_out
+
+    def find(self, batch: pa.RecordBatch) -> HandedOut | None:
+        known = self._known.get(id(batch))
+        return known[1] if known is not None else None
+
+
+class Unacknowledged:
+    """At most `most` records, more or less: a batch is handed out whole where there is room for one record."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._records: dict[OffsetTracker, int] = {}
+        self.total = 0
+        self._change = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Unacknowledged {self.total} of {self._most}>"
+
+    @property
+    def room(self) -> int:
+        return max(0, self._most - self.total)
+
+    def knows(self, claim: OffsetTracker) -> bool:
+        return claim in self._records
+
+    def add(self, claim: OffsetTracker, records: int) -> None:
+        """Of records made and not handed out after all, less than none are added."""
+        if claim not in self._records and records > 0:
+            self._records[claim] = 0
+            claim.when_lost(partial(self._forget, claim))
+        if claim in self._records:
+            self._records[claim] += records
+            self.total += records
+
+    def remove(self, claim: OffsetTracker, records: int) -> None:
+        """They are acknowledged."""
+        self.add(claim, -records)
+        self._tell()
+
+    def _forget(self, claim: OffsetTracker) -> None:
+        """The claim is lost: nobody waits for the rest."""
+        self.total -= self._records.pop(claim, 0)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._change.set()
+
+    async def until_room(self) -> None:
+        """Until there is room again; says in the log what is waited for when that takes long."""
+        began, patience = now(), PATIENCE
+        while not self.room:
+            self._change = anyio.Event()
+            with anyio.move_on_after(patience) as waiting:
+                await self._change.wait()
+            if waiting.cancelled_caught:
+                patience = TELL_AGAIN
+                slowest = max(self._records, key=lambda claim: self._records[claim])
+                log.warning(
+                    "a stream waits: too much is handed out and not acknowledged",
+                    records=self.total,
+                    most=self._most,
+                    seconds=round(now() - began, 1),
+                    topic=slowest.topic_partition.topic,
+                    partition=slowest.topic_partition.partition,
+                    first_unacknowledged=slowest.processed,
+                )
