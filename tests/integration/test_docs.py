@@ -71,6 +71,7 @@ EXPECTED: dict[str, Callable[[Outcome], bool]] = {
     "README.md: Use it from Python": everything,
     "docs/python.md: Messages, until somebody stops it": everything,
     "docs/python.md: Batches": in_batches,
+    "docs/python.md: Several at a time, acknowledged in any order": everything,
     "docs/python.md: Lists of topics": lambda it: it.lines == ["orders 0"],
     "docs/python.md: Commit when you say so": lambda it: (
         it.lines == [f"committed {n}" for n in (10, 20, 30, 40)] and it.stored == [EACH] * PARTITIONS
