@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -22,6 +24,8 @@ from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.jdbc_destination import JdbcDestination
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, Start, ToFiles, ToJdbc
+from kzconsumer_spark.part_files import read_part
+from kzconsumer_spark.plain_parquet import Codec, codec
 from kzconsumer_spark.range_tags import RowsLost, Shaped
 from kzconsumer_spark.session import build_session
 from kzconsumer_spark.spool import write_spool
@@ -30,6 +34,7 @@ from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 LEASE = Lease(float("inf"))
+NAMES = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
 OWNER = Owner(cluster="c", group="g")
 
 
@@ -90,6 +95,54 @@ def evens(frame: DataFrame) -> DataFrame:
 def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     found = [json.loads(each.read_text()) for each in (path / "_kzconsumer").glob("*+*.json")]
     return {(each["topic"], each["partition"]): each for each in found}
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_path: Path, compression: Codec) -> None:
+    headers = [{"key": "a", "value": b"1"}, {"key": "", "value": None}]
+    records = [
+        record(3, key=None, headers=headers),
+        record(4, value=None, timestamp=None, timestamp_type=-1),
+        record(9, timestamp_type=1),
+    ]
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(tmp_path / "spool", (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records)))
+    told = {}
+    for by, chosen in (("arrow", compression), ("spark", None)):
+        to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
+        daemon_side(to).claim(OWNER)
+        assert FilesDestination(session, to, LEASE, codec=chosen).write(1, ranges) == (2003, 2, 0)
+        files = sorted((tmp_path / by).glob("*.parquet"))
+        footers = [pq.read_metadata(file) for file in files]
+        told[by] = (
+            [file.name for file in files],
+            [read_part(file)[1:] for file in files],
+            [footer.row_group(0).column(1).compression for footer in footers],
+            {
+                (field.name, field.physical_type, str(field.logical_type))
+                for field in map(footers[0].schema.column, range(footers[0].num_columns))
+            },
+            pa.concat_tables(map(pq.read_table, files)).select(NAMES).to_pylist(),
+            session.read.parquet(str(tmp_path / by)).schema,
+            sorted(session.read.parquet(str(tmp_path / by)).collect(), key=lambda row: (row.topic, row.offset)),
+            {each["attempt"].count("/") for each in entries(tmp_path / by).values()},
+        )
+        assert {"arrow" in str(footer.created_by) for footer in footers} == {by == "arrow"}
+    assert told["arrow"] == told["spark"]
+
+
+def test_who_asks_spark_for_more_gets_sparks_files() -> None:
+    plain = ToFiles(path="/out", write_options={"compression": "ZSTD"})
+    assert codec(plain, {"spark.driver.memory": "2g"}) == "zstd"
+    assert codec(ToFiles(path="/out"), {}) == "snappy"
+    for other in (
+        msgspec.structs.replace(plain, format="orc"),
+        msgspec.structs.replace(plain, partition_by=("day",)),
+        msgspec.structs.replace(plain, write_options={"parquet.block.size": "1"}),
+        msgspec.structs.replace(plain, write_options={"compression": "brotli"}),
+    ):
+        assert codec(other, {}) is None
+    assert codec(plain, {"spark.sql.parquet.outputTimestampType": "INT96"}) is None
 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])

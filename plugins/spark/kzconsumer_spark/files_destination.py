@@ -1,15 +1,19 @@
 """The files destination in the worker: Spark writes ranges into a directory of its own, the target publishes them.
 
-Owns this worker's staging directory inside the target. Parquet of the records as they are takes the cheap road: a plain
-write, each file recognised by its footer. For whatever else may be in the files, or be their layout, Spark sorts rows
-into directories by range, in one job: about 1.7 times the processor time of the plain write at 50,000 records a range,
-where a job for each range takes twice.
+Owns this worker's staging directory inside the target. Parquet of the records as they are is written by Arrow here;
+where Spark is told how to write it, or executors are to do it, by a plain write of Spark's, each file recognised by its
+footer. For whatever else may be in the files, or be their layout, Spark sorts rows into directories by range, in one
+job: about 1.7 times the processor time of its plain write at 50,000 records a range, where a job for each range takes
+twice.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +27,7 @@ from kzconsumer_spark.identity import RANGE_COLUMNS, RANGE_PARTITION, RANGE_TOPI
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToFiles
 from kzconsumer_spark.part_files import match_parts, read_part
+from kzconsumer_spark.plain_parquet import Codec, write_part
 from kzconsumer_spark.private_directory import PrivateDirectory
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.range_tags import AsTheyCame, RowsLost, Shaping, count_rows, require_all, tagged
@@ -41,8 +46,17 @@ _EXTENSION: Final = re.compile(r"[.-]c\d{3,}((?:\.\w+)+)")
 class FilesDestination:
     """Each range as files named after it under the target, first writer wins, ledger entry last."""
 
-    def __init__(self, session: SparkSession, to: ToFiles, lease: Lease, shaping: Shaping | None = None) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        to: ToFiles,
+        lease: Lease,
+        shaping: Shaping | None = None,
+        codec: Codec | None = None,
+    ) -> None:
+        """`codec`: with which Arrow may write what is not shaped; None leaves it to Spark."""
         self._session = session
+        self._codec = codec
         self._to = to
         self._lease = lease
         self._shaping = shaping or AsTheyCame()
@@ -66,9 +80,7 @@ class FilesDestination:
         attempt = self._staging.path / str(self._attempts)
         attempt.mkdir()
         with_rows = [part for part in missing if part.records]
-        plain = self._to.format == "parquet" and not self._to.partition_by and not self._shaping.leaves_out_rows
-        stage = self._stage_plain if plain else self._stage_by_range
-        staged = stage(with_rows, attempt / "spark") if with_rows else []
+        staged = self._stage(with_rows, attempt / "staged") if with_rows else []
         staged += [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
         published = self._target.publish(staged, attempt, self._lease.require)
         self._target.discard(attempt)
@@ -77,6 +89,22 @@ class FilesDestination:
     def close(self) -> None:
         self._target.discard(self._staging.path)
         self._staging.remove()
+
+    def _stage(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+        if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
+            return self._stage_by_range(ranges, output)
+        if self._codec is None or self._elsewhere:
+            return self._stage_plain(ranges, output)
+        return self._stage_here(ranges, output, self._codec)
+
+    @staticmethod
+    def _stage_here(ranges: Sequence[SpooledRange], output: Path, codec: Codec) -> list[StagedRange]:
+        output.mkdir()
+        files = [output / data_file(part) for part in ranges]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(write_part, ranges, files, repeat(codec)))
+        written = match_parts(map(read_part, files), ranges)
+        return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in written]
 
     def _stage_plain(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
         # The session's settings make every spool file a task of its own, so this is one file for each range.

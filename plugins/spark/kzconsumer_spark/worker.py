@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_spark import plain_parquet
 from kzconsumer_spark.cluster import is_cluster
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.destinations import Destination, Written
@@ -144,7 +145,7 @@ def _destination(
 ) -> Destination:
     match start.destination:
         case ToFiles() as files:
-            return FilesDestination(session, files, lease, shaping)
+            return FilesDestination(session, files, lease, shaping, plain_parquet.codec(files, start.conf))
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc_destination import JdbcDestination  # psycopg is an extra
 
