@@ -275,7 +275,7 @@ class ServiceSettings(_Table, frozen=True, kw_only=True):
 
 
 class StatusSettings(_Table, frozen=True, kw_only=True):
-    """`[status]`: metrics, health and JSON over HTTP; nothing can be changed there."""
+    """`[status]`: a page, metrics, health and JSON over HTTP; nothing can be changed there."""
 
     # host:port, or unix:/path of a socket; nothing is served when left out. Port 0 is any free one, told in the log
     listen: Listen | None = None

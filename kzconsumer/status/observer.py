@@ -20,7 +20,7 @@ from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.position import Position
-from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.model import TopicPartition
 from kzconsumer.service import Service
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.runner import SinkRunner
@@ -123,9 +123,9 @@ class Observer:
         consumer, runner = self._consumer, self._runner
         group = consumer.group if consumer is not None else None
         snapshot, assigned = group if group is not None else (None, {})
-        threads: dict[ConsumerThreadId, list[str]] = {}
+        threads: dict[str, dict[str, list[str]]] = {}
         for partition, thread in sorted(assigned.items()):
-            threads.setdefault(thread, []).append(str(partition))
+            threads.setdefault(thread.consumer, {}).setdefault(str(thread), []).append(str(partition))
         me = consumer.consumer if consumer is not None else None
         timeline = self.tallies.rebalances.timeline
         return Report(
@@ -144,7 +144,7 @@ class Observer:
                     kzconsumer=registration.ours,
                     pattern=registration.pattern,
                     subscription=dict(registration.subscription),
-                    threads={str(thread): parts for thread, parts in threads.items() if thread.consumer == name},
+                    threads=threads.get(name, {}),
                 )
                 for name, registration in sorted(snapshot.members.items() if snapshot is not None else ())
             ],

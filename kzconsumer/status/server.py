@@ -1,7 +1,7 @@
-"""Serves metrics, health and JSON over HTTP, from one event loop with the member. Nothing can be changed here.
+"""Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Nothing can be changed here.
 
 Owns the listening socket and the connections to it. The daemon enters `serving`. What is answered is made of a report
-at that moment, by functions in `ROUTES` (a page goes there, too). aiohttp: it serves TCP and unix sockets inside a loop
+at that moment, by functions in `ROUTES`. aiohttp: it serves TCP and unix sockets inside a loop
 that is not its own, leaves signals alone, bounds what it reads, and streams.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -26,21 +25,23 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import CannotListen
-from kzconsumer.options import keys_of
-from kzconsumer.redaction import HIDDEN, is_secret, redacted
 from kzconsumer.setting_types import host_and_port
 from kzconsumer.status.access import load_token, refusal
+from kzconsumer.status.documents import DOCUMENTS
+from kzconsumer.status.events import Events
 from kzconsumer.status.metrics import families
-from kzconsumer.status.observer import INTERVAL, Observer
-from kzconsumer.status.report import Report, point
+from kzconsumer.status.observer import Observer
+from kzconsumer.status.page import page
+from kzconsumer.status.report import Report
 from kzconsumer.troubles import TROUBLES
 
 log = structlog.get_logger("kzconsumer.status")
 
 #: Seconds for answers under way when the daemon ends.
 LAST_ANSWERS = 0.5
+#: These have nothing of the member in them, and ask for the token themselves: a browser brings none of its own accord.
+SHOW_NOTHING = ("/", "/status")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -76,9 +77,11 @@ def application(observer: Observer, token: bytes | None) -> web.Application:
     """Only for reading: there is no route that takes anything but GET and HEAD."""
     registry = CollectorRegistry()
     registry.register(_Collector(observer))
+    events = Events(observer)
     app = web.Application(middlewares=[_guard(token)])
-    app[_OBSERVER] = observer
-    app[_REGISTRY] = registry
+    app[_OBSERVER], app[_EVENTS], app[_REGISTRY] = observer, events, registry
+    app.on_response_prepare.append(_add_headers)
+    app.on_shutdown.append(lambda _: events.end())
     app.add_routes([web.get(path, handler) for path, handler in ROUTES.items()])
     return app
 
@@ -97,24 +100,29 @@ class _Collector(Collector):
 
 
 _OBSERVER = web.AppKey("observer", Observer)
+_EVENTS = web.AppKey("events", Events)
 _REGISTRY = web.AppKey("registry", CollectorRegistry)
 
 
 def _guard(token: bytes | None) -> Any:
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if token is not None and request.path in SHOW_NOTHING:
+            return await handler(request)
         host = request.host if _is_tcp(request) else None
         refused = refusal(token, request.headers.get("Authorization", ""), host)
         if refused is HTTPStatus.UNAUTHORIZED:
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
         if refused is not None:
             raise web.HTTPForbidden(text="ask for it by the name or address of this machine's loopback\n")
-        response = await handler(request)
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
+        return await handler(request)
 
     return guarded
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
 
 
 def _is_tcp(request: web.Request) -> bool:
@@ -145,84 +153,38 @@ async def _ready(request: web.Request) -> web.Response:
     return _json(answer, 200 if report.unready is None else 503)
 
 
-async def _status(request: web.Request) -> web.Response:
-    """All in a few words."""
-    report = _report(request)
-    now = point(time.time(), report.partitions)
-    return _json(
-        {
-            "version": report.version,
-            "group": report.group,
-            "member": report.member,
-            "state": report.state,
-            "ready": report.unready is None,
-            "alive": report.alive is None,
-            "session": report.session,
-            "generation": report.generation,
-            "members": len(report.members),
-            "owned": len(report.partitions),
-            "stalled": len(report.stalled),
-            "judgement": report.judgement,
-            "lag": now.lag,
-            "lag_seconds": now.lag_seconds,
-            "rate": now.rate,
-        }
-    )
+def _document(name: str) -> Handler:
+    make = DOCUMENTS[name]
+
+    async def answer(request: web.Request) -> web.Response:
+        observer = request.app[_OBSERVER]
+        return _json(make(observer, observer.report()))
+
+    return answer
 
 
-async def _members(request: web.Request) -> web.Response:
-    report = _report(request)
-    return _json({"generation": report.generation, "members": report.members})
+async def _stream(request: web.Request) -> web.StreamResponse:
+    return await request.app[_EVENTS].stream(request)
 
 
-async def _partitions(request: web.Request) -> web.Response:
-    report = _report(request)
-    return _json({"owned": report.partitions, "assigned": report.assigned, "queues": report.queues})
+async def _page(request: web.Request) -> web.Response:
+    headers = {"Content-Security-Policy": page().policy, "Referrer-Policy": "no-referrer"}
+    return web.Response(text=page().html, content_type="text/html", headers=headers)
 
 
-async def _history(request: web.Request) -> web.Response:
-    return _json({"interval": INTERVAL, "points": list(request.app[_OBSERVER].history)})
-
-
-async def _rebalances(request: web.Request) -> web.Response:
-    return _json({"rebalances": list(request.app[_OBSERVER].tallies.rebalances.timeline)})
-
-
-async def _batches(request: web.Request) -> web.Response:
-    report = _report(request)
-    return _json({"present": report.batch, "ended": report.batches})
-
-
-async def _errors(request: web.Request) -> web.Response:
-    return _json({"errors": TROUBLES.all()})
-
-
-async def _config(request: web.Request) -> web.Response:
-    return _json({"config": effective_settings(request.app[_OBSERVER].settings)})
+async def _home(request: web.Request) -> web.Response:
+    raise web.HTTPFound("status")
 
 
 ROUTES: dict[str, Handler] = {
+    "/": _home,
+    "/status": _page,
     "/metrics": _metrics,
     "/health/live": _live,
     "/health/ready": _ready,
-    "/api/v1/status": _status,
-    "/api/v1/members": _members,
-    "/api/v1/partitions": _partitions,
-    "/api/v1/history": _history,
-    "/api/v1/rebalances": _rebalances,
-    "/api/v1/batches": _batches,
-    "/api/v1/errors": _errors,
-    "/api/v1/config": _config,
+    "/api/v1/events": _stream,
+    **{f"/api/v1/{name}": _document(name) for name in DOCUMENTS},
 }
-
-
-def effective_settings(settings: Settings) -> dict[str, object]:
-    """Every key as one would write it, without secrets."""
-    return {
-        ".".join(place): HIDDEN if is_secret(place[-1]) else redacted(written)
-        for place, _, written in keys_of(settings)
-        if place != ("source",)
-    }
 
 
 def _report(request: web.Request) -> Report:

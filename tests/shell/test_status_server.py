@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import json
 import os
+import re
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +21,20 @@ from kzconsumer.config import Settings
 from kzconsumer.errors import CannotListen
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
+from kzconsumer.status import events
+from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.observer import Observer
+from kzconsumer.status.page import page
+from kzconsumer.status.report import point
 from kzconsumer.status.server import ROUTES, _listen, serving
 from kzconsumer.zookeeper.lease import Lease
 
 
-def observer(listen: str) -> Observer:
+def observer(listen: str, **status: object) -> Observer:
     tables: dict[str, Any] = {
         "zookeeper": {"connect": "zk1:2181"},
         "group": {"id": "orders"},
-        "status": {"listen": listen},
+        "status": {"listen": listen, **status},
     }
     settings, lease = Settings.from_dict(tables, source="group.toml"), Lease()
     service = Service(Manager.from_environment({}, os.getpid()), lease, 6.0, 60.0)
@@ -103,3 +112,72 @@ def test_a_port_that_is_taken() -> None:
 def test_a_host_that_is_not() -> None:
     with pytest.raises(CannotListen, match=r"cannot listen at nowhere\.invalid:1: "):
         _listen("nowhere.invalid:1", "group.toml")
+
+
+async def texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
+    """Each event, or comment, as it is sent."""
+    begun = b""
+    async for part in answer.content.iter_any():
+        *whole, begun = (begun + part).split(b"\n\n")
+        for text in whole:
+            yield text.decode()
+
+
+async def test_events_bring_what_has_changed_and_end_with_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first hold everything; then only what is new; then nothing but that somebody is still there."""
+    monkeypatch.setattr(events, "PERIOD", 0.05)
+    monkeypatch.setattr(events, "MOST", 1)
+    path, watched = tmp_path / "s", observer(f"unix:{tmp_path / 's'}")
+    client = aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(path)))
+    async with asyncio.timeout(30), client:
+        async with serving(watched):
+            answer = await client.get("/api/v1/events")
+            assert answer.content_type == "text/event-stream"
+            sent = texts(answer)
+            first = [await anext(sent) for _ in range(len(DOCUMENTS) - 1)]
+            found = {
+                name: data for name, _, data in (text.removeprefix("event: ").partition("\ndata: ") for text in first)
+            }
+            assert set(found) == set(DOCUMENTS) - {"history"}
+            async with client.get("/api/v1/status") as asked:
+                assert json.loads(found["status"]) == await asked.json()
+            assert await anext(sent) == ":"
+            watched.history.append(point(7.0, []))
+            new = await anext(text async for text in sent if text != ":")
+            assert new.startswith("event: history\n")
+            assert [each["at"] for each in json.loads(new.partition("data: ")[2])["points"]] == [7.0]
+            assert await anext(sent) == ":", "not again"
+            async with client.get("/api/v1/events") as one_more:
+                assert one_more.status == 503
+        assert {text async for text in sent} <= {":"}
+        answer.close()
+
+
+async def test_the_token_is_asked_for_everything_but_the_empty_page(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("sesame")
+    path = tmp_path / "s"
+    async with (
+        serving(observer(f"unix:{path}", token_file=str(tmp_path / "token"))),
+        aiohttp.ClientSession("http://localhost", connector=aiohttp.UnixConnector(str(path))) as client,
+    ):
+        for route in ROUTES:
+            async with client.get(route, allow_redirects=False) as answer:
+                assert answer.status == {"/": 302, "/status": 200}.get(route, 401), route
+                assert "orders" not in await answer.text()
+        async with client.get("/status/../api/v1/config") as answer:
+            assert answer.status == 401
+
+
+def test_the_page_lets_nothing_else_run_or_be_fetched() -> None:
+    """What the policy names is what the page has, to the letter; a browser runs nothing else."""
+    html, policy = page()
+    assert html.count("<script") == html.count("<style") == 1
+    for kind in ("script", "style"):
+        (inside,) = re.findall(rf"<{kind}[^>]*>(.*?)</{kind}>", html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}';" in policy
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    assert re.findall(r"(?:https?:)?//[\w.]+", html.replace("http://www.w3.org/2000/svg", "")) == []

@@ -1,0 +1,81 @@
+// The last hour as lines.
+
+let points = []; // one for each look, the last one last
+
+class Chart {
+  constructor(svg, told, pick, word) {
+    Object.assign(this, { svg, told, pick, word, pointed: null });
+    svg.addEventListener("pointermove", (event) => { this.pointed = event.offsetX; this.draw(); });
+    svg.addEventListener("pointerleave", () => { this.pointed = null; this.draw(); });
+    new ResizeObserver(() => this.draw()).observe(svg);
+  }
+
+  draw() {
+    const width = this.svg.clientWidth;
+    const height = this.svg.clientHeight;
+    if (!points.length || !width) return;
+    const [left, right, top, bottom] = [46, 8, 8, 20];
+    const end = points.at(-1).at;
+    const begin = end - Math.min(HOUR, Math.max(300, end - points[0].at));
+    const values = points.map(this.pick);
+    const most = ceiling(Math.max(1, ...values.filter((value) => value !== null)));
+    const x = (time) => left + ((time - begin) / (end - begin)) * (width - left - right);
+    const y = (value) => top + (1 - value / most) * (height - top - bottom);
+    const parts = [];
+    for (const share of [0, 0.5, 1]) {
+      parts.push(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(share * most), y2: y(share * most) }));
+      parts.push(drawn("text", { x: left - 6, y: y(share * most) + 4, "text-anchor": "end" }, compact.format(share * most)));
+      parts.push(drawn("text", { x: x(begin + share * (end - begin)), y: height - 4, "text-anchor": ["start", "middle", "end"][share * 2] }, minute(begin + share * (end - begin))));
+    }
+    for (const run of this.runs(values, begin)) {
+      const line = run.map(([time, value]) => `${x(time).toFixed(1)} ${y(value).toFixed(1)}`).join("L");
+      parts.push(drawn("path", { class: "area", d: `M${x(run[0][0])} ${y(0)}L${line}L${x(run.at(-1)[0])} ${y(0)}Z` }));
+      parts.push(drawn("path", { class: "curve", d: `M${line}` }));
+    }
+    const place = this.pointed === null ? points.length - 1 : nearest(begin + ((this.pointed - left) / (width - left - right)) * (end - begin));
+    if (values[place] !== null) parts.push(drawn("circle", { class: "dot", r: 3.5, cx: x(points[place].at), cy: y(values[place]) }));
+    this.svg.replaceChildren(...parts);
+    say(this.told, this.words(values, place));
+  }
+
+  /** What is known without a gap, as [time, value]. */
+  runs(values, begin) {
+    const found = [[]];
+    values.forEach((value, place) => {
+      if (points[place].at < begin) return;
+      if (value === null) found.push([]);
+      else found.at(-1).push([points[place].at, value]);
+    });
+    return found.filter((run) => run.length);
+  }
+
+  words(values, place) {
+    const when = this.pointed === null ? "Now" : clock(points[place].at);
+    let best = 0;
+    values.forEach((value, index) => { if ((value ?? -1) > (values[best] ?? -1)) best = index; });
+    const highest = values[best] === null ? "" : `; the most ${this.word(values[best])} at ${minute(points[best].at)}`;
+    return `${when} ${values[place] === null ? "not known" : this.word(values[place])}${highest}`;
+  }
+}
+
+/** The next round number. */
+function ceiling(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((digit) => digit * power).find((round) => round >= value);
+}
+
+function nearest(time) {
+  return points.reduce((best, point, place) => (Math.abs(point.at - time) < Math.abs(points[best].at - time) ? place : best), 0);
+}
+
+const charts = [
+  new Chart(at("lag-chart"), at("lag-told"), (point) => point.lag, count),
+  new Chart(at("rate-chart"), at("rate-told"), (point) => point.rate, rate),
+];
+
+function showHistory() {
+  const last = points.at(-1)?.at ?? 0;
+  points = [...points, ...known.history.points.filter((point) => point.at > last)];
+  points = points.filter((point) => point.at >= points.at(-1).at - HOUR);
+  for (const chart of charts) chart.draw();
+}

@@ -1,0 +1,62 @@
+// Elements of the page. Everything is written as text, never as HTML, and what has not changed is left alone.
+
+const at = (id) => document.getElementById(id);
+
+function make(tag, text, name) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  if (name) made.className = name;
+  return made;
+}
+
+function drawn(tag, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** A cell is text, or { badge, mark, text }. What has not changed is not touched: it may be selected, or read aloud. */
+function put(element, cell) {
+  const { badge, mark, text } = typeof cell === "object" ? cell : { text: cell };
+  const told = `${mark}|${badge}|${text}`;
+  if (element.told === told) return;
+  element.told = told;
+  const inside = [];
+  if (badge) inside.push(make("span", badge, `badge ${mark}`));
+  if (text) inside.push(document.createTextNode(badge ? ` ${text}` : text));
+  element.replaceChildren(...inside);
+  element.classList.toggle("unknown", text === UNKNOWN && !badge);
+}
+
+/** Rows are { key, cells }, kept by their keys. The first cell is the row's header. */
+function fill(table, rows, nothing) {
+  const heads = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0];
+  const before = table.kept ?? new Map();
+  table.kept = new Map();
+  for (const { key, cells } of rows) {
+    const row = before.get(key) ?? heads.reduce((made, head, place) => {
+      const cell = made.appendChild(make(place ? "td" : "th", undefined, head.className));
+      if (place) cell.dataset.label = head.textContent;
+      else cell.scope = "row";
+      return made;
+    }, make("tr"));
+    cells.forEach((cell, place) => put(row.cells[place], cell));
+    table.kept.set(key, row);
+  }
+  const wanted = [...table.kept.values()];
+  if (!wanted.length) {
+    if (body.rows.length === 1 && body.rows[0].told === nothing) return;
+    const row = make("tr");
+    const cell = row.appendChild(make("td", nothing, "none"));
+    cell.colSpan = heads.length;
+    row.told = nothing;
+    wanted.push(row);
+  }
+  if (wanted.length !== body.rows.length || wanted.some((row, place) => row !== body.rows[place])) body.replaceChildren(...wanted);
+}

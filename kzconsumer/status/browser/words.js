@@ -1,0 +1,52 @@
+// Numbers, times and names as a person reads them. What is not known is a dash.
+
+const HOUR = 3600;
+const UNKNOWN = "–";
+
+const whole = new Intl.NumberFormat();
+const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
+const count = (n) => (n === null || n === undefined ? UNKNOWN : whole.format(n));
+const offset = (n) => (n === null || n === undefined ? UNKNOWN : String(n));
+const rate = (n) => (n === null || n === undefined ? UNKNOWN : n < 10 ? `${Math.round(n * 10) / 10}/s` : `${count(Math.round(n))}/s`);
+const clock = (time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false });
+const minute = (time) => new Date(time * 1000).toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" });
+const moment = (time) => `${new Date(time * 1000).toLocaleDateString()} ${clock(time)}`;
+const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
+
+function duration(s) {
+  if (s === null || s === undefined) return UNKNOWN;
+  if (s === 0) return "0 s";
+  if (s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;
+  if (s < 10) return `${Math.round(s * 10) / 10} s`;
+  if (s < 60) return `${Math.round(s)} s`;
+  if (s < HOUR) return `${Math.floor(s / 60)} min ${Math.floor(s % 60)} s`;
+  if (s < 24 * HOUR) return `${Math.floor(s / HOUR)} h ${Math.floor((s % HOUR) / 60)} min`;
+  return `${Math.floor(s / (24 * HOUR))} d ${Math.floor((s % (24 * HOUR)) / HOUR)} h`;
+}
+
+function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let unit = 0;
+  while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit += 1; }
+  return `${Math.round(n * 10) / 10} ${units[unit]}`;
+}
+
+/** "t-0", "t-1", "t-2", "u-4" as "t 0–2, u 4". */
+function together(partitions) {
+  const found = new Map();
+  for (const each of partitions) {
+    const cut = each.lastIndexOf("-");
+    const topic = each.slice(0, cut);
+    if (!found.has(topic)) found.set(topic, []);
+    found.get(topic).push(Number(each.slice(cut + 1)));
+  }
+  return [...found].map(([topic, numbers]) => {
+    const runs = [];
+    for (const n of numbers.sort((a, b) => a - b)) {
+      const last = runs.at(-1);
+      if (last && last[1] === n - 1) last[1] = n;
+      else runs.push([n, n]);
+    }
+    return `${topic} ${runs.map(([a, b]) => (a === b ? a : `${a}–${b}`)).join(", ")}`;
+  }).join("; ");
+}

@@ -1,0 +1,86 @@
+"""Sends the documents that have changed, as server-sent events, to pages that stay open and to `kzconsumer top`.
+
+Owns the streams that are open, and the documents as last made: one look serves all streams. `status/server` hands it
+the requests. Each event is named for its document and holds what the API answers under that name; of the history it
+holds what this stream has not been sent yet.
+"""
+
+from __future__ import annotations
+
+import math
+
+import anyio
+import msgspec
+from aiohttp import web
+
+from kzconsumer.clock import now
+from kzconsumer.status.documents import DOCUMENTS, history_since
+from kzconsumer.status.observer import Observer
+
+#: Between two events of a stream, in seconds; where nothing has changed a comment is sent.
+PERIOD = 2.0
+#: Streams at once.
+MOST = 32
+#: A stream that is not read for so many seconds ends.
+PATIENCE = 30.0
+
+
+class Events:
+    """Of one member."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._made = -math.inf
+        self._documents: dict[str, bytes] = {}
+        self._open = 0
+        self._ended = anyio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Events on {self._open} streams>"
+
+    async def end(self) -> None:
+        """No stream goes on."""
+        self._ended.set()
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        if self._open >= MOST:
+            raise web.HTTPServiceUnavailable(text=f"{MOST} streams are open already\n", headers={"Retry-After": "10"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        self._open += 1
+        try:
+            await response.prepare(request)
+            if request.method == "GET":
+                await self._send(response)
+        except (ConnectionResetError, TimeoutError):
+            pass  # whoever asked is gone
+        finally:
+            self._open -= 1
+        return response
+
+    async def _send(self, response: web.StreamResponse) -> None:
+        sent: dict[str, bytes] = {}
+        latest = 0.0
+        while not self._ended.is_set():
+            documents = self._present()
+            changed = {name: text for name, text in documents.items() if sent.get(name) != text}
+            sent = documents
+            points = history_since(self._observer, latest)
+            if points:
+                latest = points[-1].at
+                changed["history"] = msgspec.json.encode({"points": points})
+            events = [b"event: %s\ndata: %s\n\n" % (name.encode(), text) for name, text in changed.items()]
+            with anyio.fail_after(PATIENCE):
+                await response.write(b"".join(events) or b":\n\n")
+            with anyio.move_on_after(PERIOD):
+                await self._ended.wait()
+
+    def _present(self) -> dict[str, bytes]:
+        if now() - self._made > PERIOD / 2:
+            report = self._observer.report()
+            self._documents = {
+                name: msgspec.json.encode(make(self._observer, report))
+                for name, make in DOCUMENTS.items()
+                if name != "history"
+            }
+            self._made = now()
+        return self._documents
