@@ -30,6 +30,7 @@ _VERBS = {
     "cluster": ("kzconsumer.cli.cluster", "show brokers and controller"),
     "topics": ("kzconsumer.cli.topics", "list and describe topics"),
     "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
+    "top": ("kzconsumer.cli.top", "running daemons in a terminal, as their status tells"),
     "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),
     "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
     "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),

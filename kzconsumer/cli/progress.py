@@ -11,20 +11,17 @@ from contextlib import contextmanager
 
 from kzconsumer.sandbox.jars import Progress
 
-try:
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-except ImportError:  # rich comes with the extra `sandbox`; without it there is no bar
-    Bars = None  # type: ignore[assignment,misc]
-
 
 @contextmanager
 def fetching_progress() -> Iterator[Progress]:
     """A callback for `resolve_jars`; writes to stderr, and nothing at all when nothing has to be fetched."""
-    if Bars is None or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         yield _Lines()
         return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
     with Bars(console=Console(stderr=True), transient=True) as bars:
         rows: dict[str, TaskID] = {}
 

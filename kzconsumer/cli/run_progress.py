@@ -9,26 +9,23 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-try:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
-except ImportError:  # rich comes with the extra `sandbox`; without it there is no bar
-    Progress = None  # type: ignore[assignment,misc]
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 
 @contextmanager
 def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
     """A callback for `daemon.run`, or None where nobody would see the bar; it counts offsets."""
-    if not wanted or Progress is None or not sys.stderr.isatty():
+    if not wanted or not sys.stderr.isatty():
         yield None
         return
 

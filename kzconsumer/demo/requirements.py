@@ -12,7 +12,7 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer.plugins import SINKS, list_plugins
 
 _SINK = "spark"
-_MODULES = ("confluent_kafka", "pyspark", "rich")
+_MODULES = ("confluent_kafka", "pyspark")
 
 
 def require() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,8 +29,9 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 class Asker:
     """Asks one daemon."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, at: str) -> None:
         self._session = session
+        self.at = at
 
     async def status(self, path: str, **headers: str) -> int:
         async with self._session.get(path, headers=headers) as answer:
@@ -50,6 +54,28 @@ class Asker:
         }
 
 
+def printed() -> list[tuple[str, str]]:
+    """The commands of docs/monitoring.md, and what it says they answer."""
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert [command.split()[0] for command, _ in blocks] == ["kzconsumer", "curl"]
+    return blocks
+
+
+async def answered(command: str) -> str:
+    program, *words = shlex.split(command)
+    if program == "curl":
+        async with aiohttp.ClientSession() as session, session.get(words[-1]) as answer:
+            return await answer.text()
+    done = await anyio.run_process([sys.executable, "-m", program, *words])
+    return done.stdout.decode()
+
+
+def form(text: str) -> list[str]:
+    """Without the widths that names take, and rates, which are not known at first."""
+    return [re.sub(r"(?<!\S)(-|\d+/s)(?!\S)", "RATE", " ".join(line.split())) for line in text.strip().splitlines()]
+
+
 def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((f"kzconsumer_{name}", frozenset(labels.items())))
 
@@ -61,7 +87,7 @@ async def asking(member: Daemon, connector: aiohttp.BaseConnector | None = None)
     at = told["at"] if connector is None else "http://localhost"
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(at, connector=connector, timeout=timeout) as session:
-        yield Asker(session)
+        yield Asker(session, at)
 
 
 async def reached(ask: Any, limit: float = 30.0) -> None:
@@ -131,6 +157,13 @@ async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_pa
                 return bool(points) and (points[-1]["owned"], points[-1]["lag"], points[-1]["stalled"]) == (2, 0, 0)
 
             await reached(seen)
+            for command, answer in printed():
+                out = await answered(
+                    command.replace("http://127.0.0.1:9308", ask.at).replace("127.0.0.1:9308", ask.at[7:])
+                )
+                out = out.replace(ask.at[7:], "127.0.0.1:9308").replace(unique, "orders")
+                out = re.sub(r"\S+…\S+-(\d)", r"orders-\1", out)  # a long name is cut
+                assert form(out) == form(answer), command
 
             # A pause: it stands still for a known reason, and its lag grows, though nobody fetches it.
             text = member.config.read_text()
