@@ -24,7 +24,8 @@ def look_at_sink(settings: Settings) -> None:
     """And what a start would stumble over, where the sink can tell by its `check`. Raises also SinkFailed."""
     sink = check_sink(settings)
     if isinstance(sink, Checkable):
-        sink.check()
+        with faults_in(settings.source):
+            sink.check()
 
 
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:

@@ -24,7 +24,7 @@ import structlog
 from msgspec import Meta
 
 from kzconsumer.clock import now
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.options import ByteSize, PositiveDuration, read_table
 from kzconsumer.sinks.durable_files import create_whole
@@ -72,7 +72,8 @@ class _LeaseInDoubt(Exception):
 class SegmentsSink:
     """Appends each batch's ranges to their partitions' segments.
 
-    `write` raises SinkFailed, with the partition's name, for what cannot be written or does not follow what is there.
+    Entering raises ConfigError for a directory that is not this group's or cannot be used; `write` raises SinkFailed,
+    with the partition's name, for what cannot be written or does not follow what is there.
     """
 
     wants: Wants = "raw"
@@ -95,7 +96,7 @@ class SegmentsSink:
         try:
             await anyio.to_thread.run_sync(self._claim)
         except OSError as error:
-            raise SinkFailed(f"segments: {self._path} cannot be used: {error.strerror}") from error
+            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
         return self
 
     async def __aexit__(
@@ -110,17 +111,21 @@ class SegmentsSink:
         await together([anyio.to_thread.run_sync(write, limiter=limiter) for write in parts])
 
     def check(self) -> None:
-        """Find what a start would stumble over, and touch nothing. Raises SinkFailed."""
+        """Find what a start would stumble over, and touch nothing. Raises ConfigError."""
         try:
             there = next(each for each in (self._path, *self._path.absolute().parents) if each.exists())
             if not there.is_dir():
-                raise SinkFailed(f"segments: {self._path} cannot be used: {there} is not a directory")
+                raise self._unusable(f"{self._path} cannot be used: {there} is not a directory")
             if not os.access(there, os.W_OK | os.X_OK):
-                raise SinkFailed(f"segments: {self._path} cannot be used: {there} is not writable for this user")
+                raise self._unusable(f"{self._path} cannot be used: {there} is not writable for this user")
             if there == self._path and self._marked():
                 self._refuse_others()
         except OSError as error:
-            raise SinkFailed(f"segments: {self._path} cannot be used: {error.strerror}") from error
+            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
+
+    @staticmethod
+    def _unusable(why: str) -> ConfigError:
+        return ConfigError([f"[sink.options] path: {why}"])
 
     def _claim(self) -> None:
         """Mark the directory as our group's."""
@@ -130,14 +135,14 @@ class SegmentsSink:
         self._refuse_others()
 
     def _marked(self) -> bool:
-        """Whether the directory is somebody's archive. Raises SinkFailed where it is none, and not empty."""
+        """Whether the directory is somebody's archive. Raises ConfigError where it is none, and not empty."""
         marker = self._path / OWNER
         if marker.exists():
             return True
         foreign = next((each for each in sorted(self._path.iterdir()) if not each.name.startswith(".")), None)
         if foreign is not None and not marker.exists():
-            raise SinkFailed(
-                f"segments: {self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
+            raise self._unusable(
+                f"{self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
             )
         return foreign is not None
 
@@ -146,10 +151,10 @@ class SegmentsSink:
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Owner)
         except msgspec.DecodeError as error:
-            raise SinkFailed(f"segments: {marker} cannot be read: {error}") from error
+            raise self._unusable(f"{marker} cannot be read: {error}") from error
         if found.group != ours.group or found.cluster != (ours.cluster or found.cluster):
             this = str(ours) if ours.cluster else f"group {ours.group}"
-            raise SinkFailed(f"segments: {self._path} is the archive of {found}; this is {this}: give another path")
+            raise self._unusable(f"{self._path} is the archive of {found}; this is {this}: give another path")
 
     def _write(self, part: RangeData) -> None:
         try:

@@ -96,7 +96,8 @@ def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
     file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
     done = kzconsumer("check-config", str(file))
     assert done.returncode == 78
-    assert done.stderr == f"kzconsumer: {file}: segments: {there} cannot be used: {there} is not a directory\n"
+    told = f"[sink.options] path: {there} cannot be used: {there} is not a directory"
+    assert done.stderr == f"kzconsumer: {file}:10: {told}\n"
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])

@@ -134,11 +134,11 @@ async def test_a_topic_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) ->
 async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "ours"):
         pass
-    with pytest.raises(SinkFailed, match="is the archive of group g of cluster c; this is group other of cluster c"):
+    with pytest.raises(ConfigError, match="is the archive of group g of cluster c; this is group other of cluster c"):
         async with SegmentsSink({"path": str(tmp_path / "ours")}, context(group="other")):
             pass
     (tmp_path / "brokers" / "orders-0").mkdir(parents=True)
-    with pytest.raises(SinkFailed, match=r"is not empty \(orders-0\)"):
+    with pytest.raises(ConfigError, match=r"is not empty \(orders-0\)"):
         async with opened(tmp_path / "brokers"):
             pass
     async with opened(tmp_path / "ours") as sink:
@@ -161,18 +161,18 @@ async def test_a_look_finds_what_a_start_would_and_touches_nothing(tmp_path: Pat
         pass
     before = sorted(tmp_path.rglob("*"))
     look(tmp_path / "ours")
-    with pytest.raises(SinkFailed, match="is the archive of group g of cluster c; this is group other"):
+    with pytest.raises(ConfigError, match="is the archive of group g of cluster c; this is group other"):
         look(tmp_path / "ours", "other")
     (tmp_path / "brokers" / "orders-0").mkdir(parents=True)
-    with pytest.raises(SinkFailed, match=r"is not empty \(orders-0\)"):
+    with pytest.raises(ConfigError, match=r"is not empty \(orders-0\)"):
         look(tmp_path / "brokers")
     (tmp_path / "file").touch()
     for inside in (tmp_path / "file", tmp_path / "file" / "archive"):
-        with pytest.raises(SinkFailed, match=r"segments: .*file.* cannot be used: .*file is not a directory"):
+        with pytest.raises(ConfigError, match=r"path: .*file.* cannot be used: .*file is not a directory"):
             look(inside)
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "archive-owner.json").write_text("{")
-    with pytest.raises(SinkFailed, match=r"archive-owner\.json cannot be read"):
+    with pytest.raises(ConfigError, match=r"archive-owner\.json cannot be read"):
         look(tmp_path / "torn")
     assert set(before) <= set(tmp_path.rglob("*"))
 
