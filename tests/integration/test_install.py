@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tarfile
 import zipfile
@@ -30,6 +31,8 @@ from tests.support.installing import (
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ["3.11", "3.12", "3.13"]
+
+LONG = pytest.mark.timeout(1800 if WHOLE else 180)
 
 SHARED = {
     "share/bash-completion/completions/kzconsumer",
@@ -113,47 +116,116 @@ def test_licences_are_the_same() -> None:
     assert len({(ROOT / folder / "LICENSE").read_bytes() for folder in DISTRIBUTIONS.values()}) == 1
 
 
-@pytest.mark.timeout(1800 if WHOLE else 180)
-@pytest.mark.parametrize("version", VERSIONS if WHOLE else [HERE])
-def test_what_is_installed_works(wheels: list[Path], tmp_path: Path, version: str) -> None:
-    if WHOLE:
-        python = interpreter(version)
-        if python is None:
-            pytest.skip(f"NOT TESTED on Python {version}: there is none here (PATH, pyenv, uv)")
-        commands = environment(python, tmp_path / "env", wheels)
-        run(commands / "pip", "check", within=tmp_path)
-    else:
-        commands = borrowing_environment(tmp_path / "env", wheels)
+@pytest.fixture(scope="module", params=VERSIONS if WHOLE else [HERE])
+def installed(
+    request: pytest.FixtureRequest, wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A folder that stands for the root of a machine, and the commands of the environment in its /opt."""
+    root = tmp_path_factory.mktemp("root")
+    at = root / "opt" / f"kzconsumer-{__version__}"
+    at.parent.mkdir()
+    if not WHOLE:
+        return root, borrowing_environment(at, wheels)
+    python = interpreter(request.param)
+    if python is None:
+        pytest.skip(f"NOT TESTED on Python {request.param}: there is none here (PATH, pyenv, uv)")
+    return root, environment(python, at, wheels)
 
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+
+@LONG
+def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    root, commands = installed
 
     def kzconsumer(*words: str | Path) -> str:
-        return run(commands / "kzconsumer", *words, within=elsewhere, path=commands)
+        return run(commands / "kzconsumer", *words, within=tmp_path, path=commands)
 
     assert kzconsumer("--version") == f"kzconsumer {__version__}\n"
     assert kzconsumer("--help").startswith("usage: kzconsumer ")
 
-    shutil.copy(ROOT / "config" / "group.toml", elsewhere)
-    kzconsumer("check-config", "group.toml")
-    (elsewhere / "reference.toml").write_bytes(
-        (commands.parent / "share" / "kzconsumer" / "group.reference.toml").read_bytes()
-    )
-    kzconsumer("check-config", "reference.toml")
-    kzconsumer("check-config", "group.toml", "--set", "group.assignor=sticky", "--set", "sink.plugin=spark",
-               "--set", 'sink.options={destination="parquet", path="out"}')  # fmt: skip
-
     listed = dict(re.findall(r"^(\S+) \S+\n((?:  .*\n)+)", kzconsumer("plugins"), re.MULTILINE))
     assert {name: {line.split()[1] for line in lines.splitlines()} for name, lines in listed.items()} == PLUGINS
 
-    shared = commands.parent
-    assert {str(each.relative_to(shared)) for each in (shared / "share").rglob("*") if each.is_file()} >= SHARED
-    assert (shared / "share/bash-completion/completions/kzconsumer").read_text() == kzconsumer("completion", "bash")
-    assert ".TH KZCONSUMER" in (shared / "share/man/man1/kzconsumer.1").read_text()
+    shared = commands.parent / "share"
+    assert {str(each.relative_to(commands.parent)) for each in shared.rglob("*") if each.is_file()} >= SHARED
+    assert (shared / "bash-completion/completions/kzconsumer").read_text() == kzconsumer("completion", "bash")
+    assert ".TH KZCONSUMER" in (shared / "man/man1/kzconsumer.1").read_text()
+
+    kzconsumer("check-config", shared / "kzconsumer" / "group.reference.toml")
+    (tmp_path / "group.toml").write_text((ROOT / "config" / "group.toml").read_text())
+    spark = 'sink.options={destination="parquet", path="out"}'
+    kzconsumer("check-config", "group.toml", "--set", "group.assignor=sticky")
+    kzconsumer("check-config", "group.toml", "--set", "sink.plugin=spark", "--set", spark)
 
     python = commands / "python"
-    at = Path(run(python, "-W", "error", "-c", LOADED, within=elsewhere).strip())
-    assert at.is_relative_to(tmp_path)
+    at = Path(run(python, "-W", "error", "-c", LOADED, within=tmp_path).strip())
+    assert at.is_relative_to(root)
     assert os.access(next(at.parents[1].glob("kzconsumer_spark/*/bin/java")), os.X_OK)
-    decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=elsewhere)
+    decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=tmp_path)
     assert decoded == "[b'order 1', b'order 2']\n"
+    if WHOLE:
+        run(commands / "pip", "check", within=tmp_path)
+
+
+@LONG
+def test_a_machine_is_laid_out_as_the_page_says(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    """All commands of docs/installation.md that are not marked, in their order; the root is a folder."""
+    root, _ = installed
+    text = (ROOT / "docs" / "installation.md").read_text()
+    script = "\n".join(re.findall(r"(?<!-->\n)^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+    script = re.sub(r"(?<![\w$/}])/(opt|etc|usr/local|var)/", rf"{root}/\1/", script)
+    script = script.replace("systemd-sysusers", f"systemd-sysusers --root={root}")
+    (group,) = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "orders.toml").write_text(group)
+    (tmp_path / "kafka.password").write_text("secret")
+    (root / "usr/local/bin").mkdir(parents=True)
+    run("bash", "-eu", "-c", script, within=tmp_path, path=root / "usr/local/bin")
+
+    units = root / "etc/systemd/system"
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", units / "kzconsumer@orders.service", units / "kzconsumer.target"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (units / "kzconsumer@.service").read_text().count(f"\nExecStart={root}/opt/kzconsumer/bin/kzconsumer ") == 1
+    assert (root / "etc/passwd").read_text().startswith("kzconsumer:x:")
+    assert (root / "usr/local/share/man/man1/kzconsumer.1").exists()
+
+
+def test_the_image_is_described_without_fault(tmp_path: Path) -> None:
+    run(Path(sys.executable).with_name("hadolint"), ROOT / "docs" / "Dockerfile", within=tmp_path)
+
+
+@LONG
+@pytest.mark.skipif(not WHOLE, reason="builds from the source tree with all it needs: make test-install")
+def test_the_image_can_be_made(tmp_path: Path) -> None:
+    """What docs/Dockerfile copies and runs, in folders; not what it has the package manager and useradd do."""
+    text = (ROOT / "docs" / "Dockerfile").read_text().replace("\\\n", "")
+    (version,) = set(re.findall(r"^FROM python:(\S+)-slim-bookworm", text, re.MULTILINE))
+    python = interpreter(version)
+    if python is None:
+        pytest.skip(f"NOT TESTED with Python {version}: there is none here (PATH, pyenv, uv)")
+    source = tmp_path / "src"
+    source.mkdir()
+    for words in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE):
+        *copied, to = words.split()
+        for each in copied:
+            if (ROOT / each).is_dir():
+                shutil.copytree(ROOT / each, source / to, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(ROOT / each, source / to)
+    for line in re.findall(r"^RUN (.*)$", text, re.MULTILINE):
+        if "apt-get" not in line and "useradd" not in line:
+            run(
+                "sh",
+                "-eu",
+                "-c",
+                line.replace("/opt/", f"{tmp_path}/opt/"),
+                within=source,
+                path=python.parent,
+                limit=900,
+            )
+    (entry,) = re.findall(r"^ENTRYPOINT \[\"(.*)\"\]$", text, re.MULTILINE)
+    listed = run(tmp_path / "opt/kzconsumer/bin" / entry, "plugins", within=tmp_path)
+    assert all(name in listed for name in PLUGINS)
