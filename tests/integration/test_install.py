@@ -60,6 +60,29 @@ for group in (ASSIGNORS, SINKS):
         assert callable(load(group, plugin.name)), plugin
 print(kzconsumer.__file__)
 """
+WITHOUT_EXTRAS = """
+import importlib, pkgutil, sys
+import kzconsumer, kzconsumer_spark, kzconsumer_sticky
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {extras}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+for package in (kzconsumer, kzconsumer_spark, kzconsumer_sticky):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except ImportError:
+                print(module.name)
+"""
+EXTRAS = ["confluent_kafka", "fastavro", "google", "grpc_tools", "hypothesis", "psycopg", "pytest", "rich", "urllib3"]
+IN_NEED_OF_EXTRAS = {
+    "kzconsumer.testing.assignor_contract",
+    *(f"kzconsumer_spark.jdbc_{each}" for each in ("destination", "holdings", "table")),
+}
 DECODED = """
 from kzconsumer.records.decode import decode_with
 from kzconsumer.records.kernel_loading import load_kernels
@@ -109,7 +132,9 @@ def test_a_source_distribution_has_what_it_is_built_from(built: list[Path], name
     with tarfile.open(next(each for each in built if each.name == f"{name}-{__version__}.tar.gz")) as archive:
         first = {each.split("/")[1] for each in archive.getnames()}
     always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", name}
-    assert first == always | ({"CHANGELOG.md", "config", "docs", "systemd"} if name == "kzconsumer" else set())
+    assert first == always | (
+        {"CHANGELOG.md", "config", "docs", "monitoring", "systemd"} if name == "kzconsumer" else set()
+    )
 
 
 def test_licences_are_the_same() -> None:
@@ -160,6 +185,8 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
     at = Path(run(python, "-W", "error", "-c", LOADED, within=tmp_path).strip())
     assert at.is_relative_to(root)
     assert os.access(next(at.parents[1].glob("kzconsumer_spark/*/bin/java")), os.X_OK)
+    in_need = run(python, "-c", WITHOUT_EXTRAS.format(extras=EXTRAS), within=tmp_path).split()
+    assert {name for name in in_need if not name.startswith("kzconsumer.demo.")} == IN_NEED_OF_EXTRAS
     decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=tmp_path)
     assert decoded == "[b'order 1', b'order 2']\n"
     if WHOLE:

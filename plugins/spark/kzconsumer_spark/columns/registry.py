@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import urllib3
-
 from kzconsumer_spark.columns.avro_decoder import AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.options import RegistryOptions
@@ -37,6 +35,8 @@ class Registry:
 
     def __init__(self, options: RegistryOptions) -> None:
         """Raises RegistryError when a file that the options name cannot be read."""
+        import urllib3  # of an extra: a worker without registry has none
+
         self._url = options.url.rstrip("/")
         headers = {"Accept": _ACCEPT}
         try:
@@ -89,9 +89,11 @@ class Registry:
                 found[reference["name"]] = json.loads(other["schema"])
 
     def _get(self, path: str, what: str) -> dict[str, Any]:
+        from urllib3.exceptions import HTTPError
+
         try:
             response = self._pool.request("GET", self._url + path)
-        except urllib3.exceptions.HTTPError as error:
+        except HTTPError as error:
             cause = getattr(error, "reason", None) or error
             reason = " ".join(str(cause).split()).rpartition(">: ")[2]
             raise RegistryError(
