@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo dist test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make dist   wheels and source distributions, into dist/"
+	@echo "make docs   the pages and the reference as a site, into dist/site/"
 	@echo "make test   every test"
-	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here (5 minutes)"
+	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
@@ -35,12 +36,15 @@ dist: $(READY)
 	for each in . plugins/spark plugins/sticky; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
 	$(BIN)/twine check --strict dist/*
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
+
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 test-install: $(READY)
-	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py
+	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py tests/integration/test_tutorial.py
 
 test-spark-versions: $(READY)
 	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py

@@ -73,6 +73,19 @@ def test_so_is_the_one_that_hands_over_secrets(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_so_are_those_of_scheduled_jobs(tmp_path: Path) -> None:
+    """As docs/scheduled-jobs.md prints them: two files in one block."""
+    (shown,) = re.findall(
+        r"^```ini\n(.*?)^```$", (ROOT / "docs/scheduled-jobs.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    parts = re.split(r"^# /etc/systemd/system/(\S+)\n", shown, flags=re.MULTILINE)[1:]
+    for name, text in zip(parts[::2], parts[1::2], strict=True):
+        (tmp_path / name).write_text(text)
+    done = analyze("verify", "--man=no", tmp_path / "nightly.service", tmp_path / "nightly.timer")
+    assert parts[::2] == ["nightly.service", "nightly.timer"]
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_there_are_drop_ins() -> None:
     assert {path.stem for path in DROP_INS} == {"spark", "systemd-254"}
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +67,27 @@ def environment(python: Path, at: Path, wheels: Iterable[Path]) -> Path:
     return at / "bin"
 
 
-def borrowing_environment(at: Path, wheels: Iterable[Path]) -> Path:
+def borrowing_environment(at: Path, wheels: Sequence[Path]) -> Path:
     """An environment with the wheels alone, which finds what they need where this Python has it."""
     run(sys.executable, "-m", "venv", "--without-pip", at, within=at.parent)
-    pip = (sys.executable, "-m", "pip", "--python", at / "bin" / "python")
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *wheels, within=at.parent)
+    if wheels:
+        pip = (sys.executable, "-m", "pip", "--python", at / "bin" / "python")
+        run(*pip, "install", "--quiet", "--no-deps", "--no-index", *wheels, within=at.parent)
     (packages,) = (at / "lib").glob("python*/site-packages")
     here = [each for each in sys.path if each.endswith("site-packages")]
     (packages / "borrowed.pth").write_text("\n".join(here))
     return at / "bin"
+
+
+def shell_commands(at: Path) -> Path:
+    """All that this environment has, to type into: `kzconsumer`, `python`, and a `pip` that asks no index."""
+    commands = borrowing_environment(at, [])
+    python = commands / "python"
+    (packages,) = (at / "lib").glob("python*/site-packages")
+    ours = [each for each in sys.path if each and Path(each).is_dir() and not each.startswith(sys.base_prefix)]
+    (packages / "borrowed.pth").write_text("\n".join(ours))
+    pip = f'exec {python} -m pip "$1" --no-build-isolation --no-index --disable-pip-version-check "${{@:2}}"'
+    for name, does in {"kzconsumer": f'exec {python} -m kzconsumer "$@"', "pip": pip}.items():
+        (commands / name).write_text(f"#!/bin/bash\n{does}\n")
+        (commands / name).chmod(0o755)
+    return commands

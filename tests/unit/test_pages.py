@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from kzconsumer.cli.main import whole_parser
 from kzconsumer.config import Settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))]
 PAGES += ["systemd/README.md", "plugins/spark/README.md", "plugins/sticky/README.md", "CHANGELOG.md"]
 _TOML = re.compile(r"^```toml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^(<!-- not run here: [^\n]+-->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:timeout \S+ )?kzconsumer (.+)$")
 _LINK = re.compile(r"\]\(([^)#]+)\)")
 REQUIRED = {"zookeeper": {"connect": "zk1:2181"}, "group": {"id": "orders"}, "sink": {"plugin": "callable"}}
 
@@ -49,3 +55,50 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
 def test_every_page_is_linked_from_the_first(page: str) -> None:
     assert page in _LINK.findall((ROOT / "README.md").read_text())
+
+
+TO_BE_RUN = ("console", "ini", "sh")
+"""Blocks of these languages are run, or read by what they are for; a test that does it names their page."""
+
+
+def named_by_a_test(page: str) -> bool:
+    tests = [each for each in (ROOT / "tests").rglob("test_*.py") if each != Path(__file__)]
+    return any(page in each.read_text() or Path(page).name in each.read_text() for each in tests)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_tried_or_says_why_not(page: str) -> None:
+    """By its language; settings are loaded above. One that no test runs says so in a comment above it."""
+    for marked, language, text in _FENCE.findall((ROOT / page).read_text()):
+        if language == "python" and not marked:
+            compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        if language in TO_BE_RUN and not marked:
+            assert named_by_a_test(page), f"{page}: nobody runs\n{text}"
+        if language == "sh":
+            subprocess.run(["bash", "-n", "-c", text], check=True)
+
+
+def commands_shown() -> list[tuple[str, str]]:
+    lines = [(page, line) for page in PAGES for _, _, text in _FENCE.findall((ROOT / page).read_text())
+             for line in text.replace("\\\n", " ").splitlines()]  # fmt: skip
+    return [(page, match[1]) for page, line in lines if (match := _COMMAND.match(line))]
+
+
+def test_every_command_is_one_that_there_is() -> None:
+    """Verbs, options and how many words they take, wherever a page shows a command: by the parser itself."""
+    parser, shown = whole_parser(), commands_shown()
+    assert len(shown) > 40
+    for page, command in shown:
+        reader = shlex.shlex(command, posix=True, punctuation_chars="|&;<>")
+        reader.whitespace_split = True
+        words: list[str] = []
+        for word in reader:
+            if set(word) <= set("|&;<>"):
+                break
+            words.append(word)
+        if re.search(r" 2>", command) and words[-1] == "2":  # where errors go
+            words.pop()
+        try:
+            parser.parse_args(words)
+        except SystemExit:  # it says why
+            pytest.fail(f"{page}: kzconsumer {command}")

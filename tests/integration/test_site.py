@@ -1,0 +1,70 @@
+"""The site of docs/: it is built without a warning, needs nothing from elsewhere, and its reference has everything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kzconsumer
+from kzconsumer.cli.main import whole_parser
+from kzconsumer.config import layers_of
+from tests.support.installing import ROOT
+
+FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", ROOT / "docs/site/mkdocs.yml", "-d", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_of_the_folder_is_there(site: Path) -> None:
+    """Found from each other's navigation, too."""
+    index = (site / "index.html").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (site / page.with_suffix(".html").name).is_file()
+        assert f'href="{page.stem}.html"' in index, page.name
+
+
+def test_nothing_comes_from_elsewhere(site: Path) -> None:
+    """No fonts, scripts, styles or pictures: it can be read without a network, and tells nobody who reads it."""
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 20
+    assert {page.name: FOREIGN.findall(page.read_text()) for page in pages if FOREIGN.search(page.read_text())} == {}
+    styles = "".join(each.read_text() for each in site.rglob("*.css"))
+    assert not re.search(r"@import|url\(\s*['\"]?(?:https?:)?//", styles)
+
+
+def test_the_reference_has_all_settings(site: Path, tmp_path: Path) -> None:
+    text = (site / "settings.html").read_text()
+    reference = layers_of(ROOT / "config" / "group.reference.toml").tables
+    keys = [(table, key) for table, keys in reference.items() if isinstance(keys, dict) for key in keys]
+    assert len(keys) > 30
+    for table, key in keys:
+        assert f'id="{table}-{key}"' in text or f"[{table}.{key}]" in text, (table, key)
+
+
+def test_the_reference_has_all_verbs_and_all_names(site: Path) -> None:
+    command_line = (site / "command-line.html").read_text()
+    (verbs,) = [action.choices for action in whole_parser()._actions if action.dest == "verb"]
+    assert verbs
+    assert all(f'id="kzconsumer-{verb}"' in command_line for verb in verbs)
+    python = (site / "python-api.html").read_text()
+    assert all(f".{name}</" in python or f">{name}<" in python for name in kzconsumer.__all__ if name[0] != "_")
+    events = (site / "log-events.html").read_text()
+    assert all(f"<td>{event}</td>" in events for event in ("rebalanced", "sink ready", "stopped"))

@@ -1,0 +1,80 @@
+"""docs/tutorial.md, followed to the letter: its files are saved, its commands typed, in its order and into one shell.
+
+What it prints for a command (`$ ...`) must come out; `...` stands for lines that differ, or do not matter. Only what
+makes an environment is left out: the reader's has what is installed here; and, but for `make test-install`, Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from tests.support.installing import ROOT, shell_commands
+
+WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
+PAGE = ROOT / "docs" / "tutorial.md"
+_BLOCK = re.compile(r"(<!--[^\n]*-->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_MARK = "\x1e"
+_END = 'for each in $(jobs -p); do kill "$each"; done 2>/dev/null; kzconsumer sandbox down >/dev/null 2>&1 || true'
+
+
+def followed(folder: Path) -> tuple[str, list[tuple[str, str]]]:
+    """Saves the page's files; returns the script of all its commands, and each with what it should print."""
+    page = PAGE.read_text()
+    if not WHOLE:
+        before, spark, after = re.split(r"^## Spark\n|(?=^## The end\n)", page, flags=re.MULTILINE)
+        assert "kzconsumer" in spark
+        page = before + after
+    script, printed = [f"set -eu\ntrap '{_END}' EXIT"], list[tuple[str, str]]()
+    for marked, language, text in _BLOCK.findall(page):
+        if marked:
+            continue
+        if language in ("python", "toml"):
+            name = text.partition("\n")[0].removeprefix("# ")
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+        elif language == "sh":
+            script.append(text)
+        else:
+            assert language == "console", language
+            for command, _, answer in (
+                each.partition("\n") for each in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+            ):
+                script.append(f"printf '{_MARK}'\n{command}\nprintf '{_MARK}'")
+                printed.append((command, answer))
+    return "\n".join(script), printed
+
+
+@pytest.mark.timeout(600)
+def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
+    folder = tmp_path / "tutorial"
+    folder.mkdir()
+    script, printed = followed(folder)
+    assert len(printed) > 5
+    commands = shell_commands(tmp_path / "env")
+    known = {name: text for name, text in os.environ.items() if not name.startswith(("KZCONSUMER", "PYTHON"))}
+    known |= {"PATH": f"{commands}{os.pathsep}{known['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state")}
+    with (tmp_path / "out").open("w+") as out, (tmp_path / "err").open("w+") as err:
+        shell = subprocess.Popen(
+            ["bash", "-c", script], cwd=folder, env=known, stdout=out, stderr=err, text=True, start_new_session=True
+        )
+        try:
+            status = shell.wait(540)
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGTERM)
+            status = shell.wait(30)
+    said = (tmp_path / "out").read_text()
+    logs = "\n".join(each.read_text()[-1500:] for each in [tmp_path / "err", *folder.glob("*.log")])
+    assert status == 0, f"{said[-3000:]}\n{logs}"
+    answers = said.split(_MARK)[1::2]
+    assert len(answers) == len(printed)
+    for (command, expected), answer in zip(printed, answers, strict=True):
+        expected = expected.replace("[", "[[]").replace("/tmp/tutorial", "*")  # which may be too long to be shown whole
+        lines = ["*" if line == "..." else line for line in expected.splitlines()]
+        assert fnmatchcase("\n".join(answer.splitlines()), "\n".join(lines)), f"$ {command}\n{answer}"
