@@ -215,7 +215,9 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
                 30,
             )
             heirs = records(heir.delivered())
-            late = [each for each in zombie.delivered() if each.at > woken and each[1:] in heirs]
+            # The first may be what it had in hand when it was stopped, and had not yet looked at the clock for.
+            _, *others = (each for each in zombie.delivered() if each.at > woken)
+            late = [each for each in others if each[1:] in heirs]
     assert not flow.refused
     assert not late
     assert not owners.moved_back

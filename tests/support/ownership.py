@@ -1,11 +1,10 @@
 """Who owns what in a group, as ZooKeeper has it: now, and all that was seen since the watching began.
 
-Owns the history. It is polled, so whatever is shorter than `POLL` may be missed; it writes nothing.
+Owns the history, which ZooKeeper's watches tell: what is over before it is read may be missed. It writes nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -40,7 +39,8 @@ class Ownership:
         self.group = group
         self.topics = topics
         self.history: dict[tuple[str, int], list[Seen]] = {}
-        self.polls = 0
+        self._owners: dict[tuple[str, int], str | None] = {}
+        self._stored: dict[tuple[str, int], str | None] = {}
 
     @property
     def owners(self) -> Owners:
@@ -48,22 +48,36 @@ class Ownership:
         return {partition: owner for partition, seen in self.history.items() if (owner := seen[-1].owner) is not None}
 
     async def watch(self) -> None:
+        """Until cancelled."""
+        followed: set[tuple[str, int]] = set()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                for topic, number in self._partitions() - followed:
+                    tasks.start_soon(self._follow, (topic, number), "owners", self._owners)
+                    tasks.start_soon(self._follow, (topic, number), "offsets", self._stored)
+                followed |= self._partitions()
+                await anyio.sleep(POLL)
+
+    def _partitions(self) -> set[tuple[str, int]]:
+        return {(topic, number) for topic, count in self.topics.items() for number in range(count)}
+
+    async def _follow(self, partition: tuple[str, int], kind: str, texts: dict[tuple[str, int], str | None]) -> None:
+        topic, number = partition
         while True:
-            partitions = [(topic, number) for topic, count in self.topics.items() for number in range(count)]
-            root = f"/consumers/{self.group}"
-            found = await asyncio.gather(
-                *(self.zookeeper.find(f"{root}/owners/{topic}/{number}") for topic, number in partitions),
-                *(self.zookeeper.find(f"{root}/offsets/{topic}/{number}") for topic, number in partitions),
-            )
-            at = time.monotonic()
-            texts = [None if node is None else node.data.decode() for node in found]
-            for partition, owner, stored in zip(partitions, texts, texts[len(partitions) :], strict=False):
+            node, changed = await self.zookeeper.watch_data(f"/consumers/{self.group}/{kind}/{topic}/{number}")
+            texts[partition] = None if node is None else node.data.decode()
+            if partition in self._owners and partition in self._stored:
+                owner, stored = self._owners[partition], self._stored[partition]
+                new = Seen(time.monotonic(), owner, None if stored is None else int(stored))
                 seen = self.history.setdefault(partition, [])
-                new = Seen(at, owner, None if stored is None else int(stored))
                 if not seen or seen[-1][1:] != new[1:]:
                     seen.append(new)
-            self.polls += 1
-            await anyio.sleep(POLL)
+            await changed.wait()
+
+    async def known(self) -> None:
+        """Wait until something is known of every partition."""
+        while self._partitions() - self.history.keys():
+            await anyio.sleep(0.005)
 
     async def settled(self, wanted: Mapping[tuple[str, int], str], limit: float = 20.0) -> float:
         """Wait until exactly these own exactly these; returns how long that took."""
@@ -103,8 +117,7 @@ async def watched(connect: str, group: str, topics: dict[str, int]) -> AsyncIter
         ownership = Ownership(zookeeper, group, topics)
         tasks.start_soon(ownership.watch)
         with anyio.fail_after(10):
-            while not ownership.polls:
-                await anyio.sleep(0.005)
+            await ownership.known()
         yield ownership
         tasks.cancel_scope.cancel()
 
