@@ -40,8 +40,9 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
+# In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 test-install: $(READY)
 	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py tests/integration/test_tutorial.py

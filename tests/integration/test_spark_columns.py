@@ -34,7 +34,7 @@ from kzconsumer_spark.spool_reader import SCHEMA
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 from tests.support.spark_functions import FUNCTION_DIRECTORY
-from tests.support.spark_session import spark_session, spooled
+from tests.support.spark_session import spooled
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -46,10 +46,9 @@ ORDER = {
 ORDER_2 = ORDER | {"fields": [*ORDER["fields"], {"name": "amount", "type": "double", "default": 1.5}]}
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("spark")) as running:
-        yield running
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    return spark
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ One Spark session for all of them, in this process, as the worker makes it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ from pyspark.sql import functions as sql
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.files_destination import FilesDestination
 from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
-from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.jdbc_destination import JdbcDestination
 from kzconsumer_spark.lease import Lease
-from kzconsumer_spark.messages import SpooledRange, Start, ToFiles, ToJdbc
+from kzconsumer_spark.messages import SpooledRange, ToFiles, ToJdbc
 from kzconsumer_spark.part_files import read_part
 from kzconsumer_spark.plain_parquet import Codec, codec
 from kzconsumer_spark.range_tags import RowsLost, Shaped
-from kzconsumer_spark.session import build_session
 from kzconsumer_spark.spool import write_spool
-from tests.support.postgres import Postgres, driver_jar
+from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
@@ -38,23 +36,9 @@ NAMES = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp
 OWNER = Owner(cluster="c", group="g")
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    scratch = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in java_environment({}).items():
-            patch.setenv(name, value)
-        start = Start(
-            scratch=str(scratch),
-            master="local[2]",
-            conf={"spark.jars": str(driver_jar()), "spark.sql.session.timeZone": "UTC"},
-            destination=ToFiles(path=""),
-            next_batch=1,
-            safe_until=0.0,
-        )
-        made = build_session(start)
-        yield made
-        made.stop()
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    return spark
 
 
 class Shaping:

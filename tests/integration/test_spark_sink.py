@@ -10,8 +10,6 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import Target
 from tests.support.postgres import Postgres, driver_jar
-from tests.support.processes import wait_gone
+from tests.support.processes import session_of, wait_gone
 from tests.support.range_data import TIME, range_data, record
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
@@ -43,19 +41,6 @@ LIMIT = 90.0
 
 def context(safe_until: float = math.inf) -> SinkContext:
     return SinkContext(group="g", member="m", cluster="c", safe_until=lambda: safe_until)
-
-
-def session_of(pid: int) -> list[int]:
-    """Every process in the session that `pid` leads: the worker, its JVM, Spark's Python processes."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if session == str(pid) and state not in "ZX":
-            found.append(int(entry.name))
-    return found
 
 
 def worker_of(sink: SparkSink) -> int:
@@ -289,44 +274,6 @@ async def test_a_function_is_called_as_by_foreach_batch(
     assert "a function may print" in captured.err
     told = captured.out + captured.err
     assert told.count("spark starting") == told.count("spark ready") == 2, "one for each worker"
-
-
-DAEMON = """
-import math, sys, anyio
-from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.sink import SparkSink
-from tests.support.range_data import range_data
-
-async def main():
-    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-    options = {"destination": "function", "function": "tests.support.spark_functions:obey"}
-    async with SparkSink(options, context) as sink:
-        print(sink._worker.pid, flush=True)
-        await sink.write(Batch((range_data("t", 0, 0, 2),)))
-
-import structlog
-structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-anyio.run(main)
-"""
-
-
-def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
-    (tmp_path / "stall").touch()
-    environment = os.environ | {
-        FUNCTION_DIRECTORY: str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-    }
-    with subprocess.Popen([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, text=True, env=environment) as daemon:
-        assert daemon.stdout is not None
-        worker = int(daemon.stdout.readline())
-        with anyio.from_thread.start_blocking_portal() as portal:
-            portal.call(wait_for, tmp_path / "calls", 1)
-        everything = session_of(worker)
-        assert worker in everything
-        assert java_of(worker) in everything
-        daemon.kill()
-    wait_gone(everything, 3)
 
 
 def _publish_without_spark(path: Path, texts: list[str]) -> None:

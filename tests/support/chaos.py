@@ -23,7 +23,7 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer.sandbox.cluster import Cluster
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon, owners, stored_offsets
-from tests.support.processes import exists
+from tests.support.processes import exists, session_of
 from tests.support.zookeeper_sessions import session
 
 SESSION = 6.0
@@ -114,7 +114,7 @@ class SparkGroup:
     def workers_of(self, name: str) -> list[int]:
         """All of the last worker's session: its Python driver first, the JVM, Spark's Python processes."""
         worker = self.worker(name)
-        return sorted(_session(worker), key=lambda pid: pid != worker)
+        return sorted(session_of(worker), key=lambda pid: pid != worker)
 
     def java(self, name: str) -> int:
         (java,) = (pid for pid in self.workers_of(name) if Path(f"/proc/{pid}/comm").read_text().strip() == "java")
@@ -251,16 +251,3 @@ async def a_third(group: SparkGroup, name: str, chance: Random) -> None:
 
 
 FAULTS = (kill_daemon, kill_java, freeze, kill_worker, kill_leader, terminate, a_third)
-
-
-def _session(leader: int) -> list[int]:
-    """Every living process of the session that `leader` leads."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            state, _, _, of_session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if of_session == str(leader) and state not in "ZX":
-            found.append(int(entry.name))
-    return found

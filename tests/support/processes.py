@@ -16,6 +16,19 @@ def exists(pid: int) -> bool:
     return state not in "ZX"
 
 
+def session_of(leader: int) -> list[int]:
+    """Every living process of the session that `leader` leads: of a Spark's worker, its JVM, its Python processes."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if session == str(leader) and state not in "ZX":
+            found.append(int(entry.name))
+    return found
+
+
 def wait_gone(pids: Iterable[int], limit: float) -> None:
     """Block until none of them exists; AssertionError after `limit` seconds."""
     left = set(pids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_reader import read_spool
 
 
-def into_parquet(scratch: Path, path: str = "") -> Start:
+def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:
     """What a worker is told that is to write Parquet."""
     return Start(
         scratch=str(scratch),
         master="local[2]",
-        conf={},
+        conf=dict(conf or {}),
         destination=ToFiles(path=path, format="parquet"),
         next_batch=1,
         safe_until=0.0,
@@ -32,12 +32,12 @@ def into_parquet(scratch: Path, path: str = "") -> Start:
 
 
 @contextmanager
-def spark_session(scratch: Path) -> Iterator[SparkSession]:
+def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _environment({}).items():
             patch.setenv(name, value)
-        session = build_session(into_parquet(scratch))
+        session = build_session(into_parquet(scratch, conf=conf))
         session.sparkContext.setLogLevel("ERROR")
         gateway = session.sparkContext._gateway
         assert gateway is not None
