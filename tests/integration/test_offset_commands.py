@@ -26,9 +26,10 @@ from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.zookeeper.znodes import ClaimRecord, decode_claim_record, encode_claim_record
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
+from tests.support.plans import plan_of
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.zookeeper_sessions import session, until
@@ -87,18 +88,7 @@ async def offsets(zookeeper: ZooKeeperSession, group: str, topic: str) -> dict[i
 
 
 def planned(first: int, until: int, epoch: int = 0) -> ClaimRecord:
-    plan = Plan(
-        id="p",
-        first=first,
-        until=until,
-        offset_version=0,
-        records=until - first,
-        checksum="c",
-        incarnation="0x2a",
-        epoch=epoch,
-        isolation="read_uncommitted",
-        fingerprint="parquet",
-    )
+    plan = plan_of(first, until, epoch=epoch, isolation="read_uncommitted", fingerprint="parquet")
     return ClaimRecord(1, "range", "0x2a", epoch, "parquet", plan)
 
 

@@ -12,8 +12,8 @@ from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
+from tests.support.plans import plan_of
 
 
 def builder(max_records: int = 1000, max_bytes: int = 1 << 20) -> BatchBuilder:
@@ -146,19 +146,7 @@ def test_a_sink_of_bytes_is_given_holes_too() -> None:
 
 
 def replayed(first: int, until: int, partition: int = 0) -> OffsetTracker:
-    plan = Plan(
-        id="p",
-        first=first,
-        until=until,
-        offset_version=0,
-        records=until - first,
-        checksum="0",
-        incarnation="0x0",
-        epoch=0,
-        isolation="read_committed",
-        fingerprint="f",
-    )
-    return OffsetTracker(TopicPartition(TOPIC, partition), first, replay=plan)
+    return OffsetTracker(TopicPartition(TOPIC, partition), first, replay=plan_of(first, until))
 
 
 def test_a_replay_is_a_batch_of_its_own_and_whole() -> None:

@@ -10,7 +10,8 @@ from kzconsumer.cli.text_table import WIDTH, runs
 from kzconsumer.group.group_description import GroupSummary, IdleStream, describe, summarise
 from kzconsumer.group.group_nodes import GroupNodes
 from kzconsumer.zookeeper.operations import Node, Stat
-from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, encode_claim_record, encode_registration
+from kzconsumer.zookeeper.znodes import ClaimRecord, encode_claim_record, encode_registration
+from tests.support.plans import plan_of
 
 OURS, THEIRS = 0x11, 0x22  # sessions
 ORIGINAL = b'{"version":1,"subscription":{"orders":2},"pattern":"static","timestamp":"1795260559322"}'
@@ -150,18 +151,7 @@ def test_an_unreadable_member_is_registered_all_the_same() -> None:
 
 def test_nodes_that_say_nothing() -> None:
     newer = '{"version":2,"assignor":"range","incarnation":"0x2a"}'
-    plan = Plan(
-        id="7f",
-        first=3,
-        until=9,
-        offset_version=0,
-        records=6,
-        checksum="0",
-        incarnation="0x2a",
-        epoch=0,
-        isolation="read_committed",
-        fingerprint="9f3c",
-    )
+    plan = plan_of(3, 9)
     planned = encode_claim_record(ClaimRecord(1, "range", "0x2a", plan=plan))
     found = describe(
         group(

@@ -17,6 +17,7 @@ from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsets
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import TOPIC, tracker
+from tests.support.plans import plan_of
 
 NOW = 1000.0
 BEGINNING = 7
@@ -94,19 +95,7 @@ async def test_a_position_that_is_in_the_log_again() -> None:
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
 async def test_a_planned_range_that_retention_overtakes_ends_where_it_was_planned_to(policy: str) -> None:
-    plan = Plan(
-        id="p",
-        first=10,
-        until=20,
-        offset_version=0,
-        records=10,
-        checksum="",
-        incarnation="0x0",
-        epoch=0,
-        isolation="read_uncommitted",
-        fingerprint="f",
-    )
-    logs, state = Ends(40, 60), state_at(10, plan)
+    logs, state = Ends(40, 60), state_at(10, plan_of(10, 20))
     await resolved(logs, state, policy, "fail")
     chunk = state.queue.get_nowait()
     assert chunk is not None

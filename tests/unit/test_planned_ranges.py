@@ -28,22 +28,11 @@ from kzconsumer.records.decode import Decoded
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.znodes import Plan
+from tests.support.plans import plan_of
 
 
 def planned(partition: int, first: int, until: int) -> PartitionFetchState:
-    plan = Plan(
-        id="p",
-        first=first,
-        until=until,
-        offset_version=0,
-        records=until - first,
-        checksum="",
-        incarnation="0x0",
-        epoch=0,
-        isolation="read_committed",
-        fingerprint="f",
-    )
-    claim = OffsetTracker(TopicPartition("orders", partition), first, replay=plan)
+    claim = OffsetTracker(TopicPartition("orders", partition), first, replay=plan_of(first, until))
     return PartitionFetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
 
 

@@ -16,6 +16,7 @@ from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
 from kzconsumer.zookeeper.znodes import Plan
+from tests.support.plans import plan_of
 from tests.support.range_data import range_data
 
 
@@ -96,18 +97,8 @@ async def test_nothing_is_written_in_a_session_that_is_over() -> None:
 
 
 def planned(part: RangeData) -> Plan:
-    return Plan(
-        id="p",
-        first=part.first,
-        until=part.until,
-        offset_version=4,
-        records=part.records,
-        checksum=checksum(part.batches),
-        incarnation="0x2a",
-        epoch=0,
-        isolation="read_committed",
-        fingerprint="9f3c",
-    )
+    more = {"offset_version": 4, "records": part.records, "checksum": checksum(part.batches), "fingerprint": "9f3c"}
+    return plan_of(part.first, part.until, **more)
 
 
 async def test_a_replay_of_what_was_planned() -> None:

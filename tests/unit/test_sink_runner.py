@@ -24,6 +24,7 @@ from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
+from tests.support.plans import plan_of
 
 LIMIT = 5.0
 
@@ -477,18 +478,7 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
 def replay_of(part: FetchedChunk) -> OffsetTracker:
     """The claim that has planned just this chunk, and did not commit it."""
     assert part.batch is not None
-    plan = Plan(
-        id="p",
-        first=part.first,
-        until=part.until,
-        offset_version=0,
-        records=part.batch.num_rows,
-        checksum=checksum([part.batch]),
-        incarnation="0x0",
-        epoch=0,
-        isolation="read_committed",
-        fingerprint="f",
-    )
+    plan = plan_of(part.first, part.until, records=part.batch.num_rows, checksum=checksum([part.batch]))
     return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
 
 
