@@ -60,15 +60,21 @@ async def committed(cluster: Cluster, topic: str, offset: int) -> None:
 async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     """Killed with the range planned, the next one with it published; three Sparks in all, of which nothing is left."""
     await create_topic(cluster.connect, unique, 1)
-    await send(cluster, unique, 0, 100)
     out = tmp_path / "out"
     with daemon(tmp_path / "first", cluster.connect, unique, {unique: 1}, sink(out)) as first:
+        spark = await spark_of(first)
+        await send(cluster, unique, 0, 100)
         plan = await planned(cluster, unique)
-        await killed(first)
+        first.signal(signal.SIGKILL)
+        await first.ended()
+        wait_gone(spark, 20)
     await send(cluster, unique, 100, 300)  # another cut would take these along
     with daemon(tmp_path / "second", cluster.connect, unique, {unique: 1}, sink(out)) as second:
-        await until(lambda: second.events("spark ready") and ranges(out), LIMIT)
-        await killed(second)
+        spark = await spark_of(second)
+        await until(lambda: ranges(out), LIMIT)
+        second.signal(signal.SIGKILL)
+        await second.ended()
+        wait_gone(spark, 20)
     with daemon(tmp_path / "third", cluster.connect, unique, {unique: 1}, sink(out)) as third:
         await committed(cluster, unique, 300)
         third.signal(signal.SIGTERM)
@@ -80,11 +86,9 @@ async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique
     assert table.column("offset").to_pylist() == list(range(300))
 
 
-async def killed(member: Daemon) -> None:
-    """With its Spark at work, which does not outlive it."""
-    (ready,) = member.events("spark ready")
-    everything = session_of(ready["pid"])
-    assert len(everything) >= 2
-    member.signal(signal.SIGKILL)
-    await member.ended()
-    wait_gone(everything, 20)
+async def spark_of(member: Daemon) -> list[int]:
+    """Every process of its Spark, which is up."""
+    await until(lambda: member.events("spark ready"), LIMIT)
+    found = session_of(member.events("spark ready")[0]["pid"])
+    assert len(found) >= 2
+    return found
