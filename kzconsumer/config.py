@@ -178,6 +178,11 @@ class OffsetsSettings(_Table, frozen=True, kw_only=True):
     # with a replayable sink, where the log ends before what was consumed (an unclean leader election): stop with an
     # error, or go on at its end, under a new reset epoch. Other members do as `reset` says
     truncated: Literal["fail", "continue"] = "fail"
+    # where they are stored. kafka: with the group's coordinator, and with dual_commit in ZooKeeper too, where that is
+    # fenced; then the larger of the two counts, as for the original. A replayable sink needs ZooKeeper's: there these
+    # count, and the coordinator has a copy
+    storage: Literal["zookeeper", "kafka"] = "zookeeper"
+    dual_commit: bool = True
     # between two commits of what is processed (with a sink: of batches the sink has made durable)
     commit_interval: PositiveDuration = 10.0
     # of an application that acknowledges by itself: with so many records of one stream handed out and not acknowledged,

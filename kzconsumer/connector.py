@@ -33,6 +33,7 @@ from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
+from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
@@ -177,7 +178,8 @@ class ConsumerConnector:
 
         With explicit acknowledgement: up to the first of each partition that is not acknowledged.
 
-        Raises SessionExpired, ZooKeeperError. Without a membership at the moment nothing is ours to commit.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed; then the next commit stores it, at the latest that of
+        `[offsets] commit_interval`. Without a membership at the moment nothing is ours to commit.
         """
         if self._member is not None:
             await self._member.claims.commit()
@@ -247,8 +249,9 @@ class ConsumerConnector:
 
         Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is up
         to `[offsets] reset`. When it is cancelled the partition goes on at `offset` all the same, and the next commit
-        stores it. Raises NotOwned, SessionExpired, ZooKeeperError, and ValueError beside a replayable sink: its
-        destination would have the same records twice, in other ranges. Source: `KafkaConsumer.seek`.
+        stores it. Raises NotOwned, SessionExpired, ZooKeeperError, CoordinatorFailed, and ValueError beside a
+        replayable sink: its destination would have the same records twice, in other ranges.
+        Source: `KafkaConsumer.seek`.
         """
         if self._destination is not None:
             raise ValueError("a member with a replayable sink goes on where its ranges ended: it cannot seek")
@@ -439,9 +442,9 @@ async def connect(
     With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in any order, and not when
     the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
 
-    Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read; out of the block, what ends a
-    member for good: ConfigError (no ZooKeeper server lets us in), NotPermitted, PluginError, OffsetLost, CorruptRecord
-    (from its stream).
+    Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read, and where offsets must be in
+    ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server lets us
+    in), NotPermitted, PluginError, OffsetLost, CorruptRecord (from its stream).
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
@@ -452,6 +455,8 @@ async def connect(
     read = reading(wants, settings.fetch.largest_body, few=True)
     ends = None if stop_at is None else {TopicPartition.of(partition): offset for partition, offset in stop_at.items()}
     stops = Stops(ends) if ends is not None or settings.subscription.stop_at is not None else None
+    in_run = stops is not None and stops.of_the_group
+    require_storage(settings, replayable=destination is not None, in_run=in_run)
     try:
         async with (
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security) as brokers,

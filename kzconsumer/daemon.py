@@ -28,6 +28,7 @@ from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.log import configure
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
+from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.sd_notify import Manager
@@ -200,6 +201,8 @@ class Daemon:
         )
         sink = configured_sink(settings, context)
         destination = destination_of(chosen.plugin, sink)
+        in_run = settings.subscription.stop_at is not None
+        require_storage(settings, replayable=destination is not None, in_run=in_run)  # before the sink starts
         planning = None
         if (asked := destination) is not None:
             planning = Planning(

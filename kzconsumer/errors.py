@@ -56,6 +56,10 @@ class BrokerError(KzConsumerError):
         super().__init__(f"{detail}: {name} ({code})" if detail else f"{name} ({code})")
 
 
+class CoordinatorFailed(KzConsumerError):
+    """The group's coordinator, a broker, has not stored the group's offsets, or has not said what they are."""
+
+
 class ProtocolError(KzConsumerError):
     """Bytes from a peer that no version of its protocol explains. The connection is closed."""
 

@@ -13,7 +13,7 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
-from kzconsumer.errors import ConnectionLost, SessionExpired, ZooKeeperError
+from kzconsumer.errors import ConnectionLost, CoordinatorFailed, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
@@ -34,8 +34,12 @@ from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.authority import Authority
 from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
+from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -104,9 +108,16 @@ class Member:
         topics = TopicRegistry(session, watches, settings.brokers)
         fingerprint = destination.fingerprint if destination is not None else ""
         owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation)
-        storage = ZooKeeperOffsetStorage(session, paths)
-        committer = Committer(storage, trigger.fire, tallies.commits)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
+        authority = Authority.of(settings.offsets, replayable=destination is not None)
+        nodes = ZooKeeperOffsetStorage(session, paths)
+        storage: OffsetStorage = nodes
+        coordinator = None
+        if authority is not Authority.ZOOKEEPER:
+            coordinator = GroupCoordinator(group.id, topics, brokers, timeout)
+            if authority is Authority.KAFKA:
+                storage = KafkaOffsetStorage(session, coordinator)
+        committer = Committer(storage, trigger.fire, tallies.commits, coordinator if authority.copies else None)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
@@ -115,7 +126,7 @@ class Member:
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops, tallies)
         self.claims = Claims(
             owners,
-            Adopter(committer, destination, refuses_loss=reset.refuses),
+            Adopter(committer, destination, refuses_loss=reset.refuses, authority=authority, coordinator=coordinator),
             watches,
             paths,
             committer,
@@ -150,7 +161,7 @@ class Member:
                 consumer=consumer,
                 consumers=consumers,
                 owners=owners,
-                storage=storage,
+                storage=nodes,
                 claims=self.claims,
                 leaders=leaders,
                 notices=notices,
@@ -224,7 +235,7 @@ class Member:
                 await self._reconfigured.wait()
             try:
                 await self.claims.commit()
-            except ZooKeeperError as error:
+            except (CoordinatorFailed, ZooKeeperError) as error:
                 log.error("periodic commit failed, trying again at the next", reason=str(error))
 
     async def _finish(self, stops: Stops) -> None:
@@ -259,7 +270,7 @@ class Member:
                 if any((at.committed or 0) < at.processed for at in ready):
                     await self.claims.commit()
                 run = await runs.look(run)
-            except (ConnectionLost, ZooKeeperError) as error:
+            except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
                 log.warning("cannot look how far the run is", reason=str(error))
 
     @staticmethod
@@ -290,7 +301,7 @@ class Member:
                 reason = None
         except TimeoutError:
             reason = "ZooKeeper does not answer"
-        except (SessionExpired, ZooKeeperError) as error:
+        except (SessionExpired, CoordinatorFailed, ZooKeeperError) as error:
             reason = error
         finally:
             if reason is not None:

@@ -17,7 +17,8 @@ BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 #: Rebalances that are remembered one by one.
 TIMELINE = 100
 
-CommitOutcome = Literal["stored", "lost", "unknown"]
+CommitStorage = Literal["zookeeper", "kafka"]
+CommitOutcome = Literal["stored", "lost", "refused", "unknown"]
 RebalanceOutcome = Literal["done", "blocked", "unreadable", "interrupted"]
 
 
@@ -96,8 +97,11 @@ class CommitTally:
     """The committer writes it."""
 
     def __init__(self) -> None:
-        self.offsets: Counter[CommitOutcome] = Counter({"stored": 0, "lost": 0, "unknown": 0})
-        """Of partitions: stored, refused since the claim is another's, or it is not known what became of them."""
+        self.offsets: Counter[tuple[CommitStorage, CommitOutcome]] = Counter(
+            {("zookeeper", "stored"): 0, ("zookeeper", "lost"): 0, ("zookeeper", "unknown"): 0}
+        )
+        """Of partitions: stored, lost since the claim is another's, refused by the brokers, or it is not known what
+        became of them. With the brokers a copy counts too."""
         self.rounds = 0
         """Commits that have ended well, also those that found nothing to store."""
 

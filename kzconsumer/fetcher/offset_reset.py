@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from kzconsumer.errors import OffsetLost
+from kzconsumer.errors import CoordinatorFailed, OffsetLost
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.broker_connection import BrokerConnection
@@ -97,7 +97,7 @@ class OffsetReset:
     async def resolve(
         self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
     ) -> list[PartitionFetchState]:
-        """Give each state a position. Returns those this broker could not answer for.
+        """Give each state a position. Returns those this broker could not answer for, or whose position nobody stored.
 
         Raises ConnectionLost, ProtocolError.
         """
@@ -111,10 +111,14 @@ class OffsetReset:
             answer = listed.get(state.topic_partition)
             if answer is None or answer.error != error_codes.NONE or answer.offset < 0:
                 elsewhere.append(state)
-            elif state.open and state in behind:
-                await self._shorten(state, answer.offset)
             elif state.open:
-                await self._apply(state, answer.offset)
+                try:
+                    await (self._shorten if state in behind else self._apply)(state, answer.offset)
+                except CoordinatorFailed as error:
+                    log.warning(
+                        "a position cannot be stored yet", partition=str(state.topic_partition), reason=str(error)
+                    )
+                    elsewhere.append(state)
         return elsewhere
 
     async def _list(

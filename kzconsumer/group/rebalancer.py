@@ -18,6 +18,7 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     ConnectionLost,
+    CoordinatorFailed,
     GroupUnreadable,
     KzConsumerError,
     NodeExists,
@@ -116,7 +117,7 @@ class Rebalancer:
                     await self._look_after()
             except NotPermitted:
                 raise  # not by waiting: and meanwhile nobody would have what is to be ours
-            except (ConnectionLost, ZooKeeperError) as error:
+            except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 done = False
 

@@ -14,7 +14,9 @@ import structlog
 from kzconsumer.errors import OffsetLost
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare
+from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination, RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.zookeeper.ownership import Claimed
@@ -34,23 +36,37 @@ class Adopted(NamedTuple):
 class Adopter:
     """`destination` is None for a sink that cannot replay: claims find no plan then, for they are refused before.
 
-    With `refuses_loss` it does not go on where records of a planned range are gone for good.
+    With `refuses_loss` it does not go on where records of a planned range are gone for good. `coordinator` is asked for
+    offsets with the brokers, where the authority says that these count.
     """
 
-    def __init__(self, committer: Committer, destination: Destination | None, *, refuses_loss: bool = False) -> None:
+    def __init__(
+        self,
+        committer: Committer,
+        destination: Destination | None,
+        *,
+        refuses_loss: bool = False,
+        authority: Authority = Authority.ZOOKEEPER,
+        coordinator: GroupCoordinator | None = None,
+    ) -> None:
         self._committer = committer
         self._destination = destination
         self._refuses_loss = refuses_loss
+        self._authority = authority
+        self._coordinator = coordinator
 
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
         """Of each partition, its topic's incarnation and the claim. One that is lost meanwhile has a closed tracker.
 
-        Raises SessionExpired, ZooKeeperError, OffsetLost, and what the destination raises: then none of them is open.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed, OffsetLost, and what the destination raises: then none
+        of them is open.
         """
+        claims = list(claims)
+        copies = await self._coordinator.stored([partition for partition, *_ in claims]) if self._coordinator else {}
         adopted: list[Adopted] = []
         try:
             for partition, incarnation, claimed in claims:
-                adopted.append(self._begin(partition, incarnation, claimed))
+                adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
             found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
             planned = {i: _identity(adopted[i].tracker, plan) for i, plan in found.items() if plan is not None}
             published = await self._destination.has(list(planned.values())) if self._destination and planned else ()
@@ -61,7 +77,9 @@ class Adopter:
                 elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
             for each in adopted:
-                if each.claimed.record.plan is not None and each.tracker.replay is None and each.position is not None:
+                elsewhere = each.position != self._committer.committed(each.tracker)
+                planned_before = each.claimed.record.plan is not None
+                if each.tracker.replay is None and each.position is not None and (planned_before or elsewhere):
                     await self._committer.store_start(each.tracker, each.position)  # which empties the plan
         except BaseException:
             for each in adopted:
@@ -70,11 +88,19 @@ class Adopter:
             raise
         return adopted
 
-    def _begin(self, partition: TopicPartition, incarnation: int, claimed: Claimed) -> Adopted:
+    def _begin(
+        self, partition: TopicPartition, incarnation: int, claimed: Claimed, brokers: WithBrokers | None
+    ) -> Adopted:
         record, plan = claimed.record, claimed.record.plan
+        stored = self._authority.begin(claimed.stored, brokers, record.epoch)
+        reset = brokers is not None and brokers.before(record.epoch)
+        if brokers is not None and self._authority.copies and (reset or claimed.stored != brokers.offset):
+            event = "offset with the brokers is from before a reset" if reset else "stored offsets differ"
+            both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
+            log.warning(event, topic=partition.topic, partition=partition.partition, **both, goes_on_at=stored)
         answer = compare(
             plan,
-            claimed.stored,
+            stored,
             claimed.stored_version,
             None,
             None,
@@ -97,7 +123,11 @@ class Adopter:
             case _:
                 raise AssertionError(f"{partition} should have been refused: {answer}")
         tracker = OffsetTracker(partition, position or 0, incarnation=incarnation, epoch=record.epoch, replay=plan)
-        self._committer.open(tracker, Committed(claimed.fence, record, claimed.stored, claimed.stored_version))
+        copied = brokers.copied(record.epoch) if brokers is not None else -1
+        committed = claimed.stored
+        if self._authority is Authority.KAFKA:
+            committed = copied if copied is not None and copied >= 0 else None
+        self._committer.open(tracker, Committed(claimed.fence, record, committed, claimed.stored_version, copied))
         return Adopted(claimed, tracker, position)
 
     def _tell_gone(self, planned: RangeIdentity) -> None:

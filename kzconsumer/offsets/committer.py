@@ -3,38 +3,54 @@
 Owns the fence, the claim record's content and the last committed offset of every open claim: each write of ours moves
 them. Called periodically, by `commit_offsets()`, before and after a sink's batch and before a release. It never waits
 for work to end: it commits what is processed now. A write that finds a claim lost closes the claim's tracker at once
-and says so to `notify`, which is the rebalancer's trigger.
+and says so to `notify`, which is the rebalancer's trigger. With two storages one is written first, fenced; the group's
+coordinator gets a copy of what was stored there, and of nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 import anyio
 import msgspec
 import structlog
 
+from kzconsumer.clock import now
+from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.storage import OffsetStorage, Refused
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored, ZooKeeperOffsetStorage
-from kzconsumer.tallies import CommitTally
+from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored
+from kzconsumer.tallies import CommitOutcome, CommitTally
 from kzconsumer.zookeeper.ownership import Fence
 from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
+
+STORE_AGAIN: Final = 3600.0
+"""Seconds after which brokers are given unchanged offsets again, which they forget otherwise, after a day by default
+(`offsets.retention.minutes` before 2.0). The original gives them all offsets at every commit."""
+
+
+_IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
 
 
 class Committed(msgspec.Struct, frozen=True):
     """How a claim stands, as its last write left it.
 
     `record` is what the claim record holds, `offset` what is stored (None: nothing yet), `version` the offset node's
-    (-1: there is none).
+    (-1: there is none), `copied` what the coordinator has where it gets a copy (-1: nothing that counts, None: that is
+    not known).
     """
 
     fence: Fence
     record: ClaimRecord
     offset: int | None
     version: int
+    copied: int | None = -1
 
 
 class _Position(msgspec.Struct):
@@ -44,16 +60,22 @@ class _Position(msgspec.Struct):
 
 
 class Committer:
-    """The committed positions of one membership's claims."""
+    """The committed positions of one membership's claims; `copies` is for those that are stored twice."""
 
     def __init__(
-        self, storage: ZooKeeperOffsetStorage, notify: Callable[[str], None], tally: CommitTally | None = None
+        self,
+        storage: OffsetStorage,
+        notify: Callable[[str], None],
+        tally: CommitTally | None = None,
+        copies: GroupCoordinator | None = None,
     ) -> None:
         self._storage = storage
+        self._copies = copies
         self._notify = notify
         self._tally = tally if tally is not None else CommitTally()
         self._positions: dict[OffsetTracker, _Position] = {}
         self._one_at_a_time = anyio.Lock()
+        self._stored_again = now()
 
     def __repr__(self) -> str:
         return f"<Committer {len(self._positions)} positions>"
@@ -103,21 +125,30 @@ class Committer:
             return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
 
     async def commit(self) -> None:
-        """Store what is processed, of all claims; an unchanged offset is not written again.
+        """Store what is processed, of all claims; an unchanged offset is not written again, but where it is forgotten.
 
-        Raises SessionExpired, ZooKeeperError.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: the next commit makes up for what this one did not.
         """
         async with self._one_at_a_time:
-            await self._write_due(self._positions)
+            again = now() - self._stored_again >= STORE_AGAIN
+            await self._write_due(self._positions, again=again and self._storage.forgets)
+            await self._copy(self._positions, again=again)
+            if again:
+                self._stored_again = now()
             self._tally.rounds += 1
 
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
         """The last commit of claims that end; no other commit knows them from then on.
 
-        Returns where those that are still ours stand. Raises SessionExpired, ZooKeeperError: then nothing is closed.
+        Returns where those that are still ours stand. Raises SessionExpired, ZooKeeperError: then nothing is closed. A
+        coordinator that fails is told of, and keeps no partition from its next owner.
         """
         async with self._one_at_a_time:
-            await self._write_due(trackers)
+            try:
+                await self._write_due(trackers)
+                await self._copy(trackers)
+            except CoordinatorFailed as error:
+                log.error("the last commit of partitions that go was not made with the brokers", reason=str(error))
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
@@ -125,7 +156,7 @@ class Committer:
         """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
 
         With a `new_epoch` offsets mean other records from now on: the claim's tracker has it when this returns. False
-        when the claim is lost.
+        when the claim is lost. Raises SessionExpired, ZooKeeperError, CoordinatorFailed.
         """
         async with self._one_at_a_time:
             if not tracker.open:
@@ -134,6 +165,8 @@ class Committer:
             if (position := self._positions.get(tracker)) is None:
                 return False
             tracker.epoch = position.committed.record.epoch
+            if (copied := position.committed.copied) is None or copied > offset:
+                await self._copy([tracker])  # the larger of the two is what the next owner would begin at
             return True
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
@@ -147,14 +180,16 @@ class Committer:
         position = self._positions.get(tracker)
         return position.committed.record.plan if position else None
 
-    async def _write_due(self, trackers: Collection[OffsetTracker]) -> None:
-        await self._write(
-            {
-                tracker: tracker.processed
-                for tracker in trackers
-                if (position := self._positions.get(tracker)) is not None and _is_due(position, tracker.processed)
-            }
-        )
+    async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
+        due = {}
+        for tracker in trackers:
+            if (position := self._positions.get(tracker)) is None:
+                continue
+            if _is_due(position, tracker.processed):
+                due[tracker] = tracker.processed
+            elif again and (stored := position.committed.offset) is not None:
+                due[tracker] = stored
+        await self._write(due)
 
     async def _write(
         self,
@@ -173,20 +208,52 @@ class Committer:
                 epoch = at.record.epoch + new_epoch
                 write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch)
                 position.in_doubt = writes[tracker] = write
-        results: dict[TopicPartition, Stored | Lost] = {}
+        results: Mapping[TopicPartition, Stored | Lost | Refused] = {}
         try:
             if writes:
                 results = await self._storage.write(list(writes.values()))
         except BaseException:
-            self._tally.offsets["unknown"] += len(writes)
+            self._tally.offsets[self._storage.name, "unknown"] += len(writes)
             raise
+        refused: dict[TopicPartition, str] = {}
         for tracker, write in writes.items():
             result = results[tracker.topic_partition]
-            self._tally.offsets["lost" if isinstance(result, Lost) else "stored"] += 1
+            self._tally.offsets[self._storage.name, _outcome(result)] += 1
             if isinstance(result, Lost):
                 self.lose(tracker, result.reason)
+            elif isinstance(result, Refused):
+                refused[tracker.topic_partition] = result.reason
             elif tracker in self._positions:
-                self._positions[tracker] = _Position(_left(write, result))
+                position = self._positions[tracker]
+                self._positions[tracker] = _Position(_left(write, result, position.committed.copied))
+        _raise_refused(refused)
+
+    async def _copy(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
+        """Have the coordinator store what is stored; what it has already is sent `again` or not."""
+        if self._copies is None:
+            return
+        due = {}
+        for tracker in trackers:
+            position = self._positions.get(tracker)
+            if position is None or (at := position.committed).offset is None:
+                continue
+            if again or at.offset != at.copied:
+                due[tracker] = WithBrokers(at.offset, at.record.epoch)
+                position.committed = msgspec.structs.replace(at, copied=None)  # until an answer says so
+        try:
+            refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
+        except BaseException as error:
+            self._tally.offsets["kafka", "unknown"] += len(due)
+            if isinstance(error, CoordinatorFailed):
+                raise CoordinatorFailed(f"{error}{_IN_ZOOKEEPER}") from error
+            raise
+        self._tally.offsets["kafka", "stored"] += len(due) - len(refused)
+        self._tally.offsets["kafka", "refused"] += len(refused)
+        for tracker, copy in due.items():
+            position = self._positions.get(tracker)
+            if position is not None and tracker.topic_partition not in refused:
+                position.committed = msgspec.structs.replace(position.committed, copied=copy.offset)
+        _raise_refused(refused, _IN_ZOOKEEPER)
 
     async def _settle(self, positions: Sequence[_Position]) -> None:
         """Find out what became of writes that were cancelled: the next one goes by the versions that they left."""
@@ -194,7 +261,7 @@ class Committer:
         made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}
         for position, write in doubtful:
             if (stored := made.get(write.topic_partition)) is not None:
-                position.committed = _left(write, stored)
+                position.committed = _left(write, stored, position.committed.copied)
             position.in_doubt = None
 
 
@@ -215,5 +282,20 @@ def _keeps_plan(write: OffsetWrite) -> bool:
     return before is not None and then is not None and before.id == then.id
 
 
-def _left(write: OffsetWrite, stored: Stored) -> Committed:
-    return Committed(stored.fence, stored.record, write.offset, stored.version)
+def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
+    return Committed(stored.fence, stored.record, write.offset, stored.version, copied)
+
+
+def _outcome(result: Stored | Lost | Refused) -> CommitOutcome:
+    match result:
+        case Lost():
+            return "lost"
+        case Refused():
+            return "refused"
+    return "stored"
+
+
+def _raise_refused(refused: Mapping[TopicPartition, str], but: str = "") -> None:
+    if refused:
+        told = "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
+        raise CoordinatorFailed(f"{told}{but}")

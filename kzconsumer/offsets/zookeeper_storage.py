@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Final
 
 import msgspec
 import structlog
@@ -71,6 +72,9 @@ class Lost(msgspec.Struct, frozen=True):
 
 class ZooKeeperOffsetStorage:
     """Fenced writes of offsets on one session."""
+
+    name: Final = "zookeeper"
+    forgets: Final = False
 
     def __init__(self, session: ZooKeeperSession, paths: GroupPaths) -> None:
         self._session = session

@@ -19,12 +19,13 @@ from kzconsumer.protocol.versions import OFFSET_COMMIT, is_flexible
 class OffsetCommitRequest(msgspec.Struct, frozen=True):
     """In the form of a consumer that is no member of a broker-coordinated group: generation -1, no member id.
 
-    As `kafka.consumer.ZookeeperConsumerConnector` (1.1.1) commits: no metadata, no leader epoch, kept for as long as
-    the broker's settings say.
+    As `kafka.consumer.ZookeeperConsumerConnector` (1.1.1) commits: no leader epoch, kept for as long as the broker's
+    settings say. `metadata` is a text beside an offset, which the original leaves empty.
     """
 
     group: str
     offsets: Mapping[TopicPartition, int]
+    metadata: Mapping[TopicPartition, str] = msgspec.field(default_factory=dict)
     api_key: ClassVar[int] = OFFSET_COMMIT
 
     def encode(self, version: int) -> bytes:
@@ -36,17 +37,18 @@ class OffsetCommitRequest(msgspec.Struct, frozen=True):
             head.append(b"\0" if encoding is COMPACT else b"\xff\xff")  # group_instance_id: null
         if 2 <= version <= 4:
             head.append(INT64.pack(-1))  # retention_time_ms
-        after = b"".join(
+        between = b"".join(
             (
                 INT32.pack(-1) if version >= 6 else b"",  # committed_leader_epoch
                 INT64.pack(-1) if version == 1 else b"",  # commit_timestamp: now
-                encoding.string(""),  # committed_metadata
-                encoding.tags,
             )
         )
         topics: dict[str, list[bytes]] = {}
-        for (topic, partition), offset in self.offsets.items():
-            topics.setdefault(topic, []).append(INT32.pack(partition) + INT64.pack(offset) + after)
+        for where, offset in self.offsets.items():
+            metadata = encoding.string(self.metadata.get(where, ""))
+            topics.setdefault(where.topic, []).append(
+                b"".join((INT32.pack(where.partition), INT64.pack(offset), between, metadata, encoding.tags))
+            )
         head.append(encoding.array(len(topics)))
         for topic, partitions in topics.items():
             head += (encoding.string(topic), encoding.array(len(partitions)), *partitions, encoding.tags)

@@ -21,6 +21,7 @@ class StoredOffset(msgspec.Struct, frozen=True):
     """Of a partition that has no offset: NONE, but UNKNOWN_TOPIC_OR_PARTITION in version 0, and always from 0.8.2."""
     offset: int
     """-1 when there is none."""
+    metadata: str = ""
 
 
 class StoredOffsets(msgspec.Struct, frozen=True):
@@ -71,7 +72,7 @@ def _stored(reader: Reader, version: int) -> StoredOffset:
     offset = reader.int64()
     if version >= 5:
         reader.int32()  # committed_leader_epoch
-    reader.nullable_string()  # metadata
+    metadata = reader.nullable_string() or ""
     error = reader.int16()
     reader.tags()
-    return StoredOffset(error, offset)
+    return StoredOffset(error, offset, metadata)

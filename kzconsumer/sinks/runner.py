@@ -19,7 +19,7 @@ from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
-from kzconsumer.errors import KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
@@ -350,7 +350,7 @@ class SinkRunner:
             await commit()
         except SessionExpired:
             pass  # the connector says so, and the claims are gone
-        except ZooKeeperError as error:
+        except (CoordinatorFailed, ZooKeeperError) as error:
             log.error("commit failed, trying again with the next", reason=str(error))
 
     @contextmanager

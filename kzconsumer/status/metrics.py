@@ -185,7 +185,7 @@ def _of_work(make: _Families, tallies: Tallies) -> Iterator[Metric]:
         "commits",
         "Offsets of partitions, by what became of storing them",
         ("storage", "outcome"),
-        ((("zookeeper", outcome), count) for outcome, count in tallies.commits.offsets.items()),
+        tallies.commits.offsets.items(),
     )
     yield make.counter(
         "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), tallies.rebalances.counts.items()

@@ -106,7 +106,7 @@ def committed(tree: Tree) -> dict[TopicPartition, int]:
 def stored(tree: Tree) -> StoredOffsets:
     offsets = {
         TopicPartition(topic["name"], part["partition_index"]): StoredOffset(
-            part["error_code"], part["committed_offset"]
+            part["error_code"], part["committed_offset"], part["metadata"] or ""
         )
         for topic in tree["topics"]
         for part in topic["partitions"]

@@ -66,8 +66,8 @@ def test_find_coordinator_response(version: int, group: str, broker: Broker, err
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
-@given(group=names, offsets=st.dictionaries(partitions, int64s, max_size=10))
-def test_offset_commit_request(version: int, group: str, offsets: dict[TopicPartition, int]) -> None:
+@given(group=names, committed=st.dictionaries(partitions, st.tuples(int64s, names), max_size=10))
+def test_offset_commit_request(version: int, group: str, committed: dict[TopicPartition, tuple[int, str]]) -> None:
     kio = schema("offset_commit", version, "request")
     expected = make(
         kio.OffsetCommitRequest,
@@ -85,18 +85,20 @@ def test_offset_commit_request(version: int, group: str, offsets: dict[TopicPart
                     make(
                         kio.OffsetCommitRequestPartition,
                         partition_index=each.partition,
-                        committed_offset=offsets[each],
+                        committed_offset=committed[each][0],
                         committed_leader_epoch=-1,
                         commit_timestamp=-1,
-                        committed_metadata="",
+                        committed_metadata=committed[each][1],
                     )
                     for each in run
                 ),
             )
-            for topic, run in by_topic(list(offsets)).items()
+            for topic, run in by_topic(list(committed)).items()
         ),
     )
-    assert OffsetCommitRequest(group, offsets).encode(version) == written(expected)
+    offsets = {where: offset for where, (offset, _) in committed.items()}
+    metadata = {where: text for where, (_, text) in committed.items() if text}
+    assert OffsetCommitRequest(group, offsets, metadata).encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_COMMIT))
@@ -171,5 +173,5 @@ def test_offset_fetch_response(
     )
     assert OffsetFetchRequest("g", ()).decode(version, memoryview(written(response))) == StoredOffsets(
         error if version >= 2 else 0,
-        {where: StoredOffset(code, offset) for where, (code, offset, _, _) in stored.items()},
+        {where: StoredOffset(code, offset, text or "") for where, (code, offset, _, text) in stored.items()},
     )

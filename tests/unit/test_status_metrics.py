@@ -70,7 +70,7 @@ def worked() -> Tallies:
     for seconds in (0.001, 0.003, 99.0):
         tallies.of_broker(1).requests.add(seconds)
     tallies.records["t"] += 42
-    tallies.commits.offsets["stored"] += 5
+    tallies.commits.offsets["zookeeper", "stored"] += 5
     for reason in ("members", "owner of t-3", "owner of t-4"):
         tallies.rebalances.add(Rebalance(0.0, 0.2, (reason,), "done", 1))
     return tallies

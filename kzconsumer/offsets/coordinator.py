@@ -1,0 +1,190 @@
+"""A group's offsets with the brokers: stored by the group's coordinator, and read from it.
+
+Owns which broker the coordinator is, until that one says otherwise or is gone; then it is looked for again. Called by
+the adopter (reads), the committer (copies) and kafka_storage. Nothing here fences: who may write is ZooKeeper's to say.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+import anyio
+import structlog
+
+from kzconsumer.errors import (
+    BrokerError,
+    ConnectionLost,
+    CoordinatorFailed,
+    KzConsumerError,
+    ProtocolError,
+    UnsupportedVersion,
+)
+from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.network.broker_connection import BrokerConnection
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.protocol import error_codes
+from kzconsumer.protocol.error_codes import broker_error
+from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.protocol.offset_fetch import OffsetFetchRequest
+from kzconsumer.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+
+log = structlog.get_logger("kzconsumer.offsets")
+
+T = TypeVar("T")
+
+COMMIT_PATIENCE: Final = 2.0
+"""Seconds for which a commit looks for a coordinator that moved. A release waits for it, and the next owner with it."""
+
+READ_PATIENCE: Final = 10.0
+"""The same for a read. Nothing can begin without it: long enough for brokers to notice that one of them died."""
+
+FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+"""Between two attempts, in seconds, doubling. The original has `offsets.channel.backoff.ms`, 1000, every time."""
+
+_MOVED: Final = {error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR}
+_WAIT: Final = {error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT}
+_OTHER_PROTOCOL: Final = {error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_MEMBER_ID}
+
+
+class GroupCoordinator:
+    """The offsets of one group, with the brokers; `timeout`, in seconds, is for each of their answers.
+
+    As `kafka.consumer.ZookeeperConsumerConnector` (1.1.1) with `offsets.storage=kafka`: in the form of a consumer that
+    is no member of a broker-coordinated group, kept for as long as the brokers' settings say.
+    """
+
+    def __init__(self, group: str, topics: TopicRegistry, brokers: Brokers, timeout: float) -> None:
+        self._group = group
+        self._topics = topics
+        self._brokers = brokers
+        self._timeout = timeout
+        self._coordinator: Broker | None = None
+        self._told: Broker | None = None
+
+    def __repr__(self) -> str:
+        return f"<GroupCoordinator of {self._group}: {self._coordinator or 'not known'}>"
+
+    async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
+        """Store them, forwards or back; returns those that were refused, with the reason.
+
+        Raises CoordinatorFailed when within COMMIT_PATIENCE no coordinator has taken them: whether one has stored them
+        is not known then. Raises SessionExpired.
+        """
+        refused: dict[TopicPartition, str] = {}
+        left = dict(offsets)
+
+        async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
+            request = OffsetCommitRequest(
+                self._group,
+                {partition: each.offset for partition, each in left.items()},
+                {partition: each.metadata for partition, each in left.items()},
+            )
+            answers = await connection.call(request, timeout=self._timeout)
+            again: KzConsumerError | None = None
+            for partition in list(left):
+                error = answers.get(partition, error_codes.UNKNOWN_SERVER_ERROR)
+                if error in _MOVED | _WAIT:
+                    again = self._to_repeat(connection, error)
+                    continue
+                del left[partition]
+                if error != error_codes.NONE:
+                    refused[partition] = str(broker_error(error, self._about(error)))
+            return again
+
+        if left:
+            await self._ask(attempt, OFFSET_COMMIT, COMMIT_PATIENCE)
+        return refused
+
+    async def stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, WithBrokers]:
+        """The offsets of those that have one. Raises CoordinatorFailed, SessionExpired."""
+        found: dict[TopicPartition, WithBrokers] = {}
+
+        async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
+            answer = await connection.call(OffsetFetchRequest(self._group, tuple(partitions)), timeout=self._timeout)
+            errors = {answer.error, *(each.error for each in answer.offsets.values())}
+            # That is how the oldest brokers say that there is none.
+            errors -= {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
+            for error in errors:
+                if error not in _MOVED | _WAIT:
+                    raise CoordinatorFailed(f"offsets of group {self._group}: {broker_error(error)}")
+                return self._to_repeat(connection, error)
+            for partition, each in answer.offsets.items():
+                if each.offset >= 0:
+                    found[partition] = WithBrokers.read(each.offset, each.metadata)
+            return None
+
+        if partitions:
+            await self._ask(attempt, OFFSET_FETCH, READ_PATIENCE)
+        return found
+
+    async def _ask(
+        self, attempt: Callable[[BrokerConnection], Awaitable[KzConsumerError | None]], api_key: int, patience: float
+    ) -> None:
+        """Make the attempt until it returns None, each with what the coordinator is by then."""
+        reason: KzConsumerError | None = None
+        pause = FIRST_PAUSE
+        asked: BrokerConnection | None = None
+        with anyio.move_on_after(patience):
+            while True:
+                try:
+                    connection = await self._connection()
+                    if connection.versions.choose(api_key) == 0:
+                        raise UnsupportedVersion(f"{connection.broker}: brokers before 0.8.2 keep no offsets")
+                    asked = connection
+                    reason = await attempt(connection)
+                    if reason is None:
+                        return
+                except UnsupportedVersion as error:
+                    raise CoordinatorFailed(f"offsets of group {self._group}: {error}") from error
+                except (ConnectionLost, ProtocolError, BrokerError) as error:
+                    self._coordinator = None
+                    reason = error
+                asked = None
+                await anyio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        why: object = reason or "no broker answers"
+        if asked is not None:
+            why = f"{asked.broker} does not answer"
+            self._brokers.drop(asked)  # what is still on its way to it must not be carried out behind the next one
+        self._coordinator = None  # also one that cannot even be connected to
+        raise CoordinatorFailed(f"offsets of group {self._group}: {why} (tried for {patience:g} s)")
+
+    async def _connection(self) -> BrokerConnection:
+        if self._coordinator is None:
+            self._coordinator = await self._find()
+            if self._coordinator != self._told:
+                self._told = self._coordinator
+                log.info("coordinator found", group=self._group, broker=str(self._coordinator))
+        return await self._brokers.connection(self._coordinator, "offsets")
+
+    async def _find(self) -> Broker:
+        """Any broker says; in random order, as `ClientUtils.channelToOffsetManager` (1.1.1) asks them."""
+        brokers = await self._topics.brokers()
+        reason: KzConsumerError = ConnectionLost("no broker is up")
+        for broker in random.sample(brokers, len(brokers)):
+            try:
+                connection = await self._brokers.connection(broker, "control")
+                found = await connection.call(FindCoordinatorRequest(self._group), timeout=self._timeout)
+            except (ConnectionLost, ProtocolError, BrokerError) as error:
+                reason = error
+                continue
+            if found.error == error_codes.NONE:
+                return found.broker
+            reason = broker_error(found.error, f"coordinator of group {self._group}, asked of {broker}")
+        raise reason
+
+    def _to_repeat(self, connection: BrokerConnection, error: int) -> BrokerError:
+        if error in _MOVED:
+            self._coordinator = None
+        return broker_error(error, str(connection.broker))
+
+    def _about(self, error: int) -> str:
+        if error in _OTHER_PROTOCOL:
+            return f"members of Kafka's newer consumer are in a group {self._group} with the brokers"
+        return ""

@@ -1,0 +1,71 @@
+"""Committed offsets with the brokers alone: the fence is looked at in ZooKeeper, then the coordinator stores.
+
+Owns no state. Called by offsets/committer. No transaction spans the two: a member that loses a partition between them
+can still move its offset, back too, so that the next owner's successor delivers again. Hence no plan is ever kept so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from kzconsumer.errors import MultiFailed
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.storage import Refused
+from kzconsumer.offsets.zookeeper_storage import PARTITIONS_PER_TRANSACTION, Lost, OffsetWrite, Stored
+from kzconsumer.zookeeper.round_trips import repeated, together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+CHECKS_PER_PARTITION = 2
+
+
+class KafkaOffsetStorage:
+    """Offsets of one group with its coordinator, of claims that stood a moment before."""
+
+    name: Final = "kafka"
+    forgets: Final = True
+
+    def __init__(self, session: ZooKeeperSession, coordinator: GroupCoordinator) -> None:
+        self._session = session
+        self._coordinator = coordinator
+
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
+        """Store all whose claim stands. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
+        parts = [
+            writes[first : first + PARTITIONS_PER_TRANSACTION]
+            for first in range(0, len(writes), PARTITIONS_PER_TRANSACTION)
+        ]
+        results: dict[TopicPartition, Stored | Lost | Refused] = {}
+        for lost in await together([self._lost(part) for part in parts]):
+            results.update(lost)
+        held = [write for write in writes if write.topic_partition not in results]
+        refused = await self._coordinator.store(
+            {write.topic_partition: WithBrokers(write.offset, write.epoch) for write in held}
+        )
+        for write in held:
+            assert write.leaves.record is write.record, f"{write.topic_partition}: a plan, and offsets only in Kafka"
+            reason = refused.get(write.topic_partition)
+            stored = Stored(write.fence, write.record, write.version)
+            results[write.topic_partition] = stored if reason is None else Refused(reason)
+        return results
+
+    async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        """None is known of: an offset with the brokers has no version to tell by, and may be written twice."""
+        return {}
+
+    async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:
+        lost: dict[TopicPartition, Lost] = {}
+        pending = list(writes)
+        while pending:
+            checks = [check for write in pending for check in write.fence.checks()]
+            try:
+                await repeated(partial(self._session.multi, checks))
+            except MultiFailed as refused:
+                write = pending.pop(refused.index // CHECKS_PER_PARTITION)
+                lost[write.topic_partition] = Lost(str(refused.error))
+            else:
+                break
+        return lost

@@ -1,0 +1,155 @@
+"""Offsets in ZooKeeper with a copy at the coordinator, through lost answers and refusals: where the next owner begins.
+
+The product's committer and adopter, on two storages in memory. A commit or seek that returned holds for the next owner,
+whatever became of the ones before; one that failed is made up for by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple, cast
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.authority import Authority, WithBrokers
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.coordinator import GroupCoordinator
+from kzconsumer.offsets.storage import Refused
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.zookeeper_storage import OffsetWrite, Stored
+from kzconsumer.zookeeper.ownership import Claimed, Fence, OwnerNode
+from kzconsumer.zookeeper.znodes import ClaimRecord
+
+PARTITION = TopicPartition("orders", 0)
+
+Fate = Literal["stored", "answer lost", "request lost", "refused"]
+
+
+class Step(NamedTuple):
+    what: Literal["work", "seek", "commit", "next owner", "reset", "deleted"]
+    offset: int
+    fate: Fate
+
+
+STEPS = st.builds(
+    Step,
+    st.sampled_from(["work", "work", "seek", "commit", "next owner", "reset", "deleted"]),
+    st.integers(0, 9),
+    st.sampled_from(["stored", "stored", "answer lost", "request lost", "refused"]),
+)
+
+
+class Coordinator:
+    """One partition's offset with the brokers, and what becomes of the next request."""
+
+    def __init__(self) -> None:
+        self.fate: Fate = "stored"
+        self.has: WithBrokers | None = None
+
+    async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
+        if not offsets:
+            return {}
+        if self.fate in ("stored", "answer lost"):
+            self.has = offsets[PARTITION]
+        if self.fate in ("answer lost", "request lost"):
+            raise CoordinatorFailed(self.fate)
+        return {PARTITION: "refused"} if self.fate == "refused" else {}
+
+    async def stored(self, partitions: object) -> dict[TopicPartition, WithBrokers]:
+        return {} if self.has is None else {PARTITION: WithBrokers.read(self.has.offset, self.has.metadata)}
+
+
+class Nodes:
+    """The same partition's in ZooKeeper, or with the brokers alone."""
+
+    name: Final = "zookeeper"
+
+    def __init__(self, coordinator: Coordinator | None) -> None:
+        self.forgets = coordinator is not None
+        self.has: int | None = None
+        self._coordinator = coordinator
+
+    async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Refused]:
+        (write,) = writes
+        if self._coordinator is not None:
+            stored = Stored(write.fence, write.record, write.version)
+            refused = await self._coordinator.store({PARTITION: WithBrokers(write.offset, write.epoch)})
+            return {PARTITION: Refused("refused") if refused else stored}
+        self.has = write.offset
+        return {PARTITION: write.leaves}
+
+    async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
+        return {}
+
+
+class Owners:
+    """One member after the other, each by what it finds."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+        self.coordinator = Coordinator()
+        self.nodes = Nodes(self.coordinator if authority is Authority.KAFKA else None)
+        self.record = ClaimRecord(1, "range", "0x1")
+
+    def begins(self) -> int | None:
+        return self.authority.begin(self.nodes.has, self.coordinator.has, self.record.epoch)
+
+    async def claim(self) -> None:
+        brokers = cast(GroupCoordinator, self.coordinator)
+        self.coordinator.fate = "stored"
+        copies = None if self.authority is Authority.KAFKA else brokers
+        self.committer = Committer(self.nodes, lambda reason: None, copies=copies)
+        adopter = Adopter(self.committer, None, authority=self.authority, coordinator=brokers)
+        begins = self.begins()
+        fence = Fence(OwnerNode("", 0), "", 0)
+        (adopted,) = await adopter.adopt([(PARTITION, 1, Claimed(fence, self.record, self.nodes.has, 0))])
+        assert adopted.position == begins
+        self.tracker = adopted.tracker
+        if begins is None:  # the reset policy
+            assert await self.committer.store_start(self.tracker, 0)
+
+    async def do(self, step: Step) -> None:
+        if step.what == "work":
+            self.tracker.mark(self.tracker.processed, self.tracker.processed + step.offset)
+            return
+        if step.what in ("next owner", "reset", "deleted"):
+            if step.what == "reset":
+                self.nodes.has, self.record = step.offset, replace(self.record, epoch=self.record.epoch + 1)
+            elif step.what == "deleted":
+                self.nodes.has, self.record = None, replace(self.record, epoch=0)
+            await self.claim()
+            if step.what == "reset":
+                assert self.tracker.processed == step.offset
+            return
+        self.coordinator.fate = step.fate
+        try:
+            if step.what == "seek":
+                old, self.tracker = self.tracker, OffsetTracker(PARTITION, step.offset)
+                self.committer.replace(old, self.tracker)
+                await self.committer.store_start(self.tracker, step.offset)
+            else:
+                await self.committer.commit()
+        except CoordinatorFailed:
+            assert step.fate != "stored"
+        else:
+            assert self.begins() == self.tracker.processed
+
+
+@pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA, Authority.ZOOKEEPER_FIRST])
+@given(steps=st.lists(STEPS, max_size=12))
+def test_what_returned_holds_for_the_next_owner(authority: Authority, steps: list[Step]) -> None:
+    async def run() -> None:
+        owners = Owners(authority)
+        await owners.claim()
+        for step in steps:
+            await owners.do(step)
+        await owners.do(Step("commit", 0, "stored"))
+
+    anyio.run(run)

@@ -1,0 +1,97 @@
+"""A group's offsets with the brokers, as librdkafka reads and writes them: it shares nothing with ours.
+
+Owns no state. Blocking calls run in a thread; nobody joins the group for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+from confluent_kafka import Consumer, TopicPartition
+
+from kzconsumer.assignors.java_hash import java_hash
+from kzconsumer.sandbox.cluster import Cluster
+from tests.support.producing import compatibility
+
+LIMIT = 30.0
+TOPIC = "__consumer_offsets"
+
+
+@contextmanager
+def _as_group(cluster: Cluster, group: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": group,
+            "enable.auto.commit": False,
+            **compatibility(cluster.version),
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+async def kafka_offset(cluster: Cluster, group: str, topic: str, partition: int = 0) -> int | None:
+    """What the coordinator has for the group; None where it has nothing."""
+
+    def read() -> int | None:
+        with _as_group(cluster, group) as consumer:
+            (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=LIMIT)
+            return found.offset if found.offset >= 0 else None
+
+    return await asyncio.to_thread(read)
+
+
+async def move_kafka_offset(cluster: Cluster, group: str, topic: str, offset: int) -> None:
+    """Somebody else's commit of partition 0."""
+
+    def write() -> None:
+        with _as_group(cluster, group) as consumer:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+
+    await asyncio.to_thread(write)
+
+
+async def offsets_written(cluster: Cluster) -> int:
+    """How many records the topic of all groups' offsets has got so far."""
+
+    def count() -> int:
+        with _as_group(cluster, "nobody") as consumer:
+            numbers = consumer.list_topics(TOPIC, timeout=LIMIT).topics[TOPIC].partitions
+            logs = [consumer.get_watermark_offsets(TopicPartition(TOPIC, n), timeout=LIMIT) for n in numbers]
+            return sum(end for _, end in logs)
+
+    return await asyncio.to_thread(count)
+
+
+async def coordinator_of(cluster: Cluster, group: str) -> int:
+    """The id of the broker that keeps the group's offsets: who leads that part of their topic (`partitionFor`)."""
+
+    def ask() -> int:
+        with _as_group(cluster, "nobody") as consumer:
+            parts = consumer.list_topics(TOPIC, timeout=LIMIT).topics[TOPIC].partitions
+            return int(parts[_part(group, len(parts))].leader)
+
+    return await asyncio.to_thread(ask)
+
+
+async def in_sync(cluster: Cluster, group: str) -> None:
+    """Wait until every broker has the group's offsets, so that any of them may end."""
+
+    def lagging() -> bool:
+        with _as_group(cluster, "nobody") as consumer:
+            parts = consumer.list_topics(TOPIC, timeout=LIMIT).topics[TOPIC].partitions
+            return len(parts[_part(group, len(parts))].isrs) < len(cluster.brokers)
+
+    with anyio.fail_after(LIMIT):
+        while await asyncio.to_thread(lagging):
+            await asyncio.sleep(0.1)
+
+
+def _part(group: str, parts: int) -> int:
+    return (java_hash(group) & 0x7FFFFFFF) % parts

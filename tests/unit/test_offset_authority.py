@@ -1,0 +1,77 @@
+"""Which of two stored offsets counts, by the settings, the sink and the reset epoch."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.config import OffsetsSettings, Settings
+from kzconsumer.errors import ConfigError
+from kzconsumer.offsets.authority import Authority, WithBrokers, require_storage
+
+offsets = st.none() | st.integers(0, 1 << 40)
+epochs = st.integers(0, 5)
+
+
+@pytest.mark.parametrize(
+    ("storage", "dual_commit", "replayable", "expected"),
+    [
+        ("zookeeper", True, False, Authority.ZOOKEEPER),
+        ("zookeeper", False, True, Authority.ZOOKEEPER),
+        ("kafka", True, False, Authority.BOTH),
+        ("kafka", True, True, Authority.ZOOKEEPER_FIRST),
+        ("kafka", False, False, Authority.KAFKA),
+    ],
+)
+def test_settings(storage: str, dual_commit: bool, replayable: bool, expected: Authority) -> None:
+    settings = OffsetsSettings(storage=storage, dual_commit=dual_commit)  # type: ignore[arg-type]
+    assert Authority.of(settings, replayable=replayable) is expected
+
+
+@pytest.mark.parametrize(("replayable", "in_run"), [(True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("dual_commit", [True, False])
+def test_offsets_with_the_brokers_alone_are_refused_where_zookeepers_are_needed(
+    dual_commit: bool, replayable: bool, in_run: bool
+) -> None:
+    settings = Settings.from_dict(
+        {
+            "zookeeper": {"connect": "zk1"},
+            "group": {"id": "orders"},
+            "offsets": {"storage": "kafka", "dual_commit": dual_commit},
+        }
+    )
+    if dual_commit or not (replayable or in_run):
+        require_storage(settings, replayable=replayable, in_run=in_run)
+    else:
+        with pytest.raises(ConfigError, match=r"\[offsets\] dual_commit: .* set dual_commit = true"):
+            require_storage(settings, replayable=replayable, in_run=in_run)
+
+
+@given(zookeeper=offsets, kafka=st.integers(0, 1 << 40), epoch=epochs)
+def test_somebody_elses_offset_counts_in_every_epoch(zookeeper: int | None, kafka: int, epoch: int) -> None:
+    brokers = WithBrokers.read(kafka, "")
+    larger = kafka if zookeeper is None else max(zookeeper, kafka)
+    assert Authority.BOTH.begin(zookeeper, brokers, epoch) == larger
+    assert Authority.KAFKA.begin(zookeeper, brokers, epoch) == kafka
+    assert Authority.ZOOKEEPER.begin(zookeeper, brokers, epoch) == zookeeper
+    first = kafka if zookeeper is None else zookeeper
+    assert Authority.ZOOKEEPER_FIRST.begin(zookeeper, brokers, epoch) == first
+
+
+@given(zookeeper=offsets, authority=st.sampled_from(Authority), kafka=st.integers(0, 1 << 40), at=epochs, now=epochs)
+def test_an_offset_from_before_a_reset_counts_no_more(
+    zookeeper: int | None, authority: Authority, kafka: int, at: int, now: int
+) -> None:
+    ours = WithBrokers(kafka, at)
+    assert WithBrokers.read(kafka, ours.metadata) == ours
+    if at < now:
+        assert authority.begin(zookeeper, ours, now) == zookeeper
+    else:
+        assert authority.begin(zookeeper, ours, now) == authority.begin(zookeeper, WithBrokers(kafka, None), now)
+
+
+@given(zookeeper=offsets, authority=st.sampled_from([Authority.ZOOKEEPER, Authority.BOTH, Authority.ZOOKEEPER_FIRST]))
+def test_without_any_with_the_brokers_zookeepers_counts(zookeeper: int | None, authority: Authority) -> None:
+    assert authority.begin(zookeeper, None, 0) == zookeeper
+    assert Authority.KAFKA.begin(zookeeper, None, 0) is None
