@@ -50,7 +50,7 @@ def show_duration(seconds: float) -> str:
     for unit in ("h", "m", "s"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{seconds / _SECONDS[unit]:.0f}{unit}"
-    return f"{seconds * 1000:g}ms" if seconds else "0s"
+    return f"{seconds * 1000:.9f}".rstrip("0").rstrip(".") + "ms" if seconds else "0s"
 
 
 def show_byte_size(size: int) -> str | int:

@@ -28,9 +28,14 @@ def write_undo(chosen: Path | None, group: str, changes: Iterable[Change]) -> Pa
     """The file that undoes the changes, on disk when this returns. Raises NotDone when it cannot be written."""
     from kzconsumer.zookeeper.node_changes import undo_file
 
-    path = chosen or Path(f"undo-{group}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl")
+    path = undo_path(chosen, group)
     write_file(path, undo_file(changes))
     return path
+
+
+def undo_path(chosen: Path | None, group: str) -> Path:
+    """What was chosen, or a name that nothing has."""
+    return chosen or Path(f"undo-{group}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl")
 
 
 def write_file(path: Path, content: bytes) -> None:

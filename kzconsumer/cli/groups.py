@@ -1,6 +1,6 @@
 """`kzconsumer groups list` and `groups describe`: the groups in ZooKeeper as they are, originals' and ours.
 
-Owns no state, changes nothing, asks no broker. Standard output is the answer, tables of 80 columns or JSON with the
+Owns no state, changes nothing. Standard output is the answer, tables of 80 columns or JSON with the
 fields of `group.group_description`.
 """
 
@@ -10,7 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli import groups_care
-from kzconsumer.cli.target import add_group, add_target, required_group, target
+from kzconsumer.cli.target import add_group, add_storage, add_target, required_group, target
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -28,9 +28,10 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "describe",
         help="one group: members, owners, stored offsets, and what is wrong",
         description="Show the members, partitions, owners and stored offsets of a group, and every node that is not as "
-        "it should be. Nothing is changed, and no broker is asked.",
+        "it should be. Nothing is changed, and no broker is asked but for offsets that are stored there.",
     )
     add_group(describing)
+    add_storage(describing)
     for action, run in ((listing, run_list), (describing, run_describe)):
         add_target(action)
         action.set_defaults(run=run)
@@ -63,9 +64,9 @@ def run_describe(arguments: argparse.Namespace) -> int:
     from kzconsumer import log
     from kzconsumer.cli.groups_table import describe_table
     from kzconsumer.group.group_description import describe
-    from kzconsumer.group.group_reader import read_nodes
 
     log.for_one_answer()
-    found = describe(anyio.run(read_nodes, at.zookeeper, group))
+    seen = anyio.run(at.seen, group)
+    found = describe(seen.nodes, seen.known)
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else describe_table(found))
     return 0

@@ -10,7 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.reset_words import topic_scope
-from kzconsumer.cli.target import Target, add_group, add_target, required_group, target
+from kzconsumer.cli.target import Target, add_group, add_storage, add_target, required_group, target
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -33,6 +33,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     lag.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=one)
     lag.add_argument("--watch", action="store_true", help="go on until a signal ends it")
     lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="between two looks (default 5)")
+    add_storage(lag)
     add_target(lag)
     lag.set_defaults(run=run)
 
@@ -73,15 +74,15 @@ async def look(at: Target, group: str, scope: Scope | None) -> GroupLag:
     """One look at the group and its logs."""
     import time
 
-    from kzconsumer.group.group_nodes import facts
     from kzconsumer.group.group_reader import nodes_of, require_group
     from kzconsumer.group.lag import behind, group_lag, partitions_of
     from kzconsumer.group.offset_moves import scoped, within
+    from kzconsumer.group.seen_group import see
 
     async with at.outside() as outside:
         await require_group(outside.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(outside.session, group)
-        known = facts(nodes)
+        seen = await see(outside, await nodes_of(outside.session, group), at.storage)
+        nodes, known = seen.nodes, seen.known
         partitions = [each for each in partitions_of(known) if within(each, scope)]
         if scope is not None and not partitions:
             await scoped(outside, nodes, scope)

@@ -23,6 +23,7 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 _VERBS = {
     "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
+    "config": ("kzconsumer.cli.config", "turn a configuration of the original consumer into a group's file"),
     "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
     "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
     "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),

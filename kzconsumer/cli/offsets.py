@@ -1,4 +1,4 @@
-"""`kzconsumer offsets show | reset | export | import | clone`: stored offsets in ZooKeeper, and moving them.
+"""`kzconsumer offsets show | reset | export | import | clone | copy`: stored offsets, and moving them.
 
 Owns no state. What changes something shows old and new first and does nothing without `--execute`; the undo file is on
 disk before anything changes. Standard output is the answer, tables of 80 columns or JSON with the fields of
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.cli.acting import add_execute
 from kzconsumer.cli.reset_words import add_reset_words, topic_scope, topics_together
-from kzconsumer.cli.target import add_group, add_target, group_name, required_group, target
+from kzconsumer.cli.target import add_group, add_storage, add_target, group_name, required_group, target
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.cli.offset_acts import Act
+    from kzconsumer.cli.offset_acts import Act, Moved
+    from kzconsumer.cli.offset_copy import BrokerAct
 
 _REPUBLISH = "may let a replayable sink's destination get records a second time"
 
@@ -31,6 +32,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     _add_reset(actions)
     _add_import(actions)
     _add_clone(actions)
+    _add_copy(actions)
 
 
 def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,9 +40,10 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "show",
         help="the offsets that a group has stored, and when",
         description="Show the offsets that a group has stored, when each was last written, and what its claim record "
-        "says. Nothing is changed, and no broker is asked.",
+        "says. Nothing is changed, and no broker is asked but for offsets that are stored there.",
     )
     add_group(show)
+    add_storage(show)
     _add_topics(show)
     add_target(show)
     show.set_defaults(run=run_show)
@@ -102,6 +105,22 @@ def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     clone.set_defaults(run=run_clone)
 
 
+def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    copy = actions.add_parser(
+        "copy",
+        help="have the brokers store what ZooKeeper has, or ZooKeeper what the brokers have",
+        description="Store the offsets of a group without members in the other of the two places. What is there is "
+        "overwritten, forwards or back.",
+    )
+    add_group(copy)
+    places = ("zookeeper", "kafka")
+    copy.add_argument("--from", dest="source", choices=places, required=True, help="where the offsets are read")
+    copy.add_argument("--to", dest="destination", choices=places, required=True, help="where they are stored")
+    _add_topics(copy)
+    _add_acting(copy)
+    copy.set_defaults(run=run_copy)
+
+
 def _add_topics(action: argparse.ArgumentParser) -> None:
     help = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
     action.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=help)
@@ -123,12 +142,12 @@ def run_show(arguments: argparse.Namespace) -> int:
     from kzconsumer import log
     from kzconsumer.cli.offsets_table import show_table
     from kzconsumer.group.group_offsets import show
-    from kzconsumer.group.group_reader import read_nodes
     from kzconsumer.group.offset_moves import within
     from kzconsumer.model import TopicPartition
 
     log.for_one_answer()
-    found = show(anyio.run(read_nodes, at.zookeeper, group))
+    seen = anyio.run(at.seen, group)
+    found = show(seen.nodes, at.storage, seen.brokers)
     scope = topics_together(arguments.topic)
     partitions = tuple(p for p in found.partitions if within(TopicPartition(p.topic, p.partition), scope))
     found = msgspec.structs.replace(found, partitions=partitions)
@@ -197,15 +216,38 @@ def run_clone(arguments: argparse.Namespace) -> int:
     )
 
 
+def run_copy(arguments: argparse.Namespace) -> int:
+    at = target(arguments)
+    group = required_group(arguments, at)
+    if arguments.source == arguments.destination:
+        arguments.misused("--from and --to are the same place")
+
+    from kzconsumer.cli.offset_copy import to_brokers, to_zookeeper
+
+    scope = topics_together(arguments.topic)
+    if arguments.destination == "zookeeper":
+        return _act(arguments, to_zookeeper(at, group, scope))
+    return _act_with_brokers(arguments, to_brokers(at, group, scope))
+
+
 def _run_file(arguments: argparse.Namespace, path: Path, group: str | None) -> int:
     from kzconsumer.cli.acting import read_file
     from kzconsumer.cli.offset_acts import from_file
     from kzconsumer.errors import NotDone
+    from kzconsumer.offsets.broker_moves import read_undo
     from kzconsumer.offsets.offset_files import read_offsets
 
     at = target(arguments)
     try:
-        content = read_offsets(read_file(path))
+        raw = read_file(path)
+        if (saved := read_undo(raw)) is not None:
+            from kzconsumer.cli.offset_copy import undone
+
+            saved = [each for each in saved if group in (None, each.group)]
+            if not saved:
+                raise NotDone(f"{path}: no offset of group {group}")
+            return _act_with_brokers(arguments, undone(at, saved))
+        content = read_offsets(raw)
     except ValueError as error:
         raise NotDone(f"{path}: {error}") from None
     unnamed = any(each.group is None for each in content.offsets)
@@ -222,14 +264,29 @@ def _run_file(arguments: argparse.Namespace, path: Path, group: str | None) -> i
 
 def _act(arguments: argparse.Namespace, act: Act) -> int:
     import anyio
-    import msgspec
 
     from kzconsumer import log
     from kzconsumer.cli.offset_acts import carry_out
+
+    log.for_one_answer()
+    return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo))
+
+
+def _act_with_brokers(arguments: argparse.Namespace, act: BrokerAct) -> int:
+    import anyio
+
+    from kzconsumer import log
+    from kzconsumer.cli.offset_copy import carry_out
+
+    log.for_one_answer()
+    return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.undo))
+
+
+def _answer(arguments: argparse.Namespace, answer: Moved) -> int:
+    import msgspec
+
     from kzconsumer.cli.offsets_table import moves_table
     from kzconsumer.cli.target import again
 
-    log.for_one_answer()
-    answer = anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo)
     print(msgspec.json.encode(answer).decode() if arguments.output == "json" else moves_table(answer, again(arguments)))
     return 0

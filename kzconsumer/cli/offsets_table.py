@@ -21,11 +21,18 @@ def show_table(group: GroupOffsets) -> str:
     head = clip(f"group {group.group}: {count(len(group.partitions), 'stored offset')}", WIDTH)
     if not group.partitions:
         return head
-    rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC")]
-    for each in group.partitions:
-        plan = f"{each.plan[0]}-{each.plan[1]}" if each.plan else "-"
-        rows.append((str(each.partition), dash(each.stored), each.written, dash(each.epoch), plan, each.topic))
-    return "\n".join([head, "", *columns(rows, right={0, 1, 3})])
+    plans = [f"{each.plan[0]}-{each.plan[1]}" if each.plan else "-" for each in group.partitions]
+    if group.storage == "zookeeper":
+        rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC")]
+        for each, plan in zip(group.partitions, plans, strict=True):
+            written = each.written or "-"
+            rows.append((str(each.partition), dash(each.stored), written, dash(each.epoch), plan, each.topic))
+        return "\n".join([head, "", *columns(rows, right={0, 1, 3})])
+    wide = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC")]
+    for each, plan in zip(group.partitions, plans, strict=True):
+        offsets = dash(each.stored), dash(each.zookeeper), dash(each.brokers)
+        wide.append((str(each.partition), *offsets, dash(each.epoch), plan, each.topic))
+    return "\n".join([head, "", *columns(wide, right={0, 1, 2, 3, 4})])
 
 
 def moves_table(answer: Moved, where: str) -> str:

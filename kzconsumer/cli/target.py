@@ -16,21 +16,38 @@ if TYPE_CHECKING:
 
     from kzconsumer.config import BrokersSettings, ZooKeeperSettings
     from kzconsumer.group.outside import Outside
+    from kzconsumer.group.seen_group import SeenGroup
+    from kzconsumer.offsets.authority import Storage
 
 
 class Target(NamedTuple):
-    """`group` is the one named, or that of the file; `source` begins faults of the file."""
+    """`group` is the one named, or that of the file, `storage` where it keeps offsets; `source` begins faults of the
+    file."""
 
     zookeeper: ZooKeeperSettings
     brokers: BrokersSettings
     group: str | None
     source: str
+    storage: Storage = "zookeeper"
 
     def outside(self) -> AbstractAsyncContextManager[Outside]:
         """One errand there."""
         from kzconsumer.group.outside import outside
 
         return outside(self.zookeeper, self.brokers, self.source)
+
+    async def seen(self, group: str) -> SeenGroup:
+        """The group with the offsets that count; no broker is asked where those are ZooKeeper's."""
+        from kzconsumer.group.group_nodes import facts
+        from kzconsumer.group.group_reader import nodes_of, read_nodes, require_group
+        from kzconsumer.group.seen_group import SeenGroup, see
+
+        if self.storage == "zookeeper":
+            nodes = await read_nodes(self.zookeeper, group)
+            return SeenGroup(nodes, facts(nodes), {})
+        async with self.outside() as outside:
+            await require_group(outside.session, self.zookeeper.connect, group)
+            return await see(outside, await nodes_of(outside.session, group), self.storage)
 
 
 def add_target(action: argparse.ArgumentParser, *, output: bool = True) -> None:
@@ -45,21 +62,37 @@ def add_group(action: argparse.ArgumentParser) -> None:
     action.add_argument("group", metavar="GROUP", nargs="?", type=group_name, help="default: the one of --config")
 
 
+def add_storage(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--storage",
+        choices=("zookeeper", "kafka", "both"),
+        help="where the group keeps its offsets: both is dual commit (default: as --config says, else zookeeper)",
+    )
+
+
 def target(arguments: argparse.Namespace) -> Target:
     """Where to look; `group` may be None still. Ends with status 2 when nothing, or two things, say where."""
     from kzconsumer.config import BrokersSettings, Settings, ZooKeeperSettings
 
     named: str | None = getattr(arguments, "group", None)
+    storage: Storage | None = getattr(arguments, "storage", None)
     if arguments.zookeeper is not None and arguments.config is not None:
         arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
     if arguments.zookeeper is not None:
         if flags_given(arguments):
             arguments.misused("--set is about what a group's file says; give --config FILE with it")
-        return Target(ZooKeeperSettings(connect=arguments.zookeeper), BrokersSettings(), named, "--zookeeper")
+        return Target(
+            ZooKeeperSettings(connect=arguments.zookeeper),
+            BrokersSettings(),
+            named,
+            "--zookeeper",
+            storage or "zookeeper",
+        )
     if arguments.config is None:
         arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
     settings = Settings.of(layers_given(arguments))
-    return Target(settings.zookeeper, settings.brokers, named or settings.group.id, settings.source)
+    storage = storage or settings.offsets.kept_in
+    return Target(settings.zookeeper, settings.brokers, named or settings.group.id, settings.source, storage)
 
 
 def again(arguments: argparse.Namespace) -> str:

@@ -83,9 +83,9 @@ class GroupSummary(msgspec.Struct, frozen=True):
     owned: int
 
 
-def describe(nodes: GroupNodes) -> GroupDescription:
-    """Say what the nodes say."""
-    known = facts(nodes)
+def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescription:
+    """Say what the nodes say; `known` where their offsets are not those that count."""
+    known = known or facts(nodes)
     partitions = tuple(_partitions(known))
     unowned = sum(each.unowned for each in partitions)
     return GroupDescription(

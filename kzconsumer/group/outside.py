@@ -5,7 +5,7 @@ Owns the session and the connections while the block lasts. The command line cal
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -17,6 +17,8 @@ from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
+from kzconsumer.offsets.authority import WithBrokers
+from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.moves import LogRange
 from kzconsumer.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
@@ -30,14 +32,22 @@ from kzconsumer.zookeeper.watches import Watches
 # For each broker's answer, in seconds: below the errand's own limit, so that the broker is named.
 TIMEOUT = 5.0
 
+OFFSETS_TOPIC = "__consumer_offsets"
+
 
 class Outside:
     """One errand at a cluster."""
 
     def __init__(
-        self, connect: str, session: ZooKeeperSession, log_offsets: LogOffsets, record_times: RecordTimes
+        self,
+        connect: str,
+        session: ZooKeeperSession,
+        log_offsets: LogOffsets,
+        record_times: RecordTimes,
+        coordinators: Callable[[str], GroupCoordinator],
     ) -> None:
         self._connect = connect
+        self._coordinators = coordinators
         self.session = session
         self._log_offsets = log_offsets
         self.written = record_times.written
@@ -53,6 +63,22 @@ class Outside:
                 except ValueError as error:
                     raise NotDone(f"{paths.topic(topic)}: {error}; nothing was changed") from None
         return found
+
+    def coordinator(self, group: str) -> GroupCoordinator:
+        """Where the group's offsets with the brokers are stored."""
+        return self._coordinators(group)
+
+    async def with_brokers(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, WithBrokers]:
+        """The offsets that the group has with the brokers, of these partitions and all others that they tell of.
+
+        Where nobody ever stored one nobody is asked: the question alone would have the brokers make a topic for them.
+        Raises CoordinatorFailed.
+        """
+        if await self.session.exists(paths.topic(OFFSETS_TOPIC)) is None:
+            return {}
+        return await self.coordinator(group).stored(partitions, others=True)
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
         """What each log holds. Raises ConnectionLost, BrokerError or BrokersUnreachable if a leader does not say."""
@@ -100,12 +126,14 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
         errand(zookeeper) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
     ):
-        leaders = Leaders(TopicRegistry(session, Watches(session, _ignore), brokers), connections, TIMEOUT)
+        topics = TopicRegistry(session, Watches(session, _ignore), brokers)
+        leaders = Leaders(topics, connections, TIMEOUT)
         yield Outside(
             zookeeper.connect,
             session,
             LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),
             RecordTimes(leaders, connections, TIMEOUT),
+            lambda group: GroupCoordinator(group, topics, connections, TIMEOUT),
         )
 
 

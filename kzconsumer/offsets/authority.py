@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kzconsumer.config import OffsetsSettings, Settings
 from kzconsumer.errors import ConfigError
@@ -16,20 +16,22 @@ _METADATA = re.compile(r"kzconsumer epoch (\d+)")
 
 
 class WithBrokers(NamedTuple):
-    """An offset as the coordinator has it, and the reset epoch that it was stored in (None: by somebody else)."""
+    """An offset as the coordinator has it, and the reset epoch that it was stored in (None: by somebody else, whose
+    `words` stand beside it). -1 is no offset: what is stored to take one away."""
 
     offset: int
     epoch: int | None
+    words: str = ""
 
     @classmethod
     def read(cls, offset: int, metadata: str) -> WithBrokers:
         found = _METADATA.fullmatch(metadata)
-        return cls(offset, int(found[1]) if found else None)
+        return cls(offset, int(found[1])) if found else cls(offset, None, metadata)
 
     @property
     def metadata(self) -> str:
         """What stands beside it. The original leaves it empty, and so takes no notice of it either."""
-        return "" if self.epoch is None else f"kzconsumer epoch {self.epoch}"
+        return self.words if self.epoch is None else f"kzconsumer epoch {self.epoch}"
 
     def before(self, epoch: int) -> bool:
         """The partition was reset in ZooKeeper since: this is where it was before that, and counts no more."""
@@ -43,6 +45,10 @@ class WithBrokers(NamedTuple):
         if self.before(epoch):
             return -1
         return None if self.epoch is not None and self.epoch > epoch else self.offset
+
+
+Storage = Literal["zookeeper", "kafka", "both"]
+"""Where a group keeps its offsets, as one word; `both` is dual."""
 
 
 class Authority(Enum):
@@ -71,6 +77,13 @@ class Authority(Enum):
                 "set dual_commit = true, and the brokers get a copy"
             )
         return cls.KAFKA
+
+    @classmethod
+    def seen(cls, storage: Storage, fingerprint: str) -> Authority:
+        """From outside: `fingerprint` is the claim record's, not empty where a replayable sink has the partition."""
+        if storage == "both":
+            return cls.ZOOKEEPER_FIRST if fingerprint else cls.BOTH
+        return cls(storage)
 
     @property
     def copies(self) -> bool:

@@ -47,6 +47,9 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
 """Between two attempts, in seconds, doubling. The original has `offsets.channel.backoff.ms`, 1000, every time."""
 
+ALL_FROM: Final = 2
+"""The version of OffsetFetch that can ask for all partitions."""
+
 _MOVED: Final = {error_codes.COORDINATOR_NOT_AVAILABLE, error_codes.NOT_COORDINATOR}
 _WAIT: Final = {error_codes.COORDINATOR_LOAD_IN_PROGRESS, error_codes.REQUEST_TIMED_OUT}
 _OTHER_PROTOCOL: Final = {error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_MEMBER_ID}
@@ -101,12 +104,19 @@ class GroupCoordinator:
             await self._ask(attempt, OFFSET_COMMIT, COMMIT_PATIENCE)
         return refused
 
-    async def stored(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, WithBrokers]:
-        """The offsets of those that have one. Raises CoordinatorFailed, SessionExpired."""
+    async def stored(
+        self, partitions: Collection[TopicPartition], *, others: bool = False
+    ) -> dict[TopicPartition, WithBrokers]:
+        """The offsets of those that have one; with `others` also of all else that the group has (brokers from 0.10.2).
+
+        Raises CoordinatorFailed, SessionExpired.
+        """
         found: dict[TopicPartition, WithBrokers] = {}
 
         async def attempt(connection: BrokerConnection) -> KzConsumerError | None:
-            answer = await connection.call(OffsetFetchRequest(self._group, tuple(partitions)), timeout=self._timeout)
+            every = others and connection.versions.choose(OFFSET_FETCH) >= ALL_FROM
+            request = OffsetFetchRequest(self._group, None if every else tuple(partitions))
+            answer = await connection.call(request, timeout=self._timeout)
             errors = {answer.error, *(each.error for each in answer.offsets.values())}
             # That is how the oldest brokers say that there is none.
             errors -= {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
@@ -119,7 +129,7 @@ class GroupCoordinator:
                     found[partition] = WithBrokers.read(each.offset, each.metadata)
             return None
 
-        if partitions:
+        if partitions or others:
             await self._ask(attempt, OFFSET_FETCH, READ_PATIENCE)
         return found
 

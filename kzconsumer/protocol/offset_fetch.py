@@ -31,18 +31,21 @@ class StoredOffsets(msgspec.Struct, frozen=True):
 
 
 class OffsetFetchRequest(msgspec.Struct, frozen=True):
-    """Offsets that an open transaction is about to change are given as they are (`require_stable` of KIP-447: no)."""
+    """Offsets that an open transaction is about to change are given as they are (`require_stable` of KIP-447: no).
+
+    `partitions` None asks for all that the group has, from version 2 on.
+    """
 
     group: str
-    partitions: Collection[TopicPartition]
+    partitions: Collection[TopicPartition] | None
     api_key: ClassVar[int] = OFFSET_FETCH
 
     def encode(self, version: int) -> bytes:
         encoding = COMPACT if is_flexible(OFFSET_FETCH, version) else PLAIN
         topics: dict[str, list[bytes]] = {}
-        for topic, partition in self.partitions:
+        for topic, partition in self.partitions or ():
             topics.setdefault(topic, []).append(INT32.pack(partition))
-        parts = [encoding.string(self.group), encoding.array(len(topics))]
+        parts = [encoding.string(self.group), encoding.array(-1 if self.partitions is None else len(topics))]
         for topic, partitions in topics.items():
             parts += (encoding.string(topic), encoding.array(len(partitions)), *partitions, encoding.tags)
         if version >= 7:

@@ -94,6 +94,44 @@ async def test_a_running_group_looks_the_same(
         assert "Rebalance operation failed" in verified
 
 
+async def test_a_group_with_the_brokers_looks_the_same(
+    servers: Servers, offsets_stored: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Offsets with the brokers alone, beside old ones in ZooKeeper: all look at the brokers', the newer tool too."""
+    cluster = offsets_stored
+    offsets = {"storage": "kafka", "dual_commit": False, "commit_interval": "1h"}
+    kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
+    where = ["--zookeeper", cluster.connect, "--group", unique]
+    async with reader(settings(cluster.connect, unique, offsets=offsets), {unique: 1}) as member:
+        await until(lambda: len(member.messages) == EACH * PARTITIONS)
+        member.consumer.stop_fetching()
+        await member.consumer.commit_offsets()
+        more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
+        describe = "kafka.admin.ConsumerGroupCommand", "--describe", "--group", unique
+        checked, old, new = await asyncio.gather(
+            tool(servers.java_command("0.10.2.2", "kafka.tools.ConsumerOffsetChecker", *where, "--topic", unique)),
+            tool(servers.java_command("1.1.1", *describe, "--zookeeper", cluster.connect)),
+            tool(servers.java_command("1.1.1", *describe, "--bootstrap-server", cluster.bootstrap)),
+        )
+        lag = await kzconsumer.json("lag", unique, "--storage", "kafka")
+        offsets_shown = await kzconsumer.json("offsets", "show", unique, "--storage", "kafka")
+        described = await kzconsumer.json("groups", "describe", unique, "--storage", "kafka")
+        ours = {each["partition"]: (each["stored"], each["log_end"], each["lag"]) for each in lag["partitions"]}
+        assert ours == {n: (EACH, EACH + n, n) for n in range(PARTITIONS)}
+        for shown in (offsets_shown, described):
+            assert {each["stored"] for each in shown["partitions"]} == {EACH}
+        assert {each["partition"]: each["zookeeper"] for each in offsets_shown["partitions"]} == {
+            0: 1,
+            1: 4,
+            2: 7,
+            3: 10,
+        }
+        for answer, columns in ((checked, rf"^{unique}\s+{unique}"), (old, f"^{unique}"), (new, f"^{unique}")):
+            rows = re.findall(rf"{columns}\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s", answer, re.MULTILINE)
+            assert {int(n): (int(at), int(end), int(lag)) for n, at, end, lag in rows} == ours, answer
+
+
 async def test_files_are_the_same_both_ways(
     servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition
+from kzconsumer.offsets.coordinator import ALL_FROM
 from kzconsumer.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
 from kzconsumer.protocol.offset_commit import OffsetCommitRequest
 from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
@@ -138,6 +139,13 @@ def test_offset_fetch_request(version: int, group: str, wanted: list[TopicPartit
         require_stable=False,
     )
     assert OffsetFetchRequest(group, wanted).encode(version) == written(expected)
+
+
+@pytest.mark.parametrize("version", [version for version in versions_of(OFFSET_FETCH) if version >= ALL_FROM])
+def test_offset_fetch_request_for_all(version: int) -> None:
+    kio = schema("offset_fetch", version, "request")
+    expected = make(kio.OffsetFetchRequest, group_id="g", topics=None, require_stable=False)
+    assert OffsetFetchRequest("g", None).encode(version) == written(expected)
 
 
 @pytest.mark.parametrize("version", versions_of(OFFSET_FETCH))

@@ -7,10 +7,22 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import ByteSize, Duration, PositiveDuration, faults_in, nearest, read_table, reader
+from kzconsumer.options import (
+    ByteSize,
+    Duration,
+    PositiveDuration,
+    faults_in,
+    nearest,
+    read_duration,
+    read_table,
+    reader,
+    show_duration,
+)
 
 
 def read_even(value: object) -> int:
@@ -176,3 +188,8 @@ def test_the_file_is_put_before_a_plugins_lines() -> None:
 def test_nearest_name() -> None:
     assert nearest("asignor", ["id", "assignor"]) == "assignor"
     assert nearest("destination", ["id", "assignor"]) is None
+
+
+@given(st.integers(0, 10**10).map(lambda ms: ms / 1000))
+def test_a_duration_is_shown_as_it_is_read(seconds: float) -> None:
+    assert read_duration(show_duration(seconds)) == pytest.approx(seconds, rel=1e-12)

@@ -1,0 +1,116 @@
+"""Configurations of the original consumer: what becomes of each key, and that our loader reads the result."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.cli.main import EXIT_CONFIG, main
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConfigError
+from kzconsumer.original_config import KEYS, REQUIRED, as_toml, read
+
+LEAST = "zookeeper.connect=zk1:2181\ngroup.id=orders\n"
+TIMES = st.integers(1, 3_600_000).map(str)
+SIZES = st.integers(1, 2**31 - 1).map(str)
+TRUTH = st.sampled_from(["true", "false"])
+LEGAL = {
+    "zookeeper.connect": st.sampled_from(["zk1:2181", "zk1,zk2:2181/kafka"]),
+    "group.id": st.sampled_from(["orders", "a-b_c.1"]),
+    "consumer.id": st.just("one"),
+    "auto.commit.enable": TRUTH,
+    "auto.offset.reset": st.sampled_from(["smallest", "largest"]),
+    "offsets.storage": st.sampled_from(["zookeeper", "kafka", "KAFKA"]),
+    "dual.commit.enabled": TRUTH,
+    "exclude.internal.topics": TRUTH,
+    "partition.assignment.strategy": st.sampled_from(["range", "roundrobin"]),
+    "consumer.timeout.ms": st.just("-1") | TIMES,
+}
+FILES = st.fixed_dictionaries(
+    {key: LEGAL[key] for key in REQUIRED},
+    optional={
+        key: LEGAL.get(key, TIMES if key.endswith(".ms") else SIZES if "bytes" in key else st.integers(1, 99).map(str))
+        for key in KEYS
+        if key not in REQUIRED
+    },
+)
+
+
+@given(FILES)
+def test_our_loader_reads_what_comes_out(values: dict[str, str]) -> None:
+    imported = read("".join(f"{key}={value}\n" for key, value in values.items()).encode(), "consumer.properties")
+    written = tomllib.loads("\n".join(as_toml(imported, "consumer.properties")))
+    assert Settings.from_dict(written) == Settings.from_dict(imported.settings)
+    assert {note.key for note in imported.notes if note.given} == values.keys()
+
+
+def test_each_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file as Java reads it, the settings that come out, and what is said."""
+    file = tmp_path / "consumer.properties"
+    file.write_text(
+        "# of the billing team\nzookeeper.connect = zk1:2181,\\\n    zk2:2181/kafka\ngroup.id: billing\n"
+        "zookeeper.session.timeout.ms=10000\nfetch.message.max.bytes=2097152\nfetch.wait.max.ms=0\n"
+        "auto.commit.enable=false\noffsets.storage=Kafka\ndual.commit.enabled=false\n"
+        "partition.assignment.strategy=roundrobin\nsocket.timeout.ms=45000\nrebalance.max.retries=10\n"
+        "security.protocol=S\\u0007L\nssl.key.password=hush\n"
+    )
+    assert main(["config", "import", str(file)]) == 0
+    done = capsys.readouterr()
+    assert tomllib.loads(done.out) == {
+        "zookeeper": {"connect": "zk1:2181,zk2:2181/kafka", "session_timeout": "10s"},
+        "group": {"id": "billing", "assignor": "roundrobin"},
+        "fetch": {"request_timeout": "45s", "max_bytes": "2MiB", "queue_bytes": "4MiB", "max_wait": "0s"},
+        "offsets": {"commit_interval": "1m", "storage": "kafka", "dual_commit": False, "reset": "largest"},
+    }
+    assert "hush" not in done.out + done.err
+    assert main(["config", "import", str(file), "-o", "json"]) == 0
+    kinds: dict[str, set[str]] = {}
+    for note in json.loads(capsys.readouterr().out)["notes"]:
+        kinds.setdefault(note["kind"], set()).add(note["key"])
+        assert (note["kind"] == "same") is (f": {note['key']}=" not in done.err.replace("\n", " "))
+    assert kinds == {
+        "same": {
+            "zookeeper.connect",
+            "group.id",
+            "zookeeper.session.timeout.ms",
+            "fetch.wait.max.ms",
+            "auto.commit.interval.ms",
+            "offsets.storage",
+        },
+        "changed": {"fetch.message.max.bytes", "queued.max.message.chunks", "socket.timeout.ms"},
+        "unsafe": {
+            "auto.commit.enable",
+            "auto.offset.reset",
+            "dual.commit.enabled",
+            "partition.assignment.strategy",
+        },
+        "left_out": {"rebalance.max.retries"},
+        "unknown": {"security.protocol", "ssl.key.password"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ("auto.offset.reset=earliest", "auto.offset.reset: 'earliest' is none of the original's"),
+        ("fetch.min.bytes=1k", "fetch.min.bytes: '1k' is not a whole number"),
+        ("auto.commit.enable=yes", "auto.commit.enable: 'yes' is neither true nor false"),
+        ("group.id=a b", r"\[group\] id"),
+        ("fetch.message.max.bytes=-1", r"\[fetch\] max_bytes"),
+    ],
+)
+def test_what_is_refused(more: str, fault: str) -> None:
+    with pytest.raises(ConfigError, match=f"consumer.properties: {fault}"):
+        read(f"{LEAST}{more}\n".encode(), "consumer.properties")
+
+
+def test_every_fault_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "consumer.properties"
+    file.write_text("offsets.storage=disk\nsocket.timeout.ms=soon\n")
+    assert main(["config", "import", str(file)]) == EXIT_CONFIG
+    assert len(capsys.readouterr().err.splitlines()) == 4
