@@ -117,7 +117,9 @@ class Owners:
 
     async def do(self, step: Step) -> None:
         if step.what == "work":
-            self.tracker.mark(self.tracker.processed, self.tracker.processed + step.offset)
+            first = self.tracker.processed
+            self.tracker.hand_over(first + step.offset)
+            self.tracker.mark(first, first + step.offset)
             return
         if step.what in ("next owner", "reset", "deleted"):
             if step.what == "reset":

@@ -99,6 +99,7 @@ class Writer:
             elif step.what == "work":
                 for tracker in open_ones:
                     if (plan := self.in_flight.pop(tracker.topic_partition, None)) is not None:
+                        tracker.hand_over(plan.until)
                         tracker.mark(plan.first, plan.until)
             else:
                 await self.committer.commit()
