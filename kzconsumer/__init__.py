@@ -25,10 +25,12 @@ if TYPE_CHECKING:
         NotOwned,
         OffsetLost,
         PluginError,
+        RecordRejected,
         SinkFailed,
     )
     from kzconsumer.group.rebalance_listener import RebalanceListener
     from kzconsumer.model import TopicPartition
+    from kzconsumer.sinks.interface import RecordsRejected, Rejected
     from kzconsumer.streams.kafka_stream import KafkaStream
     from kzconsumer.streams.message import Message
     from kzconsumer.topic_filter import Blacklist, Whitelist
@@ -48,6 +50,9 @@ _HOME = {
     "PluginError": "errors",
     "Settings": "config",
     "RebalanceListener": "group.rebalance_listener",
+    "RecordRejected": "errors",
+    "RecordsRejected": "sinks.interface",
+    "Rejected": "sinks.interface",
     "SinkFailed": "errors",
     "TopicPartition": "model",
     "Whitelist": "topic_filter",
@@ -66,6 +71,9 @@ __all__ = [
     "OffsetLost",
     "PluginError",
     "RebalanceListener",
+    "RecordRejected",
+    "RecordsRejected",
+    "Rejected",
     "Settings",
     "SinkFailed",
     "TopicPartition",

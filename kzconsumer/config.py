@@ -28,9 +28,11 @@ from kzconsumer.setting_types import (
     Name,
     Partition,
     PluginName,
+    RejectPolicy,
     Reset,
     StopAt,
     Text,
+    TopicName,
     Topics,
     is_local,
     read_name,
@@ -267,6 +269,32 @@ class SinkSettings(_Table, frozen=True, kw_only=True):
             raise ValueError('on_batch_failure = "quarantine" needs the key quarantine, a directory')
 
 
+class RejectedSettings(_Table, frozen=True, kw_only=True):
+    """`[rejected]`: what becomes of records that the application, or the sink's function, cannot use."""
+
+    # of every class of errors that `classes` does not name: stop with an error, go on without the record (it is lost,
+    # and the log says so), or keep it as a dead letter first
+    policy: RejectPolicy = "fail"
+    # by class, as the application names them
+    classes: Mapping[str, RejectPolicy] = msgspec.field(default_factory=dict)
+    # where dead letters go: a topic of the same cluster, or a directory
+    topic: TopicName | None = None
+    directory: Text | None = None
+    # of the directory: a file that has reached it is followed by another one
+    file_bytes: FetchSize = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.keeps and self.topic is None and self.directory is None:
+            raise ValueError('"dead-letter" needs the key topic, or directory')
+
+    @property
+    def keeps(self) -> bool:
+        return "dead-letter" in (self.policy, *self.classes.values())
+
+    def of(self, error_class: str) -> RejectPolicy:
+        return self.classes.get(error_class, self.policy)
+
+
 class StopSettings(_Table, frozen=True, kw_only=True):
     """`[stop]`: leaving."""
 
@@ -326,6 +354,7 @@ class _File(_Table, frozen=True, kw_only=True):
     fetch: FetchSettings = FetchSettings()
     batch: BatchSettings = BatchSettings()
     sink: SinkSettings | None = None
+    rejected: RejectedSettings = RejectedSettings()
     stop: StopSettings = StopSettings()
     service: ServiceSettings = ServiceSettings()
     status: StatusSettings = StatusSettings()
@@ -375,7 +404,16 @@ class Settings(_File, frozen=True, kw_only=True):
         if len(given) > 1:
             fault = f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}"
             raise ConfigError([fault])
+        letters = self.rejected.topic
+        if letters is not None and self.subscribes(letters):
+            fault = f"{self.source}: [rejected] topic: {letters} is consumed by this very group, for ever"
+            raise ConfigError([fault])
         return self.subscription
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether the file's subscription has a topic."""
+        wanted = self.subscription
+        return topic in wanted.topics or (wanted.filter is not None and wanted.filter.allows(topic))
 
     def require_daemon(self) -> SinkSettings:
         """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""

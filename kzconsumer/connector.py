@@ -7,7 +7,7 @@ expiry alike.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal, TypeAlias, cast, get_args
@@ -39,9 +39,11 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
+from kzconsumer.rejects.rejects import RejectedRecord, rejects_of
 from kzconsumer.setting_types import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
 from kzconsumer.tallies import Tallies
 from kzconsumer.topic_filter import TopicFilter
@@ -104,6 +106,7 @@ class ConsumerConnector:
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         self._listener = listener
         self.tallies = Tallies()
+        self.rejects = rejects_of(settings, self._bootstrap, self.tallies.rejected)
         self.lease = lease
         self.left_uncommitted = False
         """Whether the last membership ended without its last commit."""
@@ -128,6 +131,8 @@ class ConsumerConnector:
                 read_topic(topic)
             except ValueError as error:
                 raise ValueError(f"{topic!r} {error}") from None
+            if topic == self._settings.rejected.topic:
+                raise ValueError(f"{topic!r} is where dead letters of this group go: it would reject them for ever")
         keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
         await self._join_group(keys, Registration(STATIC, dict(topics), ours=True))
         return {topic: [self._streams[topic, n] for n in range(number)] for topic, number in topics.items()}
@@ -145,6 +150,8 @@ class ConsumerConnector:
             raise TypeError(f"the number of streams is a whole number, not {streams!r}")
         if streams < 1:
             raise ValueError("there must be at least one stream")
+        if (letters := self._settings.rejected.topic) is not None and topics.allows(letters):
+            raise ValueError(f"{letters!r} is where dead letters of this group go: it would reject them for ever")
         keys = [(None, thread) for thread in range(streams)]
         await self._join_group(keys, Registration(topics.pattern, {topics.regex: streams}, ours=True))
         return list(self._streams.values())
@@ -156,10 +163,19 @@ class ConsumerConnector:
         for topic, thread in keys:
             queue = ChunkQueue(self._settings.fetch.queue_bytes, total)
             counted = Unacknowledged(self._settings.offsets.most_unacknowledged) if self._explicit else None
-            self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease, counted)
+            self._streams[topic, thread] = KafkaStream(topic, thread, queue, self.lease, counted, self._set_aside)
         self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run_sessions, registration)
         await self._joined.wait()
+
+    async def _set_aside(self, message: Message, error_class: str, reason: str, lost: Callable[[], bool]) -> bool:
+        return await self.rejects.settle([RejectedRecord(message, error_class, reason)], lost)
+
+    async def _bootstrap(self) -> str:
+        """The brokers that are up, for a producer of records with headers. Raises KzConsumerError."""
+        if self._member is None:
+            raise ConnectionLost("not a member of the group at the moment")
+        return await self._member.bootstrap()
 
     async def _load_kernels(self) -> None:
         """After the first messages, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
@@ -477,6 +493,7 @@ async def connect(
                 yield connector
             finally:
                 await connector._leave(0.0)  # nobody is left to acknowledge anything
+                connector.rejects.close()
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         error = sole_cause(group)

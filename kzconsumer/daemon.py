@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.rejects.rejects import RejectedRecord, check_rejected
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
@@ -80,6 +81,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     load_security(settings.brokers, settings.source)  # faults are found before a sink is started
     load_token(settings.status, settings.source)
     load_access(settings.zookeeper, settings.source)
+    check_rejected(settings)
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
             return anyio.run(_serve, settings, load, manager, show)
@@ -215,7 +217,9 @@ class Daemon:
             )
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
-        self._runner = runner = SinkRunner(chosen.plugin, sink, settings.batch, planning, quarantine, destination)
+        self._runner = runner = SinkRunner(
+            chosen.plugin, sink, settings.batch, planning, quarantine, destination, self._settle_rejected
+        )
         async with anyio.create_task_group() as tasks:
             self._service.starting(f"starting the sink {chosen.plugin}", SINK_START)
             await tasks.start(runner.run, self._source)
@@ -269,6 +273,10 @@ class Daemon:
     async def _record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         assert self._consumer is not None
         return await self._consumer.record_step(trackers, step)
+
+    async def _settle_rejected(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        assert self._consumer is not None
+        return await self._consumer.rejects.settle(rejected, lost)
 
     async def _go_on(self, replayed: OffsetTracker) -> None:
         assert self._consumer is not None

@@ -30,6 +30,21 @@ class SinkFailed(KzConsumerError):
     """The sink could not make a batch durable: the member stops, nothing of the batch is committed."""
 
 
+class RecordRejected(KzConsumerError):
+    """A record was rejected, and `[rejected]` says "fail" for errors of its class: nothing was done with it."""
+
+    def __init__(self, topic: str, partition: int, offset: int, error_class: str, reason: str) -> None:
+        self.topic_partition = TopicPartition(topic, partition)
+        self.offset = offset
+        self.error_class = error_class
+        self.reason = reason
+        super().__init__(f"{self.topic_partition} at offset {offset} was rejected as {error_class}: {reason}")
+
+
+class NotKept(KzConsumerError):
+    """A dead letter could not be written: whoever rejects the record tries again."""
+
+
 class ConnectionLost(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
 

@@ -13,7 +13,14 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.config import Settings
-from kzconsumer.errors import ConnectionLost, CoordinatorFailed, SessionExpired, ZooKeeperError
+from kzconsumer.errors import (
+    BrokersUnreachable,
+    ConnectionLost,
+    CoordinatorFailed,
+    SessionExpired,
+    UnsupportedVersion,
+    ZooKeeperError,
+)
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
@@ -106,6 +113,7 @@ class Member:
         watches = Watches(session, trigger.fire)
         consumers = ConsumerRegistry(session, watches, paths)
         topics = TopicRegistry(session, watches, settings.brokers)
+        self._topics, self._brokers = topics, brokers
         fingerprint = destination.fingerprint if destination is not None else ""
         owners = OwnerRegistry(session, paths, group.assignor, fingerprint, settings.fetch.isolation)
         isolation, timeout = ISOLATION_LEVELS[settings.fetch.isolation], settings.fetch.request_timeout
@@ -207,6 +215,18 @@ class Member:
             raise
         finally:
             self.claims.close_all()
+
+    async def bootstrap(self) -> str:
+        """Where the brokers are, as librdkafka wants it. Raises KzConsumerError when none of them keeps headers."""
+        found = await self._topics.brokers()
+        for broker in found:
+            connection = await self._brokers.connection(broker)
+            if not connection.versions.keep_headers:
+                raise UnsupportedVersion(
+                    f"{broker} keeps no headers (before Kafka 0.11), so no dead letters: set [rejected] directory"
+                )
+            return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
+        raise BrokersUnreachable("none is up")
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings

@@ -121,6 +121,8 @@ class Tallies:
         """Fetched, by topic, as the brokers sent them."""
         self.commits = CommitTally()
         self.rebalances = RebalanceTally()
+        self.rejected: Counter[tuple[str, str]] = Counter()
+        """Records, by class of error and by what became of them ("fail", "skip", "dead-letter")."""
 
     def __repr__(self) -> str:
         return f"<Tallies {self.fetches} {self.commits} {self.rebalances}>"

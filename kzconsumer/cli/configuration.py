@@ -67,6 +67,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
     from kzconsumer.config import Settings
     from kzconsumer.network.security import load_security
     from kzconsumer.plugins import ASSIGNORS, load_chosen
+    from kzconsumer.rejects.rejects import check_rejected
     from kzconsumer.status.access import load_token
     from kzconsumer.zookeeper.access import load_access
 
@@ -78,6 +79,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
         lambda: load_security(settings.brokers, settings.source),
         lambda: load_token(settings.status, settings.source),
         lambda: load_access(settings.zookeeper, settings.source),
+        lambda: check_rejected(settings),
     ]
     for check in checks:
         try:

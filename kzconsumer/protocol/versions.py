@@ -13,6 +13,7 @@ import msgspec
 
 from kzconsumer.errors import UnsupportedVersion
 
+PRODUCE: Final = 0
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
@@ -47,6 +48,7 @@ SPOKEN: Final[Mapping[int, Api]] = {
     SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
 }
+_PRODUCE_WITH_HEADERS: Final = 3
 _BEFORE_ALL_ELSE: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
@@ -60,6 +62,11 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """The versions a broker speaks: `ranges[api_key]` is (oldest, newest), both included."""
 
     ranges: Mapping[int, tuple[int, int]]
+
+    @property
+    def keep_headers(self) -> bool:
+        """Whether the broker keeps the headers of records: from 0.11 on."""
+        return self.ranges.get(PRODUCE, (0, 0))[1] >= _PRODUCE_WITH_HEADERS
 
     def choose(self, api_key: int) -> int:
         """The newest version that both sides speak. Raises UnsupportedVersion when there is none."""

@@ -1,7 +1,7 @@
 """The sink that is the user's own coroutine function: `async def f(batch)`.
 
 Owns nothing but the function. An entry point of `kzconsumer.sinks`. It does not retry: returning means durable, and
-what the function raises stops the member.
+what the function raises stops the member, but for RecordsRejected.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from kzconsumer.errors import SinkFailed
 from kzconsumer.options import read_table
 from kzconsumer.sinks.function_reference import load_async_function
-from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.interface import Batch, RecordsRejected, SinkContext
 
 _WHERE = "[sink.options]"
 
@@ -52,5 +52,7 @@ class CallableSink:
     async def write(self, batch: Batch) -> None:
         try:
             await self._function(batch)
+        except RecordsRejected:
+            raise
         except Exception as error:
             raise SinkFailed(f"{self._reference} raised {type(error).__name__}: {error}") from error

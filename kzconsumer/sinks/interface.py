@@ -7,13 +7,13 @@ outside the process; entering the sink starts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, get_args, runtime_checkable
 
 import msgspec
 
-from kzconsumer.errors import PluginError
+from kzconsumer.errors import KzConsumerError, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition, Wants
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.steps import Steps
@@ -79,6 +79,24 @@ class Batch(msgspec.Struct, frozen=True):
         return sum(part.records for part in self.ranges)
 
 
+class Rejected(msgspec.Struct, frozen=True):
+    """A record of a batch that cannot be used, why, and the class of errors by which `[rejected]` decides about it."""
+
+    topic: str
+    partition: int
+    offset: int
+    reason: str
+    error_class: str = "rejected"
+
+
+class RecordsRejected(KzConsumerError):
+    """Raised by `Sink.write`: the batch is durable but for these records. What becomes of them, `[rejected]` says."""
+
+    def __init__(self, records: Iterable[Rejected]) -> None:
+        self.records = tuple(records)
+        super().__init__(f"{len(self.records)} records of a batch were rejected")
+
+
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the member tells its sink.
 
@@ -98,7 +116,9 @@ class Sink(Protocol):
     `write` returns when the batch is durable; raising stops the member with nothing of the batch committed, or, by
     `[sink] on_batch_failure`, has its ranges come again one by one. Being slow is the backpressure. `write` is never
     called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have been
-    lost: others may be writing the same records then, and the next batch follows.
+    lost: others may be writing the same records then, and the next batch follows. Records that cannot be used it names
+    by raising RecordsRejected, once all the others are durable: `[rejected]` decides about each, and the batch is done
+    when that is. Not so a sink of bytes, nor a replayable one, whose range might be found published without them.
 
     An attribute `wants = "raw"` asks for bytes instead of columns; without it a sink gets "columns". A sink of bytes is
     also given ranges that hold none (`raw` is empty): what the log does not have any more.

@@ -7,7 +7,6 @@ written while the lease is in doubt.
 
 from __future__ import annotations
 
-import base64
 import os
 import select
 import stat
@@ -15,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, cast
 
 import anyio.from_thread
 import anyio.to_thread
@@ -25,10 +24,8 @@ import pyarrow as pa
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkFailed
 from kzconsumer.options import read_table
+from kzconsumer.records.json_content import Content, content
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-
-Content: TypeAlias = "str | dict[str, str] | None"
-"""Bytes as JSON has them: text if valid UTF-8, else `{"base64": ...}`; null stays null."""
 
 _PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking
 _FILE_PIECE = 256 * 1024
@@ -141,20 +138,11 @@ def _contents(column: pa.Array[Any]) -> list[Content]:
     try:
         texts = column.cast(pa.string())  # checks the UTF-8 of the whole column at once
     except pa.ArrowInvalid:
-        return [_content(each) for each in column.to_numpy(zero_copy_only=False).tolist()]
+        return [content(each) for each in column.to_numpy(zero_copy_only=False).tolist()]
     return texts.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
-
-
-def _content(raw: bytes | None) -> Content:
-    if raw is None:
-        return None
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(raw).decode()}
 
 
 def _headers(column: pa.Array[Any]) -> list[list[tuple[str, Content]]]:
     if len(cast("pa.ListArray[Any]", column).flatten()) == 0:
         return [[]] * len(column)
-    return [[(header["key"], _content(header["value"])) for header in headers or ()] for headers in column.to_pylist()]
+    return [[(header["key"], content(header["value"])) for header in headers or ()] for headers in column.to_pylist()]

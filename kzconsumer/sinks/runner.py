@@ -24,9 +24,10 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
-from kzconsumer.sinks.interface import Batch, RangeData, Sink, wanted_by
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
+from kzconsumer.sinks.rejections import Settle, settle_rejected
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
@@ -57,13 +58,15 @@ class SinkRunner:
         planning: Planning | None = None,
         quarantine: Quarantine | None = None,
         destination: Destination | None = None,
+        settle: Settle | None = None,
     ) -> None:
         """`planning` is for a replayable sink: plan, write, commit. `quarantine` takes what the sink cannot write, and
-        a replayable sink's `destination` does not have."""
+        a replayable sink's `destination` does not have; `settle` decides about the records that it rejects."""
         self._name = name
         self._planning = planning
         self._quarantine = quarantine
         self._destination = destination
+        self._settle = settle
         self._sink = sink
         self._prepare: Callable[[Batch], Awaitable[None]] | None = getattr(sink, "prepare", None)
         self._builder = BatchBuilder(limits, wanted_by(sink))
@@ -338,6 +341,10 @@ class SinkRunner:
             try:
                 with self._mapped():
                     await self._sink.write(batch)
+            except RecordsRejected as rejected:
+                if self._settle is None or self._planning is not None or any(p.raw is not None for p in batch.ranges):
+                    raise SinkFailed(f"sink {self._name}: {rejected}, and it is of a kind that cannot") from rejected
+                await settle_rejected(self._settle, batch, rejected, lambda: all(claim.lost for claim in claims))
             finally:
                 for claim in claims:
                     claim.when_lost(None)

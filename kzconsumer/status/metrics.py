@@ -190,6 +190,12 @@ def _of_work(make: _Families, tallies: Tallies) -> Iterator[Metric]:
     yield make.counter(
         "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), tallies.rebalances.counts.items()
     )
+    yield make.counter(
+        "rejected_records",
+        "Records rejected, by what became of them",
+        ("class", "outcome"),
+        tallies.rejected.items(),
+    )
     yield make.histogram("rebalance_seconds", "What they took", None, {None: tallies.rebalances.seconds})
 
 

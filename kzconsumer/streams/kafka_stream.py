@@ -8,9 +8,10 @@ alone, in any order. All iterators of a stream share its one place, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import islice
 from operator import length_hint
+from typing import TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -32,6 +33,9 @@ LOT_SECONDS = 0.02
 # Messages that an application gets for one look at the lease, when a thousand take it a moment.
 FAST_ROWS = 250
 
+SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitable[bool]]
+"""Puts a message aside for a class of errors and a reason, unless its partition is lost: False then."""
+
 
 class KafkaStream:
     """One thread's records, of every partition it owns; order is kept within a partition.
@@ -46,16 +50,19 @@ class KafkaStream:
         queue: ChunkQueue,
         lease: Lease,
         unacknowledged: Unacknowledged | None = None,
+        set_aside: SetAside | None = None,
     ) -> None:
         """`topic` is None for a stream of a white or black list, which brings records of all its topics.
 
         With `unacknowledged` acknowledgement is explicit: `ack` alone makes what was taken count as processed.
+        Without `set_aside` nothing can be rejected.
         """
         self.topic = topic
         self.thread = thread
         self.queue = queue
         self._lease = lease
         self._unacknowledged = unacknowledged
+        self._set_aside = set_aside
         self._batches = HandedOutBatches()
         self._chunk: FetchedChunk | None = None
         self._patience = anyio.CancelScope()  # for the lease, for acknowledgements; `close` ends it
@@ -133,6 +140,22 @@ class KafkaStream:
             self._mark(self._batch.until)
             self._batch = None
         return not self._chunk.tracker.lost
+
+    async def reject(self, message: Message, reason: str, *, error_class: str = "rejected") -> bool:
+        """The message cannot be used: do with it as `[rejected]` says for its class of errors, then acknowledge it.
+
+        Returns when the dead letter is on disk or in its topic, which is before its offset can be committed; while it
+        cannot be written this waits, and so does a loop that awaits it. False when its partition was lost meanwhile:
+        whoever has it now is given the record again. Raises RecordRejected when the policy is "fail", and ValueError
+        as `ack` does.
+        """
+        handed_out = self._handed_out(message)
+        if handed_out is None or self._set_aside is None:
+            raise RuntimeError("this stream has nobody to take what is rejected")
+        claim = handed_out.claim
+        if claim.lost or not await self._set_aside(message, error_class, reason, lambda: claim.lost):
+            return False
+        return self._ack_one(handed_out)
 
     def _handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
         """What is to be acknowledged; None when nothing is in hand."""

@@ -21,6 +21,7 @@ from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.lifecycle import start_server, stop_server
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.consuming import member, take
+from tests.support.dead_letters import read_letters
 from tests.support.flow import flow
 from tests.support.producing import produce
 from tests.support.secured import ALIKE, PLAIN_PASSWORD, Secured
@@ -258,3 +259,28 @@ async def test_connections_are_renewed_before_the_broker_ends_them(secured: Secu
         sent.end()
     assert offsets == list(range(2600))
     assert len(lines(told, "broker lost")) <= 1
+
+
+@pytest.mark.parametrize("version", ["3.9.1", ALIKE])
+async def test_dead_letters_go_over_the_same_listener(secured: Secured, version: str, unique: str) -> None:
+    """To a broker that keeps no headers none goes, and that is said."""
+    cluster, letters = secured.cluster_of(version), f"{unique}-letters"
+    for topic in (unique, letters):
+        await create_topic(cluster.connect, topic, 1)
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, version, unique, [(0, b"k", b"poison")])
+    table = secured.table(cluster, "SASL_SSL", "SCRAM-SHA-512")
+    rejected = {"policy": "dead-letter", "topic": letters}
+    with structlog.testing.capture_logs() as told:
+        async with (
+            member(cluster, unique, {unique: 1}, brokers=table, rejected=rejected) as (consumer, streams),
+            anyio.create_task_group() as tasks,
+        ):
+            (message,) = await take(streams[unique][0], 1)
+            tasks.start_soon(streams[unique][0].reject, message, "of no use")
+            if version == ALIKE:
+                await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in told), LIMIT)
+                assert not consumer.tallies.rejected
+                tasks.cancel_scope.cancel()
+    if version != ALIKE:
+        (letter,) = await anyio.to_thread.run_sync(read_letters, cluster.bootstrap, letters, 1)
+        assert (letter.key, letter.value, letter.original_offset) == (b"k", b"poison", 0)

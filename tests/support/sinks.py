@@ -7,7 +7,7 @@ import time
 
 import anyio
 
-from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.interface import Batch, RecordsRejected, Rejected
 
 
 async def hang(batch: Batch) -> None:
@@ -52,3 +52,18 @@ async def sleep_for_longer_than_a_session(batch: Batch) -> None:
 async def block(batch: Batch) -> None:
     """What a function must not do: nothing else runs meanwhile."""
     time.sleep(60)  # noqa: ASYNC251
+
+
+async def print_all_but_poison(batch: Batch) -> None:
+    """Each good value as a line of JSON; what is poison is rejected when all others are printed."""
+    poison = []
+    for part in batch.ranges:
+        for records in part.batches:
+            values = records.column("value").to_pylist()
+            for offset, value in zip(records.column("offset").to_numpy().tolist(), values, strict=True):
+                if value == b"poison":
+                    poison.append(Rejected(part.topic, part.partition, offset, "it is poison", "undecodable"))
+                else:
+                    print(json.dumps({"partition": part.partition, "offset": offset}), flush=True)
+    if poison:
+        raise RecordsRejected(poison)

@@ -1,0 +1,152 @@
+"""Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka in the product.
+
+Owns the producer. What `write` returned from, all replicas in sync have. It is asked for the brokers when a producer is
+made, so anew after each failure: certificates and passwords are read again then, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.from_thread
+from anyio import to_thread
+
+from kzconsumer.clock import now
+from kzconsumer.config import BrokersSettings
+from kzconsumer.errors import ConfigError, NotKept
+from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.secret import read_secret
+
+# Sent as large as they come: what a topic takes is up to its brokers, who say so.
+_LARGEST = 1_000_000_000
+# The producer tells of what it gives up a little after its time.
+_LATE = 1.0
+# Between two looks whether whoever waits was cancelled.
+_LOOK = 0.2
+
+
+class LetterTopic:
+    """`bootstrap` gives the brokers that are up; `timeout` is for each `write`, in seconds."""
+
+    def __init__(
+        self,
+        topic: str,
+        settings: BrokersSettings,
+        client_id: str,
+        timeout: float,
+        bootstrap: Callable[[], Awaitable[str]],
+    ) -> None:
+        self._topic = topic
+        self._settings = settings
+        self._client_id = client_id
+        self._timeout = timeout
+        self._bootstrap = bootstrap
+        self._producer: Any = None
+        self._heard = ""  # the last that the producer said of its brokers: more than "timed out"
+        self._one_at_a_time = anyio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<LetterTopic {self._topic}>"
+
+    async def write(self, letters: Sequence[DeadLetter]) -> None:
+        """All of them. Raises NotKept, and what `bootstrap` raises: then some may be there all the same."""
+        async with self._one_at_a_time:
+            bootstrap = "" if self._producer is not None else await self._bootstrap()
+            await to_thread.run_sync(self._write, letters, bootstrap)
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(_LOOK)
+
+    def _write(self, letters: Sequence[DeadLetter], bootstrap: str) -> None:
+        from confluent_kafka import KafkaException
+
+        try:
+            self._send(letters, bootstrap)
+        except (KafkaException, BufferError) as error:
+            self.close()
+            raise NotKept(f"topic {self._topic}: {error}") from error
+        except BaseException:
+            self.close()  # what it still has must not go out beside the next attempt
+            raise
+
+    def _send(self, letters: Sequence[DeadLetter], bootstrap: str) -> None:
+        failed: list[str] = []
+
+        def delivered(error: object, _: object) -> None:
+            if error is not None:
+                failed.append(str(error))
+
+        if self._producer is None:
+            self._producer = self._made(bootstrap)
+        for letter in letters:
+            key, value = letter.message.key, letter.message.value
+            self._producer.produce(self._topic, value, key, headers=letter.headers, on_delivery=delivered)
+        until = now() + self._timeout + _LATE
+        while (left := self._producer.flush(_LOOK)) and now() < until:
+            anyio.from_thread.check_cancelled()
+        if left or failed:
+            reasons = dict.fromkeys([*failed[:1], self._heard])
+            raise NotKept(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
+
+    def _made(self, bootstrap: str) -> Any:
+        from confluent_kafka import Producer
+
+        self._heard = ""
+
+        def hear(error: object) -> None:
+            self._heard = str(error)
+
+        return Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": self._client_id,
+                "acks": "all",
+                "enable.idempotence": True,
+                "message.timeout.ms": int(self._timeout * 1000),
+                "message.max.bytes": _LARGEST,
+                "partitioner": "murmur2_random",
+                "log_level": 0,
+                "error_cb": hear,
+                **producer_security(self._settings),
+            }
+        )
+
+
+def producer_security(settings: BrokersSettings) -> dict[str, object]:
+    """What the settings say of TLS and SASL, in librdkafka's words. Raises NotKept when a file cannot be read now."""
+    tls, sasl, faults = settings.tls, settings.sasl, list[str]()
+    said: dict[str, object] = {"security.protocol": settings.security_protocol}
+    if settings.uses_tls:
+        key = tls.key if tls.key is not None else tls.certificate
+        password = read_secret(tls.key_password_file, tls.key_password_env, "key_password", "[brokers.tls]", faults)
+        said |= {
+            "ssl.ca.location": tls.ca,
+            "ssl.certificate.location": tls.certificate,
+            "ssl.key.location": key,
+            "ssl.key.password": password.decode() if password is not None else None,
+            "ssl.endpoint.identification.algorithm": "https" if tls.verify_hostname else "none",
+        }
+    if settings.uses_sasl:
+        secret = read_secret(sasl.password_file, sasl.password_env, "password", "[brokers.sasl]", faults)
+        said |= {
+            "sasl.mechanism": sasl.mechanism,
+            "sasl.username": sasl.username,
+            "sasl.password": secret.decode() if secret is not None else None,
+        }
+    if faults:
+        raise NotKept("; ".join(faults))
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def check_producer(source: str) -> None:
+    """Whether dead letters can be written to a topic at all. Raises ConfigError."""
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError as error:
+        way_out = "pip install 'kzconsumer[dead-letter]', or give a directory instead"
+        raise ConfigError([f"{source}: [rejected] topic: needs confluent-kafka ({error}): {way_out}"]) from error

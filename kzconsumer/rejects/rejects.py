@@ -1,0 +1,191 @@
+"""What becomes of records that the application or the sink rejects: `[rejected]`, by class of error.
+
+Owns the counts, and the end of waiting for a dead letter that cannot be written. A record may be committed only once
+`settle` has returned: it is on disk or in its topic then, or it was told as skipped. Nothing is buffered: who rejects
+waits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import anyio
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejected
+from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.rejects.letter_files import LetterFiles
+from kzconsumer.rejects.letter_topic import LetterTopic, check_producer
+from kzconsumer.setting_types import RejectPolicy
+from kzconsumer.streams.message import Message
+
+log = structlog.get_logger("kzconsumer")
+
+OTHER = "other"
+"""Counts classes that the settings do not name: an application may make up any number of them."""
+
+_CLASS = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+# Between two attempts to write a dead letter, in seconds; doubled each time.
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+# Between two looks whether somebody else has the records by now.
+_LOOK = 1.0
+# Lines in the log for each class of error, in so many seconds; what is not told is counted in the next one.
+_LINES = 10
+_LINES_SECONDS = 60.0
+_TOLD_REASON = 200
+
+
+class RejectedRecord(NamedTuple):
+    message: Message
+    error_class: str
+    reason: str
+
+
+class LetterBox(Protocol):
+    """Where dead letters go. `write` raises KzConsumerError."""
+
+    async def write(self, letters: Sequence[DeadLetter]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Rejects:
+    """Of one member."""
+
+    def __init__(self, settings: Settings, letters: LetterBox | None, counts: Counter[tuple[str, str]]) -> None:
+        """`counts` are records, by class and by what became of them."""
+        self._settings = settings.rejected
+        self._group = settings.group.id
+        self._letters = letters
+        self._counts = counts
+        self._told: dict[str, _Told] = {}
+
+    def __repr__(self) -> str:
+        return f"<Rejects {dict(self._counts)}>"
+
+    async def settle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        """Do with records as the policy of their class says; while a dead letter cannot be written, their stream waits.
+
+        False when that was given up since the partitions are `lost`: whoever has them is given the records again.
+        Raises RecordRejected when a policy is "fail": then nothing was done with any of them.
+        """
+        by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
+        for record in rejected:
+            if not _CLASS.fullmatch(record.error_class):
+                raise ValueError(f"{record.error_class!r} is not a class of errors: letters, digits, '.', '_', '-'")
+            by_policy.setdefault(self._settings.of(record.error_class), []).append(record)
+        for message, error_class, reason in by_policy.get("fail", ()):
+            self._counts[self._label(error_class), "fail"] += 1
+            raise RecordRejected(message.topic, message.partition, message.offset, error_class, reason)
+        letters = [DeadLetter(*record, self._group) for record in by_policy.get("dead-letter", ())]
+        if letters and not await self._write(letters, lost):
+            return False
+        for policy, records in by_policy.items():
+            for record in records:
+                self._counts[self._label(record.error_class), policy] += 1
+                self._tell(record, policy)
+        return True
+
+    def close(self) -> None:
+        if self._letters is not None:
+            self._letters.close()
+
+    async def _write(self, letters: Sequence[DeadLetter], lost: Callable[[], bool]) -> bool:
+        assert self._letters is not None  # the settings see to that
+        pause, began = _FIRST_PAUSE, now()
+        while not lost():
+            try:
+                await self._letters.write(letters)
+            except KzConsumerError as error:
+                first = letters[0].message
+                log.error(
+                    "a dead letter cannot be written: its partition waits",
+                    topic=first.topic,
+                    partition=first.partition,
+                    offset=first.offset,
+                    records=len(letters),
+                    seconds=round(now() - began, 1),
+                    reason=str(error),
+                )
+            else:
+                return True
+            for _ in range(math.ceil(pause / _LOOK)):
+                if lost():
+                    return False
+                await anyio.sleep(min(pause, _LOOK))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        return False
+
+    def _label(self, error_class: str) -> str:
+        named = self._settings.classes
+        return error_class if error_class in named or error_class == "rejected" else OTHER
+
+    def _tell(self, record: RejectedRecord, policy: RejectPolicy) -> None:
+        message, error_class, reason = record
+        told = self._told.setdefault(self._label(error_class), _Told())
+        if not told.has_line(now()):
+            return
+        about: dict[str, object] = {
+            "topic": message.topic,
+            "partition": message.partition,
+            "offset": message.offset,
+            "error_class": error_class,
+            "reason": reason[:_TOLD_REASON],
+        }
+        if told.untold:
+            about["untold_before"], told.untold = told.untold, 0
+        if policy == "dead-letter":
+            log.warning("record is a dead letter: it was rejected", **about)
+        else:
+            log.error("record is lost: it was rejected, and is skipped", **about)
+
+
+class _Told:
+    """Lines of one class of error."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._lines = 0
+        self.untold = 0
+
+    def has_line(self, at: float) -> bool:
+        if at - self._since >= _LINES_SECONDS:
+            self._since, self._lines = at, 0
+        if self._lines >= _LINES:
+            self.untold += 1
+            return False
+        self._lines += 1
+        return True
+
+
+def check_rejected(settings: Settings) -> None:
+    """Whether what the settings say of rejected records can be done. Raises ConfigError."""
+    wanted = settings.rejected
+    if wanted.topic is not None and wanted.directory is not None:
+        fault = "cannot be given together with topic: dead letters go to one of them"
+        raise ConfigError([f"{settings.source}: [rejected] directory: {fault}"])
+    if wanted.keeps and wanted.topic is not None:
+        check_producer(settings.source)
+
+
+def rejects_of(
+    settings: Settings, bootstrap: Callable[[], Awaitable[str]], counts: Counter[tuple[str, str]]
+) -> Rejects:
+    """As the settings say; `bootstrap` gives brokers that keep headers. Raises ConfigError."""
+    check_rejected(settings)
+    wanted = settings.rejected
+    letters: LetterBox | None = None
+    if wanted.keeps and wanted.topic is not None:
+        timeout = settings.fetch.request_timeout
+        letters = LetterTopic(wanted.topic, settings.brokers, settings.group.id, timeout, bootstrap)
+    elif wanted.keeps and wanted.directory is not None:
+        letters = LetterFiles(Path(wanted.directory), wanted.file_bytes)
+    return Rejects(settings, letters, counts)

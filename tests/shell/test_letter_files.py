@@ -1,0 +1,87 @@
+"""Dead letters on a real disk: whole lines, durable before they count, in files that do not grow without end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kzconsumer.errors import NotKept
+from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.rejects.letter_files import LetterFiles
+from kzconsumer.streams.message import Message
+
+
+def letters(*offsets: int) -> list[DeadLetter]:
+    return [DeadLetter(Message.of("orders", 0, at, None, b"v" * 100), "rejected", "no", "g") for at in offsets]
+
+
+def offsets(directory: Path) -> list[list[int]]:
+    """Of each file, in no order."""
+    files = [file.read_bytes().splitlines() for file in directory.iterdir()]
+    return sorted([msgspec.json.decode(line)["offset"] for line in lines] for lines in files)
+
+
+async def test_a_file_is_followed_by_another_when_it_is_large(tmp_path: Path) -> None:
+    box = LetterFiles(tmp_path / "of" / "letters", 1000)
+    assert not tmp_path.joinpath("of").exists(), "nothing is made before it is needed"
+    for at in range(0, 12, 2):
+        await box.write(letters(at, at + 1))
+    box.close()
+    found = offsets(tmp_path / "of" / "letters")
+    assert sorted(at for each in found for at in each) == list(range(12))
+    assert [len(each) for each in found] == [4, 4, 4], "four lines of more than 250 bytes each"
+
+
+async def test_members_share_a_directory(tmp_path: Path) -> None:
+    one, other = LetterFiles(tmp_path, 1 << 20), LetterFiles(tmp_path, 1 << 20)
+    await one.write(letters(1))
+    await other.write(letters(2))
+    await one.write(letters(3))
+    assert offsets(tmp_path) == [[1, 3], [2]]
+    one.close()
+    other.close()
+
+
+async def test_what_returned_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[tuple[bool, int]]()
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        about = os.fstat(descriptor)
+        synced.append((stat.S_ISDIR(about.st_mode), about.st_size))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    box = LetterFiles(tmp_path, 1 << 20)
+    await box.write(letters(1))
+    (file,) = tmp_path.iterdir()
+    assert [is_directory for is_directory, _ in synced] == [True, False]
+    assert synced[-1] == (False, file.stat().st_size)
+    box.close()
+
+
+async def test_what_cannot_be_written_is_told_and_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_the_way = tmp_path / "letters"
+    in_the_way.write_text("a file")
+    box = LetterFiles(in_the_way, 1 << 20)
+    with pytest.raises(NotKept, match="letters: "):
+        await box.write(letters(1))
+    in_the_way.unlink()
+    await box.write(letters(1))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(NotKept, match="No space left on device"):
+            await box.write(letters(2))
+    await box.write(letters(2))
+    box.close()
+    assert offsets(in_the_way) == [[1, 2], [2]], "a file that has failed is left alone"

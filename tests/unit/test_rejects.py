@@ -1,0 +1,196 @@
+"""What becomes of rejected records: policies of classes, dead letters that cannot be written, counts and lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConfigError, NotKept, RecordRejected
+from kzconsumer.rejects import rejects
+from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.rejects.rejects import RejectedRecord, Rejects, check_rejected
+from kzconsumer.streams.message import Message
+
+
+class Box:
+    """A letter box that is full so many times, and a count of the attempts."""
+
+    def __init__(self, full: int = 0) -> None:
+        self.full = full
+        self.attempts = 0
+        self.letters: list[DeadLetter] = []
+
+    async def write(self, letters: Sequence[DeadLetter]) -> None:
+        self.attempts += 1
+        if self.attempts <= self.full:
+            raise NotKept("the box is full")
+        self.letters += letters
+
+    def close(self) -> None: ...
+
+
+class Case:
+    def __init__(self, box: Box | None = None, **table: object) -> None:
+        self.box = box or Box()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.rejects = Rejects(configured(table), self.box, self.counts)
+
+    async def settle(self, *records: RejectedRecord) -> bool:
+        return await self.rejects.settle(records, lambda: False)
+
+
+def configured(table: Mapping[str, object], **others: Mapping[str, object]) -> Settings:
+    return Settings.from_dict(
+        {"zookeeper": {"connect": "zk:2181"}, "group": {"id": "audit"}, "rejected": table, **others}
+    )
+
+
+def rejected(offset: int, error_class: str = "rejected", reason: str = "no such order") -> RejectedRecord:
+    return RejectedRecord(Message.of("orders", 3, offset, b"k", b"v"), error_class, reason)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejects, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(rejects, "_LONGEST_PAUSE", 0.002)
+
+
+async def test_a_failure_is_raised_before_anything_is_done() -> None:
+    case = Case(policy="dead-letter", classes={"grave": "fail"}, directory="letters")
+    with pytest.raises(RecordRejected, match="orders-3 at offset 8 was rejected as grave: no such order") as raised:
+        await case.settle(rejected(7), rejected(8, "grave"))
+    assert (raised.value.topic_partition, raised.value.offset) == (("orders", 3), 8)
+    assert not case.box.letters
+    assert case.counts == {("grave", "fail"): 1}
+
+
+async def test_each_class_has_its_policy() -> None:
+    case = Case(classes={"undecodable": "dead-letter", "too-large": "skip"}, policy="skip", directory="letters")
+    with capture_logs() as told:
+        assert await case.settle(rejected(1, "undecodable"), rejected(2, "too-large"), rejected(3), rejected(4, "odd"))
+    assert [letter.message.offset for letter in case.box.letters] == [1]
+    assert case.counts == {
+        ("undecodable", "dead-letter"): 1,
+        ("too-large", "skip"): 1,
+        ("rejected", "skip"): 1,
+        ("other", "skip"): 1,
+    }
+    assert [(line["log_level"], line["error_class"], line["offset"]) for line in told] == [
+        ("warning", "undecodable", 1),
+        ("error", "too-large", 2),
+        ("error", "rejected", 3),
+        ("error", "odd", 4),
+    ]
+    assert all(line["topic"] == "orders" and line["partition"] == 3 and line["reason"] for line in told)
+    assert "b'v'" not in str(told), "contents are not told"
+
+
+async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_told() -> None:
+    case = Case(Box(full=3), policy="dead-letter", directory="letters")
+    with capture_logs() as told:
+        assert await case.settle(rejected(5), rejected(6))
+    waits = [line for line in told if line["event"] == "a dead letter cannot be written: its partition waits"]
+    assert len(waits) == 3
+    assert [(line["offset"], line["records"], line["reason"]) for line in waits] == [(5, 2, "the box is full")] * 3
+    assert [letter.message.offset for letter in case.box.letters] == [5, 6]
+
+
+async def test_waiting_ends_when_the_partition_is_lost() -> None:
+    case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
+    waiting = asyncio.create_task(case.rejects.settle([rejected(5)], lambda: lost))
+    async with asyncio.timeout(5):
+        while case.box.attempts < 2:
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+        lost = True
+        assert not await waiting
+    assert not case.counts
+    assert not await case.rejects.settle([rejected(5)], lambda: True)
+
+
+async def test_lines_of_a_class_are_few_and_what_is_not_told_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, at = Case(policy="skip"), 1000.0
+    monkeypatch.setattr(rejects, "now", lambda: at)
+    with capture_logs() as told:
+        await case.settle(*map(rejected, range(25)))
+        at += 61
+        await case.settle(rejected(25))
+    assert [line["offset"] for line in told] == [*range(10), 25]
+    assert told[-1]["untold_before"] == 15
+    assert case.counts == {("rejected", "skip"): 26}
+
+
+async def test_a_class_is_a_name() -> None:
+    case = Case(policy="skip")
+    for name in ("", "two words", "x" * 65, "\N{SNOWMAN}"):
+        with pytest.raises(ValueError, match="is not a class of errors"):
+            await case.settle(rejected(1, name))
+
+
+def test_settings_that_cannot_be() -> None:
+    for table, fault in (
+        ({"policy": "dead-letter"}, '[rejected]: "dead-letter" needs the key topic, or directory'),
+        ({"classes": {"odd": "ignore"}}, "classes"),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            configured(table)
+        assert fault in str(raised.value)
+    with pytest.raises(ConfigError, match="directory: cannot be given together with topic"):
+        check_rejected(configured({"topic": "t", "directory": "d"}))
+    for subscription in ({"topics": {"letters": 1}}, {"whitelist": "l.*"}):
+        settings = configured({"policy": "dead-letter", "topic": "letters"}, subscription=subscription)
+        with pytest.raises(ConfigError, match="letters is consumed by this very group"):
+            settings.require_subscription()
+
+
+MESSAGE = Message.of("orders", 3, 2**40, b"k", b"\xff", 1_700_000_000_000, (("trace", b"7"),), 1)
+LETTER = DeadLetter(MESSAGE, "undecodable", "näh", "audit")
+
+
+def test_the_headers_are_those_that_springs_users_know() -> None:
+    assert LETTER.headers == [
+        ("trace", b"7"),
+        ("kafka_dlt-original-topic", b"orders"),
+        ("kafka_dlt-original-partition", bytes.fromhex("00000003")),
+        ("kafka_dlt-original-offset", bytes.fromhex("0000010000000000")),
+        ("kafka_dlt-original-timestamp", bytes.fromhex("0000018bcfe56800")),
+        ("kafka_dlt-original-timestamp-type", b"LogAppendTime"),
+        ("kafka_dlt-original-consumer-group", b"audit"),
+        ("kafka_dlt-exception-fqcn", b"undecodable"),
+        ("kafka_dlt-exception-message", "näh".encode()),
+    ]
+
+
+def test_a_line_has_everything() -> None:
+    line = LETTER.line(1_700_000_000_001)
+    assert line.endswith(b"\n")
+    assert msgspec.json.decode(line) == {
+        "topic": "orders",
+        "partition": 3,
+        "offset": 2**40,
+        "timestamp": 1_700_000_000_000,
+        "timestamp_type": "LogAppendTime",
+        "key": "k",
+        "value": {"base64": "/w=="},
+        "headers": [["trace", "7"]],
+        "group": "audit",
+        "error_class": "undecodable",
+        "reason": "näh",
+        "rejected_at": 1_700_000_000_001,
+    }
+
+
+def test_a_record_without_time_and_value_and_a_reason_that_is_no_text() -> None:
+    letter = DeadLetter(Message.of("t", 0, 1, None, None), "rejected", "\udcff" + "x" * 5000, "g")
+    headers = dict(letter.headers)
+    assert headers["kafka_dlt-original-timestamp"] == b"\xff" * 8
+    assert headers["kafka_dlt-original-timestamp-type"] == b"NoTimestampType"
+    assert len(headers["kafka_dlt-exception-message"] or b"") == 4096
+    found = msgspec.json.decode(letter.line(0))
+    assert (found["key"], found["value"], found["timestamp"]) == (None, None, None)
