@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 
-.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -19,6 +19,7 @@ help:
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
+	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
@@ -61,6 +62,10 @@ chaos-spark-control: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz
+
+audit: $(READY)
+	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
+	$(VENV)/audit/bin/pip-audit --strict --disable-pip --no-deps --requirement requirements.lock
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -334,11 +334,11 @@ class StatusSettings(_Table, frozen=True, kw_only=True):
 
 
 class LogSettings(_Table, frozen=True, kw_only=True):
-    """`[log]`: what is told on standard error."""
+    """`[log]`: what is told on standard error, or in systemd's journal."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    # auto is console on a terminal, json otherwise
-    format: Literal["auto", "console", "json"] = "auto"
+    # auto is console on a terminal, json otherwise; journald speaks the journal's own protocol, with fields
+    format: Literal["auto", "console", "json", "journald"] = "auto"
     # between two lines that tell what is owned, how far behind and how fast
     progress_interval: PositiveDuration = 60.0
 

@@ -29,6 +29,7 @@ from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.log import to_standard_error
+from kzconsumer.log_facts import facts
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
@@ -342,6 +343,7 @@ class ConsumerConnector:
 
     async def _run_sessions(self, registration: Registration) -> None:
         """One ZooKeeper session after the other, until `leave`."""
+        facts().update(group=self._settings.group.id, member=self.consumer)
         try:
             with self._sessions:
                 while self._fetches and not self._leaving.is_set() and not self.finished.is_set():

@@ -25,7 +25,8 @@ from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
 from kzconsumer.instance_lock import instance_lock, lock_path
-from kzconsumer.log import configure
+from kzconsumer.log import configure, finish
+from kzconsumer.log_facts import facts
 from kzconsumer.model import TopicPartition
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
@@ -94,6 +95,8 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
+    finally:
+        finish()
 
 
 async def _serve(
@@ -148,6 +151,7 @@ class Daemon:
 
         Raises KzConsumerError for a failure that ends the member.
         """
+        facts()["group"] = self.settings.group.id
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)

@@ -1,20 +1,29 @@
-"""Where log lines go: readable on a terminal, one JSON object a line otherwise, always on standard error.
+"""Where log lines go: readable on a terminal, one JSON object a line otherwise, on standard error; or to the journal.
 
 Owns the process-wide setup of structlog and of the standard library's logging, which libraries write to. `cli` calls
 it once; modules take `structlog.get_logger()`. As a library we leave the set-up to the application, if it has one.
+Tracebacks are without the values of variables, which may be records or passwords.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
+from kzconsumer.clock import now
+from kzconsumer.log_facts import add_facts
+from kzconsumer.log_repeats import INTERVAL, Repeats, same
 from kzconsumer.troubles import TROUBLES
 
+_CONTROL = re.compile("[\x7f-\x9f]")
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 
 
@@ -22,6 +31,16 @@ def to_standard_error(level: str) -> None:
     """For an application that has not set up structlog: what is at least `level` goes to standard error."""
     if not structlog.is_configured():
         structlog.configure(
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                add_facts,
+                _without_marks,
+                structlog.processors.add_log_level,
+                structlog.processors.StackInfoRenderer(),
+                structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+                _printable,
+                structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback),
+            ],
             wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
             # The stream of the moment, at each line: an application may replace sys.stderr.
             logger_factory=lambda *name: structlog.PrintLogger(sys.stderr),
@@ -37,45 +56,121 @@ def for_one_answer() -> None:
 
 
 def configure(level: str, format: str) -> None:
-    """Send what is at least `level` (debug, info, warning, error) to standard error.
+    """Send what is at least `level` (debug, info, warning, error) to standard error, or to the journal.
 
-    `format` is console, json, or auto: console if standard error is a terminal; or line: as errors are told. Libraries
-    that tell their inner life are held at warning.
+    `format` is console, json, or auto: console if standard error is a terminal; journald; or line: as errors are told.
+    Libraries that tell their inner life are held at warning. Raises ConfigError where there is no journal.
     """
+    finish()
     threshold = logging.getLevelNamesMapping()[level.upper()]
-    terminal = sys.stderr.isatty()
-    readable = format == "console" or (format == "auto" and terminal)
+    readable = format == "console" or (format == "auto" and sys.stderr.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
+        add_facts,
         structlog.processors.add_log_level,
         TROUBLES,
         structlog.processors.TimeStamper(fmt="%H:%M:%S.%f" if readable else "iso", utc=not readable),
     ]
     render: list[Processor]
+    of_libraries: list[Processor] = []
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    logger: Callable[[], WrappedLogger] = lambda: structlog.WriteLogger(sys.stderr)  # noqa: E731  (the stream of the moment)
     if format == "line":
-        render = [structlog.processors.format_exc_info, _line]
-    elif readable:
-        colors = terminal and "NO_COLOR" not in os.environ
-        render = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
-    else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+        render = [structlog.processors.format_exc_info, _printable, _line]
+    elif format == "journald":
+        from kzconsumer.journal import Journal, JournalHandler, fields_as_text, journal_fields, require_journal
 
+        require_journal()
+        journal = Journal()
+        render = [structlog.processors.format_exc_info, journal_fields]
+        handler, logger, of_libraries = JournalHandler(journal), lambda: journal, [fields_as_text]
+    elif readable:
+        plain = structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback)
+        render = [_printable, plain]
+    else:
+        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False), _escaped]
+
+    global _left_out
+    _left_out = _LeftOut(render)
     structlog.configure(
-        processors=[*shared, *render],
+        processors=[*shared, _left_out, *render],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=lambda *name: structlog.WriteLogger(sys.stderr),  # the stream of the moment
+        logger_factory=lambda *name: logger(),
     )
-    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render, *of_libraries],
         )
     )
     logging.basicConfig(level=threshold, handlers=[handler], force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(threshold, logging.WARNING))
     logging.captureWarnings(True)
+
+
+def _colors() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+
+def finish() -> None:
+    """Tell what has been left out by now: nothing follows that would."""
+    if _left_out is not None:
+        _left_out.tell(0.0)
+
+
+class _LeftOut:
+    """A processor that leaves out warnings which say the same again, and tells once a minute how many.
+
+    Errors are told each time: each is a change of something. Those that are marked `again` are another attempt's
+    outcome, and count as warnings here.
+    """
+
+    def __init__(self, render: Sequence[Processor]) -> None:
+        self._render = render
+        self._repeats: Repeats[tuple[WrappedLogger, str, EventDict]] = Repeats()
+        self._threads = threading.Lock()
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        self.tell(INTERVAL)
+        if event.pop("again", False) or event["level"] == "warning":
+            with self._threads:
+                admitted = self._repeats.admit(same(event), (logger, method, dict(event)), now())
+            if not admitted:
+                raise structlog.DropEvent
+        return event
+
+    def tell(self, interval: float) -> None:
+        with self._threads:
+            overdue = self._repeats.overdue(now(), interval)
+        for (logger, method, event), left_out in overdue:
+            rendered: Any = {**event, "left_out": left_out}
+            for processor in self._render:
+                rendered = processor(logger, method, rendered)
+            tell = getattr(logger, method)
+            tell(**rendered) if isinstance(rendered, dict) else tell(rendered)
+
+
+_left_out: _LeftOut | None = None
+
+
+def _printable(logger: object, method: str, event: EventDict) -> EventDict:
+    """What brokers and nodes say may hold line ends, and what steers a terminal: shown escaped."""
+    for key, value in event.items():
+        if isinstance(value, str) and key != "exception" and not value.isprintable():
+            event[key] = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
+    return event
+
+
+def _escaped(logger: object, method: str, line: Any) -> str:
+    """The control characters that JSON leaves as they are."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
+def _without_marks(logger: object, method: str, event: EventDict) -> EventDict:
+    """`again` is for `_LeftOut`."""
+    event.pop("again", None)
+    return event
 
 
 def _line(logger: object, method: str, event: EventDict) -> str:

@@ -256,7 +256,7 @@ class Member:
             try:
                 await self.claims.commit()
             except (CoordinatorFailed, ZooKeeperError) as error:
-                log.error("periodic commit failed, trying again at the next", reason=str(error))
+                log.error("periodic commit failed, trying again at the next", reason=str(error), again=True)
 
     async def _finish(self, stops: Stops) -> None:
         """End the streams when all has been processed up to its end: what is ours, or all of the group's run."""

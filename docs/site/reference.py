@@ -131,7 +131,7 @@ def plugin_api() -> str:
 
 
 def log_events() -> str:
-    """Every call that logs, found in the source. A field that is handed over as a mapping is not seen."""
+    """Every call that logs, found in the source. A field that is handed over as another mapping is not seen."""
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     sources = [*(ROOT / "kzconsumer").rglob("*.py"), *(ROOT / "plugins").glob("*/kzconsumer_*/**/*.py")]
     for path in sources:
@@ -142,10 +142,14 @@ def log_events() -> str:
                     args=[ast.Constant(value=str(event)), *_],
                     keywords=keywords,
                 ) if ast.unparse(logger).lstrip("_").endswith("log"):
-                    found[event, level] |= {each.arg for each in keywords if each.arg}
+                    fields = {each.arg for each in keywords if each.arg}
+                    if any(ast.unparse(each.value).endswith("partition._asdict()") for each in keywords):
+                        fields |= {"topic", "partition"}
+                    found[event, level] |= fields - {"again"}  # a mark that `log` takes off
     page = [
         "# What is logged",
-        "Made from the calls in the source: the `event` of a line, its `level`, and the fields that are its own.",
+        "Made from the calls in the source: the `event` of a line, its `level`, and the fields that are its own. "
+        "What else is in a line: [Logs](logs.md).",
         "\n".join(
             [
                 "| event | level | fields |",

@@ -81,6 +81,10 @@ def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Setting
         lambda: load_access(settings.zookeeper, settings.source),
         lambda: check_rejected(settings),
     ]
+    if settings.log.format == "journald":
+        from kzconsumer.journal import require_journal
+
+        checks.append(lambda: require_journal(settings.source))
     for check in checks:
         try:
             check()

@@ -300,7 +300,12 @@ class BrokerFetcher:
     def _try_again(self, state: PartitionFetchState, found: Unusable) -> bool:
         if not state.bears_another(ATTEMPTS_AT_A_BATCH):
             return False
-        log.warning("corrupt batch, fetching it again", reason=str(found.error), attempt=state.failures)
+        log.warning(
+            "corrupt batch, fetching it again",
+            **state.tracker.topic_partition._asdict(),
+            reason=str(found.error),
+            attempt=state.failures,
+        )
         self._send_back([state])
         return True
 

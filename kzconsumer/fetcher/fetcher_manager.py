@@ -142,7 +142,7 @@ class FetcherManager:
                     if unanswered[state] == LOOKS_UNTOLD:
                         reason = str(last if isinstance(first, ListedOffset) else first)
                         event = "log of a planned range cannot be looked at"
-                        log.warning(event, partition=str(partition), reason=reason)
+                        log.warning(event, **partition._asdict(), reason=reason)
                     continue
                 plan = state.tracker.replay
                 assert plan is not None

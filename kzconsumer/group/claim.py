@@ -58,7 +58,7 @@ async def settled_parts(claims: Iterable[Claim], until: float) -> AsyncGenerator
             for claim in busy:
                 log.warning(
                     "work in hand did not end in time; its records will be delivered again",
-                    partition=str(claim.topic_partition),
+                    **claim.topic_partition._asdict(),
                     first=claim.tracker.processed,
                     until=claim.tracker.consumed,
                 )

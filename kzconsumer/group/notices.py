@@ -50,7 +50,7 @@ class Notices:
                 self._degraded.add(partition)
                 log.warning(
                     "degraded",
-                    partition=str(partition),
+                    **partition._asdict(),
                     path=why.path,
                     owner=why.owner,
                     blocked_by=blocked_by(why, members).value,

@@ -35,6 +35,7 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.log_facts import facts
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.tallies import Rebalance, RebalanceOutcome, RebalanceTally
 from kzconsumer.zookeeper.ownership import Blocked, Refused
@@ -177,6 +178,7 @@ class Rebalancer:
         self._notices.idle_streams(snapshot, wanted)
         if not plan.changes_nothing:
             self._listener.generation += 1
+            facts()["generation"] = self._listener.generation
         most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(plan, snapshot)
@@ -277,7 +279,7 @@ class Rebalancer:
             if isinstance(why, Refused):
                 self._notices.once("partition is not consumed", why.path, why.reason)
             elif not isinstance(why, Blocked):
-                log.warning("claim failed", partition=str(partition), reason=str(why))
+                log.warning("claim failed", **partition._asdict(), reason=str(why))
 
     async def _await_owner(self, partition: TopicPartition, blocked: Blocked) -> None:
         reason = f"owner of {partition}"

@@ -171,7 +171,7 @@ class Committer:
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
         """The claim is somebody else's, or nobody's: it is closed, and nothing of it is written any more."""
-        log.warning("partition lost", partition=str(tracker.topic_partition), reason=reason)
+        log.warning("partition lost", **tracker.topic_partition._asdict(), reason=reason)
         self.forget(tracker)
         tracker.close()
         self._notify(f"lost {tracker.topic_partition}")

@@ -358,7 +358,7 @@ class SinkRunner:
         except SessionExpired:
             pass  # the connector says so, and the claims are gone
         except (CoordinatorFailed, ZooKeeperError) as error:
-            log.error("commit failed, trying again with the next", reason=str(error))
+            log.error("commit failed, trying again with the next", reason=str(error), again=True)
 
     @contextmanager
     def _mapped(self) -> Iterator[None]:

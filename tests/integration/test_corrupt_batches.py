@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,9 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
             assert {p: (event["first"], event["until"]) for p, event in told.items()} == lost
             assert all("checksum" in event["reason"] and event["level"] == "error" for event in told.values())
             assert {p: offsets(member, p) for p in lost} == good
+            assert not re.search(rb"record \d", member.err.read_bytes()), (
+                "records are not for the log, damaged or whole"
+            )
         assert await stored_offsets(cluster.connect, f"{unique}-{policy}", unique, 2) == [30, 30]
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == {
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost

@@ -74,7 +74,15 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
     async with session(cluster.connect) as zookeeper:
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
         assert await zookeeper.children(f"/consumers/{unique}/owners/{unique}") == []
-    assert "Traceback" not in member.err.read_text()
+    told = member.err.read_text()
+    assert "Traceback" not in told
+    for content in ("gr\u00fc\u00dfe", "/wA=", "trace", "\\xff"):
+        assert content not in told, "records are not for the log, at debug neither"
+    (registered,) = member.events("registered")
+    whose = {"group": unique, "member": registered["consumer"]}
+    for event in (member.events("progress")[-1], member.events("rebalanced")[0], member.events("stopped")[0]):
+        assert {key: event[key] for key in whose} == whose
+        assert event["generation"] >= 1
 
 
 async def test_stopping_under_load_leaves_output_and_offsets_equal(

@@ -83,3 +83,82 @@ def test_lines_as_errors_are_told() -> None:
     assert "old ways" in warned
     assert "kzconsumer: failed" in failed
     assert failed[-1] == "ZeroDivisionError: division by zero"
+
+
+REPEATED = """
+import structlog
+from kzconsumer import log
+log.configure("info", "json")
+told = structlog.get_logger("kzconsumer")
+for number in range(3):
+    told.warning("connection lost", host="zk1", reason=f"silent for {number}.2 s")
+    told.warning("connection lost", host=f"zk{number + 2}", reason="closed")
+    told.error("records are lost", topic="t")
+    told.error("commit failed", reason="no", again=True)
+    told.info("progress", owned=1)
+log.finish()
+"""
+
+
+def test_what_is_said_again_is_counted_and_errors_are_told_each_time() -> None:
+    done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, check=True, timeout=60)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    told = [(line["event"], line.get("host"), line.get("left_out")) for line in lines]
+    assert told.count(("connection lost", "zk1", None)) == 1
+    assert told[-2:] == [("connection lost", "zk1", 1), ("commit failed", None, 1)], "the last of each"
+    assert [told.count(("connection lost", f"zk{n}", None)) for n in (2, 3, 4)] == [1, 1, 1], "other hosts are others"
+    assert lines[-2]["reason"] == "silent for 2.2 s"
+    assert told.count(("records are lost", None, None)) == 3
+    assert told.count(("commit failed", None, None)) == 1
+    assert told.count(("progress", None, None)) == 3
+    assert all("again" not in line for line in lines)
+
+
+WITH_SECRETS = """
+import structlog, logging
+from kzconsumer import log
+{set_up}
+def connect(password):
+    local = [password]
+    raise OSError("the server refuses")
+try:
+    connect("PLAN" + "TED")
+except OSError:
+    structlog.get_logger("kzconsumer").exception("failed", again=True)
+    logging.getLogger("some.library").exception("failed, too")
+"""
+
+
+@pytest.mark.parametrize(
+    "set_up", ["log.configure('info', 'json')", "log.configure('info', 'console')", "log.to_standard_error('info')"]
+)
+def test_tracebacks_are_without_the_values_of_variables(set_up: str) -> None:
+    program = WITH_SECRETS.format(set_up=set_up)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "OSError: the server refuses" in done.stderr
+    assert "PLANTED" not in done.stderr
+    assert "again" not in done.stderr
+
+
+HOSTILE = """
+import structlog
+from kzconsumer import log
+{set_up}
+reason = "no\\nkzconsumer: all is well\\r\\x9b31m \u00e4"
+structlog.get_logger("kzconsumer").error("broker\\x1b[2J refuses", reason=reason)
+"""
+
+
+FORMATS = ("json", "console", "line")
+SET_UPS = [*(f"log.configure('info', '{each}')" for each in FORMATS), "log.to_standard_error('info')"]
+
+
+@pytest.mark.parametrize("set_up", SET_UPS)
+def test_nobodys_text_begins_a_line_or_steers_the_terminal(set_up: str) -> None:
+    program = HOSTILE.format(set_up=set_up)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.count("\n") == 1
+    told = done.stderr.rstrip("\n")
+    assert "all is well" in told
+    assert told.isprintable()
+    assert "\u00e4" in told

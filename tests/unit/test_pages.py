@@ -13,6 +13,9 @@ import pytest
 
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.config import Settings
+from kzconsumer.network.broker_connection import _MAX_FIRST_RESPONSE as FIRST_RESPONSE
+from kzconsumer.protocol.frames import MAX_RESPONSE
+from kzconsumer.zookeeper.link import MAX_FRAME
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))]
@@ -102,3 +105,9 @@ def test_every_command_is_one_that_there_is() -> None:
             parser.parse_args(words)
         except SystemExit:  # it says why
             pytest.fail(f"{page}: kzconsumer {command}")
+
+
+def test_limits_on_the_page_about_security_are_those_of_the_code() -> None:
+    page = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    assert f"a response of up to {MAX_RESPONSE >> 30} GiB ({FIRST_RESPONSE >> 20} MiB before" in page
+    assert f"A frame of up to {MAX_FRAME >> 20} MiB is read" in page

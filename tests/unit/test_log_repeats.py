@@ -1,0 +1,51 @@
+"""Lines that say the same again: the first at once, then one for each interval, with a count that misses none."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kzconsumer.log_repeats import INTERVAL, MOST, Repeats, same
+
+
+def test_the_first_at_once_then_the_last_of_each_interval() -> None:
+    repeats: Repeats[str] = Repeats()
+    assert repeats.admit("key", "line 0", 0.0)
+    assert [repeats.admit("key", f"line {n}", float(n)) for n in (1, 2, 3)] == [False] * 3
+    assert repeats.overdue(INTERVAL - 0.1) == []
+    assert repeats.overdue(INTERVAL) == [("line 3", 2)]
+    assert not repeats.admit("key", "line 4", INTERVAL + 1), "it goes on"
+    assert repeats.overdue(2 * INTERVAL) == [("line 4", 0)]
+    assert repeats.overdue(3 * INTERVAL) == []
+    assert repeats.admit("key", "line 5", 3 * INTERVAL + 1), "it was over"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
+def test_every_line_is_told_or_counted(lines: list[tuple[str, float]]) -> None:
+    repeats: Repeats[str] = Repeats()
+    now, told = 0.0, 0
+    for key, pause in lines:
+        now += pause
+        told += sum(1 + left_out for _, left_out in repeats.overdue(now))
+        told += repeats.admit(key, key, now)
+    told += sum(1 + left_out for _, left_out in repeats.overdue(now, 0.0))
+    assert told == len(lines)
+
+
+def test_what_is_remembered_is_bounded_and_nothing_is_lost_over_it() -> None:
+    repeats: Repeats[int] = Repeats()
+    told = 0
+    for n in range(MOST + 50):
+        told += sum(1 + left_out for _, left_out in repeats.overdue(0.0))
+        told += repeats.admit(n, n, 0.0) + repeats.admit(n, n, 0.0)
+    assert len(repeats._told) <= MOST + 1
+    told += sum(1 + left_out for _, left_out in repeats.overdue(0.0, 0.0))
+    assert told == 2 * (MOST + 50)
+
+
+def test_what_is_the_same() -> None:
+    line = {"event": "connection lost", "host": "zk1:2181", "partition": 3, "reason": "no probe answered for 2.1 s"}
+    later = {**line, "reason": "no probe answered for 2.4 s", "timestamp": "12:00", "level": "warning"}
+    assert same(line) == same(later)
+    assert same(line) != same({**line, "partition": 4})
+    assert same(line) != same({**line, "reason": "closed by the server"})
