@@ -5,8 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
+MINUTES ?= 60
 
-.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -18,6 +19,7 @@ help:
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
+	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
@@ -59,6 +61,9 @@ chaos-spark: $(READY)
 
 chaos-spark-control: $(READY)
 	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/faults/test_chaos_spark.py
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz

@@ -94,13 +94,14 @@ class SparkGroup:
 
     def start(self, name: str) -> None:
         if name not in self._members:
-            tables = self.destination.tables
-            topics = {self.topic: 1}
-            member = Daemon(self._folder / name, self.cluster.connect, self.topic, topics, tables, "smallest")
-            text = member.config.read_text()
-            member.config.write_text(text.replace("max_records = 500", "max_records = 50000"))
-            self._members[name] = member
+            self._members[name] = self.made(self._folder / name)
         self._members[name].start()
+
+    def made(self, folder: Path) -> Daemon:
+        member = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, self.destination.tables, "smallest")
+        text = member.config.read_text()
+        member.config.write_text(text.replace("max_records = 500", "max_records = 50000"))
+        return member
 
     def process(self, name: str) -> int:
         process = self._members[name].process
@@ -112,7 +113,9 @@ class SparkGroup:
         return int(self._members[name].events("spark ready")[-1]["pid"])
 
     def workers_of(self, name: str) -> list[int]:
-        """All of the last worker's session: its Python driver first, the JVM, Spark's Python processes."""
+        """All of the last worker's session: its Python driver first, the JVM, Spark's Python processes; or no Spark."""
+        if not self._members[name].events("spark ready"):
+            return []
         worker = self.worker(name)
         return sorted(session_of(worker), key=lambda pid: pid != worker)
 
@@ -183,8 +186,7 @@ class SparkGroup:
     def kill_all(self) -> None:
         for name, member in self._members.items():
             if member.process is not None and member.process.poll() is None:
-                workers = self.workers_of(name) if member.events("spark ready") else []
-                for pid in [member.process.pid, *workers]:
+                for pid in [member.process.pid, *self.workers_of(name)]:
                     if exists(pid):
                         os.kill(pid, signal.SIGKILL)
                 member.process.wait()

@@ -24,8 +24,9 @@ RATE = 400.0
 class Flow:
     """`partitions` may grow while it runs."""
 
-    def __init__(self, cluster: Cluster, topic: str, partitions: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partitions: int, rate: float) -> None:
         self.topic = topic
+        self.rate = rate
         self.partitions = partitions
         self.sent: Counter[int] = Counter()
         self.faults: list[str] = []
@@ -65,7 +66,7 @@ class Flow:
     def _run(self) -> None:
         began, number = time.monotonic(), 0
         while not self._ending.is_set():
-            while number < (time.monotonic() - began) * RATE:
+            while number < (time.monotonic() - began) * self.rate:
                 partition = number % self.partitions
                 record = Record(self.topic, partition, self.sent[partition])
                 number += 1
@@ -82,9 +83,9 @@ class Flow:
 
 
 @contextmanager
-def flow(cluster: Cluster, topic: str, partitions: int) -> Iterator[Flow]:
+def flow(cluster: Cluster, topic: str, partitions: int, rate: float = RATE) -> Iterator[Flow]:
     """A flow that runs until the block ends or its `end` is called."""
-    running = Flow(cluster, topic, partitions)
+    running = Flow(cluster, topic, partitions, rate)
     running.start()
     try:
         yield running

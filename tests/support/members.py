@@ -101,12 +101,13 @@ class Daemon:
             + ("" if "[sink]" in extra else '[sink]\nplugin = "jsonlines"\n')
         )
         self.environment: dict[str, str] = {}
+        self.module = "kzconsumer"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.out.open("ab") as out, self.err.open("ab") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "kzconsumer", "--config", str(self.config)],
+                [sys.executable, "-m", self.module, "--config", str(self.config)],
                 stdout=out,
                 stderr=err,
                 env={**os.environ, "PYTHONWARNINGS": "default", **self.environment},

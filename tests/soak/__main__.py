@@ -1,0 +1,262 @@
+"""A group under load for an hour, and something happens to it every minute: `make soak`. A command, never a test.
+
+Half of the time with a function as sink, half with Spark. A producer sends 20,000 records a second to 8
+partitions, two members share them; faults are those of `tests.support.chaos`. One of the two, b, is never started anew:
+what it holds must not grow. Ends with status 1 where a record is missing, one came twice that must not, or b has grown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import anyio
+from anyio import to_thread
+from rich.console import Console
+from rich.table import Table
+
+from kzconsumer import log
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.java import find_java
+from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sandbox.versions import NEWEST
+from tests.soak.group import BATCH, SoakGroup, With, Without, Written
+from tests.soak.process import Held
+from tests.support import chaos
+from tests.support.ensemble import Ensemble, ensemble
+from tests.support.flow import Flow, flow
+
+SINKS = {"function": Without, "spark": With}
+SUMMARY = "soak; of b: the first and the last third of the time after each fault has been there once"
+PARTITIONS = 8
+SAMPLES_EVERY = 5.0
+GROWTH = 1.10
+"""Of memory, after warming up."""
+SPARE = 3
+"""Descriptors, threads and tasks that may be more or less at one moment and another."""
+
+ORDERLY = (chaos.terminate, chaos.a_third)
+"""Nothing comes twice when members come and go like this, whatever the sink."""
+HARSH = (chaos.kill_daemon, chaos.freeze, chaos.kill_leader)
+OF_SPARK = (chaos.kill_worker, chaos.kill_java)
+STARTED_ANEW = (chaos.kill_daemon, chaos.terminate)
+
+
+class Sample(NamedTuple):
+    at: float
+    held: Held
+
+
+class Leg(NamedTuple):
+    """What came of one half."""
+
+    name: str
+    seconds: float
+    faults: int
+    sent: int
+    missing: int
+    twice: int
+    samples: list[Sample]
+    """After warming up."""
+    complaints: list[str]
+
+
+async def main(sinks: Sequence[str], minutes: float, rate: int, every: float, seed: int) -> int:
+    console = Console(width=130)
+    console.print(f"{minutes:g} minutes, {rate:,} records a second, something every {every:g} s, seed {seed}")
+    log.to_standard_error("error")
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and all that was started ends
+    with tempfile.TemporaryDirectory(prefix="kzconsumer-soak-") as folder, ExitStack() as stack:
+        java, jars = find_java(), resolve_jars(NEWEST.jars, find_java())
+        three = stack.enter_context(ensemble(Path(folder, "ensemble"), java, jars))
+        # The broker's session outlives every fault: what members do is looked at, not what brokers do.
+        config = {"zookeeper.session.timeout.ms": 30_000}
+        cluster = Cluster(
+            three.connect, NEWEST, Path(folder, "cluster"), java, jars, chroot="/soak", heap="512m", config=config
+        )
+        stack.callback(cluster.kill)
+        await to_thread.run_sync(cluster.start)
+        await to_thread.run_sync(cluster.wait_ready)
+        legs = []
+        for name in sinks:
+            place = Path(folder, name)
+            place.mkdir()
+            written, seconds = SINKS[name](place), minutes * 60 / len(sinks)
+            legs.append(await leg(name, written, three, cluster, place, seconds, rate, every, Random(seed)))
+    console.print(summary(legs))
+    for each in legs:
+        for complaint in each.complaints:
+            console.print(f"[red]{each.name}: {complaint}")
+    return 1 if any(each.complaints for each in legs) else 0
+
+
+async def leg(
+    name: str,
+    written: Written,
+    three: Ensemble,
+    cluster: Cluster,
+    folder: Path,
+    seconds: float,
+    rate: int,
+    every: float,
+    chance: Random,
+) -> Leg:
+    await create_topic(cluster.connect, name, PARTITIONS)
+    group = SoakGroup(three, cluster, name, PARTITIONS, folder, written)
+    faults = [*ORDERLY, *HARSH, *(OF_SPARK if written.exactly_once else ())]
+    complaints: list[str] = []
+    rounds = twice = 0
+    harsh = False
+    warm = float("inf")
+    try:
+        group.start("a")
+        group.start("b")
+        await group.whole(2)
+        with flow(cluster, name, PARTITIONS, rate) as sent:
+            began = time.monotonic()
+            async with sampled(group, began) as samples:
+                while time.monotonic() - began < seconds:
+                    due = began + (rounds + 1) * every
+                    if rounds % len(faults) == 0:
+                        chance.shuffle(faults)
+                    fault = faults[rounds % len(faults)]
+                    await anyio.sleep(max(0.0, due - time.monotonic() - every / 2))
+                    await fault(group, "a" if fault in STARTED_ANEW else chance.choice("ab"), chance)
+                    await group.whole(2)
+                    await group.past([at + 1 for at in await group.committed()])
+                    rounds += 1
+                    if rounds == len(faults):
+                        warm = time.monotonic() - began
+                    missing = await looked_at(group)
+                    again, twice = written.ledger.twice - twice, written.ledger.twice
+                    before, harsh = harsh, fault in (*HARSH, *OF_SPARK)
+                    complaints += judged(fault.__name__, missing, again, written.exactly_once, harsh or before)
+                    print(progress(name, time.monotonic() - began, seconds, fault.__name__, sent, group, missing, again,
+                                   samples), flush=True)  # fmt: skip
+                    await anyio.sleep(max(0.0, due - time.monotonic()))
+                lasted = time.monotonic() - began
+            await asyncio.to_thread(sent.end)
+            ends = {partition: sent.sent[partition] for partition in range(PARTITIONS)}
+            await group.past(list(ends.values()))
+            await group.stop("a")
+            await group.stop("b")
+            await to_thread.run_sync(written.look)
+            missing = written.ledger.missing(ends)
+            if await group.committed() != list(ends.values()):
+                complaints.append("the offsets are not the ends of the log")
+            complaints += judged("the end", missing, written.ledger.twice - twice, written.exactly_once, harsh)
+    finally:
+        group.kill_all()
+    samples = [each for each in samples if each.at > warm]
+    complaints += grown(samples)
+    return Leg(name, lasted, rounds, sum(ends.values()), missing, written.ledger.twice, samples, complaints)
+
+
+async def looked_at(group: SoakGroup) -> int:
+    """Missing of what is committed: that is asked first, since what is written is committed after it."""
+    committed = await group.committed()
+    await to_thread.run_sync(group.written.look)
+    return group.written.ledger.missing(dict(enumerate(committed)))
+
+
+def judged(what: str, missing: int, again: int, exactly_once: bool, harsh: bool) -> list[str]:
+    """A member that dies leaves one batch written and not committed, of up to twice its limit, since a response comes
+    whole; two do where both lose their sessions."""
+    allowed = 4 * BATCH if harsh and not exactly_once else 0
+    told = [f"{what}: {missing} records are missing"] if missing else []
+    return [*told, f"{what}: {again} records came again, {allowed} may"] if again > allowed else told
+
+
+@asynccontextmanager
+async def sampled(group: SoakGroup, began: float) -> AsyncIterator[list[Sample]]:
+    samples: list[Sample] = []
+
+    async def look() -> None:
+        while True:
+            samples.append(Sample(time.monotonic() - began, await to_thread.run_sync(group.held, "b")))
+            await anyio.sleep(SAMPLES_EVERY)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(look)
+        yield samples
+        tasks.cancel_scope.cancel()
+
+
+def thirds(samples: Sequence[Sample]) -> tuple[list[Held], list[Held]]:
+    """The first and the last of what comes after warming up: each fault has filled once what it fills."""
+    third = len(samples) // 3
+    return [each.held for each in samples[:third]], [each.held for each in samples[len(samples) - third :]]
+
+
+def grown(samples: Sequence[Sample]) -> list[str]:
+    """Memory by medians; what is counted by the least of each third, for faults have more open for a moment."""
+    first, last = thirds(samples)
+    if len(first) < 3:
+        return []  # too short a run to tell
+    told = []
+    was, now = (statistics.median(each.rss for each in part) for part in (first, last))
+    if now > was * GROWTH:
+        told.append(f"memory of b grew from {was:.0f} to {now:.0f} MiB")
+    for what in ("descriptors", "threads", "tasks"):
+        was, now = (least(part, what) for part in (first, last))
+        if now > was + SPARE:
+            told.append(f"{what} of b grew from {was} to {now}")
+    return told
+
+
+def least(part: Sequence[Held], what: str) -> int:
+    """Of what was told: 0 was not."""
+    return min((number for each in part if (number := getattr(each, what))), default=0)
+
+
+def progress(
+    name: str, at: float, seconds: float, fault: str, sent: Flow, group: SoakGroup, missing: int, again: int,
+    samples: Sequence[Sample],
+) -> str:  # fmt: skip
+    ledger, total = group.written.ledger, sum(sent.sent.values())
+    return (
+        f"{name} {at:5.0f} of {seconds:.0f} s  {fault:12} sent {total:>10,}  behind {total - ledger.distinct:>8,}  "
+        f"missing {missing}  again {again:,}  b: {samples[-1].held.rss:.0f} MiB, {samples[-1].held.descriptors} "
+        f"descriptors, {samples[-1].held.threads} threads, {samples[-1].held.tasks} tasks"
+    )
+
+
+def summary(legs: Sequence[Leg]) -> Table:
+    table = Table("sink", "s", "faults", "records", "a second", "missing", "came again", "b: MiB", "descriptors",
+                  "threads", "tasks", title=SUMMARY)  # fmt: skip
+    for each in legs:
+        first, last = thirds(each.samples)
+        cells = []
+        if first:
+            medians = [statistics.median(held.rss for held in part) for part in (first, last)]
+            cells = [" -> ".join(f"{value:.0f}" for value in medians)]
+            for what in ("descriptors", "threads", "tasks"):
+                cells.append(" -> ".join(str(least(part, what)) for part in (first, last)))
+        rate = each.sent / each.seconds
+        table.add_row(each.name, f"{each.seconds:.0f}", str(each.faults), f"{each.sent:,}", f"{rate:,.0f}",
+                      str(each.missing), f"{each.twice:,}", *cells)  # fmt: skip
+    return table
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--rate", type=int, default=20_000, help="records a second (20,000)")
+    parser.add_argument("--every", type=float, default=60.0, help="seconds from one fault to the next (60)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() // 1_000_000 % 1_000_000)
+    parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS), help="one after the other (both)")
+    given = parser.parse_args()
+    sys.exit(asyncio.run(main(given.sinks, given.minutes, given.rate, given.every, given.seed)))

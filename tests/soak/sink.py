@@ -1,0 +1,32 @@
+"""A sink for the soak: notes which offsets it was given, a line for each range. At least once: it lingers after that.
+
+`KZCONSUMER_SOAK_RANGES` names the directory; each process writes a file of its own, so that nobody's line is torn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from kzconsumer.sinks.interface import Batch
+
+RANGES = "KZCONSUMER_SOAK_RANGES"
+
+LINGERS = 0.3
+"""Seconds: so that a member may die between the write and its commit."""
+
+
+async def store(batch: Batch) -> None:
+    lines = []
+    for part in batch.ranges:
+        for records in part.batches:
+            offsets = records.column("offset").to_numpy()
+            lines.append(f"{part.partition} {offsets.min()} {offsets.max() + 1} {len(offsets)}\n")
+    await asyncio.to_thread(note, "".join(lines))
+    await asyncio.sleep(LINGERS)
+
+
+def note(lines: str) -> None:
+    with Path(os.environ[RANGES], f"{os.getpid()}.ranges").open("a") as file:
+        file.write(lines)

@@ -1,0 +1,53 @@
+"""What the soak's verdict rests on: offsets that came, what may come again, what a member holds."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from tests.soak.__main__ import Sample, grown, judged
+from tests.soak.group import BATCH
+from tests.soak.ledger import Ledger
+from tests.soak.process import Held
+
+
+@pytest.mark.parametrize("order", list(permutations([(0, 10), (20, 30), (10, 20), (5, 12)])))
+def test_ranges_grow_together_in_any_order(order: tuple[tuple[int, int], ...]) -> None:
+    ledger = Ledger()
+    for first, until in order:
+        ledger.add(3, first, until)
+    assert (ledger.distinct, ledger.twice) == (30, 7)
+    assert ledger.missing({3: 30}) == 0
+    assert ledger.missing({3: 32, 4: 5}) == 7
+
+
+def test_a_hole_is_missing_until_it_comes() -> None:
+    ledger = Ledger()
+    ledger.add(0, 0, 10)
+    ledger.add(0, 12, 20)
+    assert (ledger.missing({0: 11}), ledger.missing({0: 20}), ledger.missing({0: 10})) == (1, 2, 0)
+    ledger.add(0, 10, 12)
+    assert (ledger.missing({0: 20}), ledger.twice) == (0, 0)
+
+
+def test_what_comes_again_is_allowed_after_a_death_and_to_no_exact_sink() -> None:
+    assert judged("kill", 0, 4 * BATCH, exactly_once=False, harsh=True) == []
+    assert len(judged("kill", 0, 4 * BATCH + 1, exactly_once=False, harsh=True)) == 1
+    assert len(judged("terminate", 0, 1, exactly_once=False, harsh=False)) == 1
+    assert len(judged("kill", 0, 1, exactly_once=True, harsh=True)) == 1
+    assert len(judged("kill", 1, 0, exactly_once=False, harsh=True)) == 1
+
+
+def samples(*, leak: float = 0.0, tasks: float = 0.0) -> list[Sample]:
+    """Half an hour, every five seconds."""
+    return [
+        Sample(at, Held(200 + at % 7 + leak * at, 10 + int(at) % 3, 5, int(15 + tasks * at)))
+        for at in map(float, range(0, 1800, 5))
+    ]
+
+
+def test_growth_is_told_and_ups_and_downs_are_none() -> None:
+    assert grown(samples()) == []
+    assert [told.split(" of ")[0] for told in grown(samples(leak=0.05))] == ["memory"]
+    assert [told.split(" of ")[0] for told in grown(samples(tasks=0.01))] == ["tasks"]
