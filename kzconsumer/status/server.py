@@ -123,6 +123,7 @@ def _guard(token: bytes | None) -> Any:
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
 
 
 def _is_tcp(request: web.Request) -> bool:

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,7 @@ async def test_who_has_not_joined_tells_that(tmp_path: Path) -> None:
             async with client.get(route) as answer:
                 assert answer.status == (503 if route == "/health/ready" else 200), route
                 assert answer.headers["Cache-Control"] == "no-store"
+                assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
         async with client.get("/health/ready") as answer:
             assert await answer.json() == {
                 "ready": False,
@@ -181,3 +184,9 @@ def test_the_page_lets_nothing_else_run_or_be_fetched() -> None:
     assert policy.startswith("default-src 'none';")
     assert "unsafe" not in policy
     assert re.findall(r"(?:https?:)?//[\w.]+", html.replace("http://www.w3.org/2000/svg", "")) == []
+
+
+def test_a_daemon_that_serves_nothing_loads_nothing_for_it() -> None:
+    code = "import sys, kzconsumer.daemon; print({'aiohttp', 'prometheus_client'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
