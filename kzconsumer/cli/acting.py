@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     from kzconsumer.zookeeper.node_changes import Change
 
 
-def add_execute(action: argparse.ArgumentParser) -> None:
+def add_executing(action: argparse.ArgumentParser) -> None:
     action.add_argument("--execute", action="store_true", help="do it; without it only the plan is shown")
+
+
+def add_execute(action: argparse.ArgumentParser) -> None:
+    """`--execute`, of what changes nodes that a file of nodes restores."""
+    add_executing(action)
     undo = "where to keep what stands there now (default: a new file in this folder, named in the answer)"
     action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
 

@@ -29,7 +29,7 @@ _VERBS = {
     "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
     "consume": ("kzconsumer.cli.consume", "print records, with a group or without"),
     "cluster": ("kzconsumer.cli.cluster", "show brokers and controller"),
-    "topics": ("kzconsumer.cli.topics", "list and describe topics"),
+    "topics": ("kzconsumer.cli.topics", "list, describe, reassign, delete and configure topics"),
     "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
     "top": ("kzconsumer.cli.top", "running daemons in a terminal, as their status tells"),
     "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),

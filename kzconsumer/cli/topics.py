@@ -1,4 +1,4 @@
-"""`kzconsumer topics list | describe`: topics as ZooKeeper has them.
+"""`kzconsumer topics list | describe`: topics as ZooKeeper has them; the rest of `topics` is in its siblings.
 
 Owns no state, changes nothing, asks no broker. Standard output is the answer, tables of 80 columns or JSON with the
 fields of `zookeeper.cluster_description`.
@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kzconsumer.cli import topics_admin, topics_config
 from kzconsumer.cli.target import add_target, target
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    topics = subparsers.add_parser("topics", help="list and describe topics")
+    topics = subparsers.add_parser("topics", help="list, describe, reassign, delete and configure topics")
     actions = topics.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser(
         "list",
@@ -37,6 +38,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     for action, run in ((listing, run_list), (describing, run_describe)):
         add_target(action)
         action.set_defaults(run=run)
+    topics_admin.add_actions(actions)
+    topics_config.add_actions(actions)
 
 
 def run_list(arguments: argparse.Namespace) -> int:

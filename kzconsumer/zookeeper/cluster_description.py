@@ -43,6 +43,7 @@ class ClusterDescription(msgspec.Struct, frozen=True):
     controller: int | None
     controller_since: int | None
     controller_epoch: int | None
+    kraft_controller: bool
     brokers: tuple[BrokerShown, ...]
     topics: int
     deleting: tuple[str, ...]
@@ -108,6 +109,7 @@ def cluster_description(
         controller=controller.broker if controller is not None else None,
         controller_since=controller.since if controller is not None else None,
         controller_epoch=epoch,
+        kraft_controller=controller is not None and controller.kraft,
         brokers=tuple(
             BrokerShown(
                 number,

@@ -40,6 +40,8 @@ class ControllerNode(msgspec.Struct, frozen=True):
     broker: int
     since: int | None
     """In ms since 1970."""
+    kraft: bool = False
+    """It is one of KRaft, in a migration (3.4 to 3.9)."""
 
 
 class AssignmentNode(msgspec.Struct, frozen=True):
@@ -70,6 +72,7 @@ class _Broker(msgspec.Struct):
 class _Controller(msgspec.Struct):
     brokerid: int
     timestamp: str | int | None = None
+    kraftControllerEpoch: int = -1  # as the node has it
 
 
 class _Assignment(msgspec.Struct):
@@ -112,7 +115,7 @@ def decode_controller(data: bytes) -> ControllerNode:
     if data.isdigit():
         return ControllerNode(int(data), None)
     fields = _read(data, _Controller)
-    return ControllerNode(fields.brokerid, _time(fields.timestamp))
+    return ControllerNode(fields.brokerid, _time(fields.timestamp), fields.kraftControllerEpoch >= 0)
 
 
 def decode_epoch(data: bytes) -> int:

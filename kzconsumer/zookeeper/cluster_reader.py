@@ -23,6 +23,7 @@ from kzconsumer.zookeeper.cluster_description import (
     topic_description,
 )
 from kzconsumer.zookeeper.errand import errand
+from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
@@ -66,36 +67,75 @@ class _Reader:
 async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
     """Raises NotThere where no cluster is, ZooKeeperUnreachable."""
     async with errand(zookeeper) as session:
-        reader = _Reader(session)
-        ids = await reader.numbers(paths.BROKER_IDS)
-        topics = await reader.children(paths.BROKER_TOPICS)
-        await _require_cluster(session, zookeeper)
-        brokers = await reader.values(((each, paths.broker(each)) for each in ids), nodes.decode_broker)
-        return cluster_description(
-            cluster_id=await reader.value(paths.CLUSTER_ID, _cluster_id),
-            controller=await reader.value(paths.CONTROLLER, nodes.decode_controller),
-            epoch=await reader.value(paths.CONTROLLER_EPOCH, nodes.decode_epoch),
-            brokers={int(number): node for number, node in brokers.items()},
-            topics=len(topics),
-            deleting=await reader.children(paths.DELETE_TOPICS),
-            reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, nodes.decode_requested) or ()),
-            electing=list(await reader.value(paths.PREFERRED_ELECTION, nodes.decode_requested) or ()),
-            unreadable=reader.unreadable,
-        )
+        await require_cluster(session, zookeeper)
+        return await cluster_of(session)
+
+
+async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
+    reader = _Reader(session)
+    ids = await reader.numbers(paths.BROKER_IDS)
+    topics = await reader.children(paths.BROKER_TOPICS)
+    brokers = await reader.values(((each, paths.broker(each)) for each in ids), nodes.decode_broker)
+    return cluster_description(
+        cluster_id=await reader.value(paths.CLUSTER_ID, _cluster_id),
+        controller=await reader.value(paths.CONTROLLER, nodes.decode_controller),
+        epoch=await reader.value(paths.CONTROLLER_EPOCH, nodes.decode_epoch),
+        brokers={int(number): node for number, node in brokers.items()},
+        topics=len(topics),
+        deleting=await reader.children(paths.DELETE_TOPICS),
+        reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, nodes.decode_requested) or ()),
+        electing=list(await reader.value(paths.PREFERRED_ELECTION, nodes.decode_requested) or ()),
+        unreadable=reader.unreadable,
+    )
 
 
 async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
     """Those named, or all. Raises NotThere for a name that no topic has, and where no cluster is."""
     async with errand(zookeeper) as session:
-        await _require_cluster(session, zookeeper)
-        there = await _Reader(session).children(paths.BROKER_TOPICS)
-        for name in wanted or ():
-            if name not in there:
-                close = nearest(name, there)
-                raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
-        deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
-        names = there if wanted is None else dict.fromkeys(wanted)
-        return await together([_topic(session, name, name in deleting) for name in names])
+        await require_cluster(session, zookeeper)
+        return await topics_of(session, wanted)
+
+
+async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
+    """Those named, each once, or all. Raises NotThere for a name that no topic has."""
+    there = await _Reader(session).children(paths.BROKER_TOPICS)
+    names = there if wanted is None else list(dict.fromkeys(wanted))
+    for name in names:
+        if name not in there:
+            close = nearest(name, there)
+            raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
+    deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
+    return await together([_topic(session, name, name in deleting) for name in names])
+
+
+async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, list[str]]:
+    """Topic -> the groups of which a member owns some of it."""
+    reader = _Reader(session)
+    pairs = [(topic, group) for group in await reader.children(paths.CONSUMERS) for topic in topics]
+    owners = await together([reader.children(f"{GroupPaths(group).owners}/{topic}") for topic, group in pairs])
+    found: dict[str, list[str]] = {}
+    for (topic, group), partitions in zip(pairs, owners, strict=True):
+        if partitions:
+            found.setdefault(topic, []).append(group)
+    return found
+
+
+async def reassigning_of(session: ZooKeeperSession) -> set[str] | None:
+    """The partitions that the request names now; None without one. Controllers take out what is done."""
+    return await _asked(session, paths.REASSIGN_PARTITIONS)
+
+
+async def electing_of(session: ZooKeeperSession) -> set[str] | None:
+    return await _asked(session, paths.PREFERRED_ELECTION)
+
+
+async def deleting_of(session: ZooKeeperSession) -> set[str]:
+    return set(await _Reader(session).children(paths.DELETE_TOPICS))
+
+
+async def _asked(session: ZooKeeperSession, path: str) -> set[str] | None:
+    found = await _Reader(session).value(path, nodes.decode_requested)
+    return {f"{topic}-{number}" for topic, number in found} if found is not None else None
 
 
 async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicDescription:
@@ -123,7 +163,8 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
         return {}
 
 
-async def _require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
+async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
+    """Raises NotThere where no cluster is."""
     if await session.exists(paths.BROKERS) is None:
         raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
 

@@ -18,18 +18,18 @@ LIMIT = 15.0
 
 
 @asynccontextmanager
-async def errand(zookeeper: ZooKeeperSettings) -> AsyncIterator[ZooKeeperSession]:
-    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for 15 s.
+async def errand(zookeeper: ZooKeeperSettings, limit: float = LIMIT) -> AsyncIterator[ZooKeeperSession]:
+    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for `limit` s.
 
     Raises ConfigError when no server lets us in.
     """
     session = ZooKeeperSession.of(zookeeper, brief=True)
     try:
-        with anyio.fail_after(LIMIT):
+        with anyio.fail_after(limit):
             async with session:
                 await session.sync()
                 yield session
     except TimeoutError:
         why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
-        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {LIMIT:.0f} s{why}"
+        reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
         raise ZooKeeperUnreachable(reason) from None

@@ -30,11 +30,12 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Make a node; refused with NodeExists, or NoNode without a parent."""
+    """Make a node; refused with NodeExists, or NoNode without a parent. `sequential`: the server adds a number."""
 
     path: str
     data: bytes
     ephemeral: bool = False
+    sequential: bool = False
 
 
 class SetData(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ CONTROLLER_EPOCH = "/controller_epoch"
 DELETE_TOPICS = "/admin/delete_topics"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
+CONFIG_CHANGE = "/config/changes/config_change_"
 
 
 def broker(broker_id: int | str) -> str:

@@ -225,16 +225,16 @@ def _request(path: str, record: Any, decode: Callable[[bytes], R]) -> Request[R]
     return Request(path, body, decode)
 
 
-def _create(full: str, data: bytes, ephemeral: bool, acl: Acl) -> Any:
+def _create(full: str, data: bytes, ephemeral: bool, acl: Acl, sequential: bool = False) -> Any:
     request = protocol.CreateRequest(path=full, data=data, acl=_ACLS[acl])
-    request.set_flags(ephemeral=ephemeral)
+    request.set_flags(ephemeral=ephemeral, sequential=sequential)
     return request
 
 
 def _operation(operation: Operation, full: str, acl: Acl) -> Any:
     match operation:
         case Create():
-            return _create(full, operation.data, operation.ephemeral, acl)
+            return _create(full, operation.data, operation.ephemeral, acl, operation.sequential)
         case SetData():
             return protocol.SetDataRequest(path=full, data=operation.data, version=operation.version)
         case Delete():
