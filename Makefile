@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 JOBS ?= 3
 MINUTES ?= 60
 
-.PHONY: help demo dist docs test test-install test-spark-versions fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs test test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -16,6 +16,7 @@ help:
 	@echo "make test   every test"
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
+	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
 	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
@@ -52,6 +53,9 @@ test-install: $(READY)
 
 test-spark-versions: $(READY)
 	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py
+
+test-admin: $(READY)
+	KZCONSUMER_ADMIN_VERSIONS=1 $(BIN)/pytest tests/integration/test_admin_requests.py
 
 chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py

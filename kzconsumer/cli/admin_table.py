@@ -54,7 +54,7 @@ def deleted_table(answer: Deleted) -> str:
     line = f"{count(len(answer.topics), 'topic')}, {count(answer.partitions, 'partition')}: {', '.join(answer.topics)}"
     lines = sentence(line)
     if not answer.executed:
-        return "\n".join([*lines, f"{_PLAN}: all records would be gone, and nothing brings them back."])
+        return "\n".join([*lines, f"{_PLAN}.", "All records would be gone, and nothing brings them back."])
     note = "With delete.topic.enable=false (the default up to 0.11), it stays so."
     end = _end(answer.pending, "deleted")
     return "\n".join([*lines, *end, *([note] if answer.pending else [])])

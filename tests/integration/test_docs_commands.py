@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
 import pytest
@@ -22,46 +20,13 @@ import pytest
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.pages import form, printed
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
-ROOT = Path(__file__).parents[2]
 NEW_YEAR = 1_767_225_600_000
-_BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-_VARYING = [
-    (re.compile(r"\b\d+\.\d+\.\d+\.\d+:\d+\b"), "ADDRESS"),
-    (re.compile(r"\b(?:cluster|id) [\w-]{22}(?=:|$)", re.MULTILINE), "ID"),
-    (re.compile(r"\b\d+\.\d\b"), "AGE"),
-    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"), "TIME"),
-]
-
 STORED = {"billing": {"orders": {0: b"4", 1: b"10", 2: b"7"}}, "audit": {"orders": {0: b"12"}, "gone": {0: b"3"}}}
-
-
-class Printed(NamedTuple):
-    command: str
-    answer: list[str]
-
-
-def printed(page: str) -> list[Printed]:
-    """Every `$ kzconsumer ...` of a page, with the lines that follow it in its block."""
-    found: list[Printed] = []
-    for block in _BLOCK.findall((ROOT / page).read_text()):
-        for line in block.splitlines():
-            if line.startswith("$ kzconsumer "):
-                found.append(Printed(line.removeprefix("$ kzconsumer "), []))
-            else:
-                found[-1].answer.append(line)
-    return found
-
-
-def form(lines: list[str]) -> list[str]:
-    """Without what differs each time, and the width that it takes."""
-    text = "\n".join(lines)
-    for varying, name in _VARYING:
-        text = varying.sub(name, text)
-    return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ import pytest
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper import paths
-from tests.integration.test_docs_commands import printed
 from tests.support.command_line import CommandLine
 from tests.support.members import stored_offsets
+from tests.support.pages import printed
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
