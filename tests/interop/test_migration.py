@@ -22,10 +22,10 @@ from anyio.abc import TaskGroup, TaskStatus
 import kzconsumer
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from tests.integration.test_docs_commands import form, printed
 from tests.support.command_line import CommandLine
 from tests.support.kafka_offsets import kafka_offset
 from tests.support.original import Original, Record, console_consumer
+from tests.support.pages import form, printed
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
