@@ -10,6 +10,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -29,27 +30,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
 # A Spark that starts takes every processor for ten seconds: theirs start one after the other, beside all other tests.
 STARTS_SPARK = {
-    "test_chaos_spark.py",
-    "test_demo.py",
-    "test_replay_after_kill.py",
-    "test_sink_proof.py",
-    "test_sink_try.py",
-    "test_spark_cluster.py",
-    "test_spark_columns.py",
-    "test_spark_contract.py",
-    "test_spark_destinations.py",
-    "test_spark_sink.py",
-    "test_spark_versions.py",
+    "faults/test_chaos_spark.py",
+    "faults/test_replay_after_kill.py",
+    "integration/test_demo.py",
+    "integration/test_sink_proof.py",
+    "integration/test_sink_try.py",
+    "integration/test_spark_cluster.py",
+    "integration/test_spark_columns.py",
+    "integration/test_spark_contract.py",
+    "integration/test_spark_destinations.py",
+    "integration/test_spark_sink.py",
+    "integration/test_spark_versions.py",
 }
+
+
+def starts_spark(path: Path) -> bool:
+    return f"{path.parent.name}/{path.name}" in STARTS_SPARK
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which tests share a process, where there are several: those of a file; and, first, all that start a Spark."""
-    items.sort(key=lambda item: item.path.name not in STARTS_SPARK)
+    items.sort(key=lambda item: not starts_spark(item.path))
     for item in items:
-        name = item.path.name
-        item.add_marker(pytest.mark.xdist_group("spark" if name in STARTS_SPARK else name))
+        item.add_marker(pytest.mark.xdist_group("spark" if starts_spark(item.path) else item.path.name))
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +67,7 @@ def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
-    if request.path.name in STARTS_SPARK:
+    if starts_spark(request.path):
         request.getfixturevalue("quick_sparks")
 
 
