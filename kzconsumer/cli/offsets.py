@@ -150,7 +150,8 @@ def run_show(arguments: argparse.Namespace) -> int:
     found = show(seen.nodes, at.storage, seen.brokers)
     scope = topics_together(arguments.topic)
     partitions = tuple(p for p in found.partitions if within(TopicPartition(p.topic, p.partition), scope))
-    found = msgspec.structs.replace(found, partitions=partitions)
+    left = tuple(p for p in found.left_by_0_7 if within(TopicPartition(p.topic, p.partition), scope))
+    found = msgspec.structs.replace(found, partitions=partitions, left_by_0_7=left)
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else show_table(found))
     return 0
 
@@ -166,16 +167,23 @@ def run_export(arguments: argparse.Namespace) -> int:
     from kzconsumer import log
     from kzconsumer.cli.acting import write_file
     from kzconsumer.errors import NotDone
-    from kzconsumer.group.group_offsets import stored_offsets
+    from kzconsumer.group.group_offsets import offsets_of_0_7, stored_offsets
     from kzconsumer.group.group_reader import read_nodes
     from kzconsumer.group.offset_moves import within
+    from kzconsumer.model import TopicPartition
     from kzconsumer.offsets.offset_files import write_offsets
+    from kzconsumer.zookeeper.paths import GroupPaths, partition_of_0_7
 
     log.for_one_answer()
     scope = topics_together(arguments.topic)
-    stored = stored_offsets(anyio.run(read_nodes, at.zookeeper, group))
+    nodes = anyio.run(read_nodes, at.zookeeper, group)
+    saved = [(GroupPaths(group).offset(p), data) for p, data in stored_offsets(nodes).items() if within(p, scope)]
+    for path, data in offsets_of_0_7(nodes).items():
+        left = partition_of_0_7(path)
+        if within(TopicPartition(left.topic, left.number), scope):
+            saved.append((path, data))
     try:
-        content = write_offsets(arguments.format, group, [(p, data) for p, data in stored.items() if within(p, scope)])
+        content = write_offsets(arguments.format, saved)
     except ValueError as error:
         raise NotDone(f"{error}; --format nodes writes what is no offset too") from None
     if arguments.output_file is None:

@@ -17,22 +17,35 @@ _LONGEST_TOPIC = 24
 
 
 def show_table(group: GroupOffsets) -> str:
-    """A row for each partition."""
+    """A row for each partition, and for each offset of Kafka 0.7."""
     head = clip(f"group {group.group}: {count(len(group.partitions), 'stored offset')}", WIDTH)
+    return "\n".join([head, *_partitions(group), *_left_by_0_7(group)])
+
+
+def _left_by_0_7(group: GroupOffsets) -> Iterator[str]:
+    if group.left_by_0_7:
+        yield from ("", "left by a consumer of Kafka 0.7, which nobody goes by:", "")
+        rows = [("BROKER", "PARTITION", "STORED", "TOPIC")]
+        rows += [(str(each.broker), str(each.partition), dash(each.stored), each.topic) for each in group.left_by_0_7]
+        yield from columns(rows, right={0, 1, 2})
+
+
+def _partitions(group: GroupOffsets) -> Iterator[str]:
     if not group.partitions:
-        return head
+        return
     plans = [f"{each.plan[0]}-{each.plan[1]}" if each.plan else "-" for each in group.partitions]
     if group.storage == "zookeeper":
         rows = [("PARTITION", "STORED", "WRITTEN", "EPOCH", "PLAN", "TOPIC")]
         for each, plan in zip(group.partitions, plans, strict=True):
             written = each.written or "-"
             rows.append((str(each.partition), dash(each.stored), written, dash(each.epoch), plan, each.topic))
-        return "\n".join([head, "", *columns(rows, right={0, 1, 3})])
+        yield from ("", *columns(rows, right={0, 1, 3}))
+        return
     wide = [("PARTITION", "STORED", "ZOOKEEPER", "BROKERS", "EPOCH", "PLAN", "TOPIC")]
     for each, plan in zip(group.partitions, plans, strict=True):
         offsets = dash(each.stored), dash(each.zookeeper), dash(each.brokers)
         wide.append((str(each.partition), *offsets, dash(each.epoch), plan, each.topic))
-    return "\n".join([head, "", *columns(wide, right={0, 1, 2, 3, 4})])
+    yield from ("", *columns(wide, right={0, 1, 2, 3, 4}))
 
 
 def moves_table(answer: Moved, where: str) -> str:

@@ -35,10 +35,22 @@ class StoredOffset(msgspec.Struct, frozen=True):
     plan: tuple[int, int] | None
 
 
+class OffsetOf07(msgspec.Struct, frozen=True):
+    """What a consumer of Kafka 0.7 has left behind; nobody goes by it, and nothing writes it."""
+
+    topic: str
+    broker: int
+    partition: int
+    """One of the broker's own."""
+    stored: int | None
+    """None where it cannot be read."""
+
+
 class GroupOffsets(msgspec.Struct, frozen=True):
     group: str
     storage: Storage
     partitions: tuple[StoredOffset, ...]
+    left_by_0_7: tuple[OffsetOf07, ...] = ()
 
 
 def stored_offsets(nodes: GroupNodes) -> dict[TopicPartition, bytes]:
@@ -50,6 +62,17 @@ def stored_offsets(nodes: GroupNodes) -> dict[TopicPartition, bytes]:
         except ValueError:
             continue  # `groups doctor` tells of it
     return dict(sorted(found.items()))
+
+
+def offsets_of_0_7(nodes: GroupNodes) -> dict[str, bytes]:
+    """The content of each offset node in the form of Kafka 0.7, by path in order."""
+    found = {}
+    for path, node in nodes.offsets.items():
+        try:
+            found[paths.partition_of_0_7(path)] = path, node.data
+        except ValueError:
+            continue
+    return dict(found[each] for each in sorted(found))
 
 
 def counting(
@@ -79,6 +102,9 @@ def show(
         nodes.group,
         storage,
         tuple(_stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in counts.items()),
+        tuple(
+            OffsetOf07(*paths.partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()
+        ),
     )
 
 

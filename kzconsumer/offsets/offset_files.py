@@ -20,10 +20,11 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.setting_types import read_topic
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.node_changes import SavedNode, read_nodes, write_nodes
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.paths import partition_of
 
 FileFormat = Literal["zookeeper", "csv", "nodes"]
 
+_OFFSET_PATH_OF_0_7 = re.compile(r"/consumers/[^/]+/offsets/[^/]+/[0-9]+-[0-9]+")
 _OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)/(?P<partition>[0-9]+)")
 
 
@@ -63,16 +64,16 @@ def read_offsets(content: bytes) -> OffsetFile:
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
 
 
-def write_offsets(format: FileFormat, group: str, offsets: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
-    """Each partition's node as it stands. Raises ValueError where CSV, which holds numbers only, cannot say it."""
+def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> bytes:
+    """Each node, by its path, as it stands. Raises ValueError where CSV, which holds numbers only, cannot say it."""
     if format == "nodes":
-        return write_nodes(SavedNode(GroupPaths(group).offset(partition), data) for partition, data in offsets)
+        return write_nodes(SavedNode(path, data) for path, data in offsets)
     if format == "zookeeper":
-        lines = [GroupPaths(group).offset(partition).encode() + b":" + data + b"\n" for partition, data in offsets]
-        return b"".join(lines)
+        return b"".join(path.encode() + b":" + data + b"\n" for path, data in offsets)
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")
-    for partition, data in offsets:
+    for path, data in offsets:
+        partition = partition_of(path)
         stored = znodes.decode_offset(data)
         if stored is not None:  # -1 means none
             writer.writerow((partition.topic, partition.partition, stored))
@@ -82,8 +83,14 @@ def write_offsets(format: FileFormat, group: str, offsets: Iterable[tuple[TopicP
 def _of_node(node: SavedNode) -> SavedOffset:
     match = _OFFSET_PATH.fullmatch(node.path)
     if match is None:
+        _refuse_0_7(node.path)
         raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` takes files of other nodes")
     return SavedOffset(match["group"], TopicPartition(match["topic"], int(match["partition"])), node.data)
+
+
+def _refuse_0_7(path: str) -> None:
+    if _OFFSET_PATH_OF_0_7.fullmatch(path):
+        raise ValueError(f"{path} is an offset of Kafka 0.7: those are exported, to be read by people, never written")
 
 
 def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
@@ -93,6 +100,7 @@ def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
         path, _, offset = line.rpartition(":")
         match = _OFFSET_PATH.fullmatch(path)
         if match is None:
+            _refuse_0_7(path)
             raise ValueError(f"line {number}: not /consumers/<group>/offsets/<topic>/<partition>:<offset>")
         partition = TopicPartition(match["topic"], int(match["partition"]))
         yield SavedOffset(match["group"], partition, _offset(offset, number))

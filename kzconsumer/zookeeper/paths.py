@@ -6,6 +6,8 @@ and `run` beside it.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from kzconsumer.model import TopicPartition
 
 CONSUMERS = "/consumers"
@@ -48,6 +50,22 @@ def partition_of(leaf: str) -> TopicPartition:
     if not (name.isascii() and name.isdecimal()):
         raise ValueError(f"{name!r} is not a partition's number")
     return TopicPartition(topic_of(leaf), int(name))
+
+
+class PartitionOf07(NamedTuple):
+    """A partition as Kafka 0.7 counts them: each broker has its own."""
+
+    topic: str
+    broker: int
+    number: int
+
+
+def partition_of_0_7(leaf: str) -> PartitionOf07:
+    """That of a group's offset node, `<broker>-<number>`. Raises ValueError for another name."""
+    broker, dash, number = leaf.rpartition("/")[2].partition("-")
+    if not dash or not all(part.isascii() and part.isdecimal() for part in (broker, number)):
+        raise ValueError(f"{leaf!r} is no partition of Kafka 0.7")
+    return PartitionOf07(topic_of(leaf), int(broker), int(number))
 
 
 class GroupPaths:

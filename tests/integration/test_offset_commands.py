@@ -345,6 +345,29 @@ async def test_export_import_and_clone(
     assert (nobody.status, "has no stored offset of a partition that is meant and exists" in nobody.err) == (1, True)
 
 
+async def test_what_kafka_0_7_has_left_is_shown_and_exported_and_never_written(
+    cluster: Cluster, kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
+) -> None:
+    root = f"/consumers/{unique}/offsets/old"
+    for leaf, data in (("10-0", b"700"), ("2-0", b"7"), ("2-1", b"x"), ("3", b"5")):
+        await put(zookeeper, f"{root}/{leaf}", data)
+    shown = await kzconsumer.json("offsets", "show", unique)
+    assert [(each["partition"], each["stored"]) for each in shown["partitions"]] == [(3, 5)]
+    left = [(each["broker"], each["partition"], each["stored"]) for each in shown["left_by_0_7"]]
+    assert left == [(2, 0, 7), (2, 1, None), (10, 0, 700)]
+    table = await kzconsumer("offsets", "show", unique)
+    assert "left by a consumer of Kafka 0.7, which nobody goes by:" in table.out
+    exported = await kzconsumer("offsets", "export", unique, "--output-file", "all")
+    assert exported.status == 0, exported
+    assert (folder / "all").read_text() == f"{root}/3:5\n{root}/2-0:7\n{root}/2-1:x\n{root}/10-0:700\n"
+    csv = await kzconsumer("offsets", "export", unique, "--format", "csv")
+    assert (csv.status, "--format nodes writes what is no offset too" in csv.err) == (1, True)
+    before = await contents(zookeeper, root)
+    refused = await kzconsumer("offsets", "import", "all", "--execute")
+    assert (refused.status, f"{root}/2-0 is an offset of Kafka 0.7" in refused.err) == (1, True)
+    assert await contents(zookeeper, root) == before
+
+
 async def test_delete_and_restore(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:

@@ -165,17 +165,22 @@ def test_an_undo_file_says_what_stood_there(places: list[tuple[str, bytes | None
 @given(LEGAL, st.dictionaries(PARTITIONS, CONTENTS, min_size=1))
 def test_offsets_come_back_from_their_file(group: str, offsets: dict[TopicPartition, bytes]) -> None:
     """Nodes hold anything; Kafka's own forms hold numbers, and of CSV none says that there is none."""
-    read = read_offsets(write_offsets("nodes", group, offsets.items()))
+    at = GroupPaths(group)
+
+    def paths(some: dict[TopicPartition, bytes]) -> list[tuple[str, bytes]]:
+        return [(at.offset(partition), data) for partition, data in some.items()]
+
+    read = read_offsets(write_offsets("nodes", paths(offsets)))
     assert read.format == "nodes"
     assert list(read.offsets) == [SavedOffset(group, partition, data) for partition, data in offsets.items()]
     numbers = {partition: data for partition, data in offsets.items() if data.isdigit() or data == b"-1"}
     if numbers:
-        read = read_offsets(write_offsets("zookeeper", group, numbers.items()))
+        read = read_offsets(write_offsets("zookeeper", paths(numbers)))
         assert read.format == "zookeeper"
         assert list(read.offsets) == [SavedOffset(group, partition, data) for partition, data in numbers.items()]
     stored = {partition: data for partition, data in numbers.items() if data != b"-1"}
     if stored:
-        read = read_offsets(write_offsets("csv", group, numbers.items()))
+        read = read_offsets(write_offsets("csv", paths(numbers)))
         assert read.format == "csv"
         assert [(each.group, each.partition, int(each.data or b"")) for each in read.offsets] == [
             (None, partition, int(data)) for partition, data in stored.items()

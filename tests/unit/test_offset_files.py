@@ -32,6 +32,8 @@ def test_the_three_forms() -> None:
         (b'{"path":"/consumers/g/offsets/t/0"}\n', "line 1: not a node: it needs data or base64"),
         (b"{\n", "line 1: not a node"),
         (b"\xff", "not UTF-8 text (byte 0)"),
+        (b"/consumers/g/offsets/t/0-1:3\n", "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),
+        (b'{"path":"/consumers/g/offsets/t/0-1","data":"3"}\n', "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),
     ],
 )
 def test_faults(content: bytes, told: str) -> None:
