@@ -18,6 +18,7 @@ from tests.support.spark_cluster import SparkCluster, spark_cluster
 
 pytestmark = pytest.mark.timeout(600)
 LIMIT = 200.0
+MOST_BATCHES = 40
 PARTITIONS = 2
 
 
@@ -37,7 +38,7 @@ def published(out: Path) -> list[tuple[int, int]]:
 
 def half_written(out: Path) -> list[Path]:
     """The files of tasks that have not been committed."""
-    return list(out.glob("_kzconsumer/attempts/*/*/spark/_temporary/0/_temporary/*/*.parquet"))
+    return list(out.glob("_kzconsumer/attempts/*/*/staged/_temporary/0/_temporary/*/*.parquet"))
 
 
 async def kill_one_of(cluster: SparkCluster, out: Path, writing: anyio.Event) -> None:
@@ -86,6 +87,7 @@ async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing
                     await anyio.sleep(0.05)
             until = 0
             while not written.is_set():  # a batch may be too quick for whoever wants to meet it
+                assert until < MOST_BATCHES * 15_000, "no two tasks were seen to write"
                 with anyio.fail_after(LIMIT):
                     async with anyio.create_task_group() as group:
                         group.start_soon(kill_one_of, cluster, out, written)
