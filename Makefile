@@ -46,7 +46,7 @@ docs: $(READY)
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 # In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
 test: $(READY)
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test-install: $(READY)
 	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py tests/integration/test_tutorial.py

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
@@ -48,12 +50,21 @@ def starts_spark(path: Path) -> bool:
     return f"{path.parent.name}/{path.name}" in STARTS_SPARK
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests share a process, where there are several: those of a file; and, first, all that start a Spark."""
+    """What starts a Spark begins first: it takes longest."""
     items.sort(key=lambda item: not starts_spark(item.path))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("spark" if starts_spark(item.path) else item.path.name))
+
+
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Where there are several processes: the tests of a file in one of them, and all that start a Spark in one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if starts_spark(Path(file)) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
+    return FilesTogether(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from kzconsumer.zookeeper.cluster_reader import (
     require_cluster,
     topics_of,
 )
-from kzconsumer.zookeeper.errand import LIMIT, errand
+from kzconsumer.zookeeper.errand import errand
 from kzconsumer.zookeeper.operations import Create, SetData
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -77,7 +77,7 @@ async def wait_until_done(
     """What is still pending after `limit` s; nothing when all is done before. `told` gets how many are, each time."""
     left = asked
     with anyio.move_on_after(limit):
-        async with errand(zookeeper, limit + LIMIT) as session:
+        async with errand(zookeeper, limit) as session:
             while left := await repeated(lambda: pending(session, asked)):
                 told(len(left))
                 await anyio.sleep(PAUSE)

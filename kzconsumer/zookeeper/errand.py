@@ -18,11 +18,13 @@ LIMIT = 15.0
 
 
 @asynccontextmanager
-async def errand(zookeeper: ZooKeeperSettings, limit: float = LIMIT) -> AsyncIterator[ZooKeeperSession]:
-    """A session that has seen what the leader had. Raises ZooKeeperUnreachable when the block lasts for `limit` s.
+async def errand(zookeeper: ZooKeeperSettings, more: float = 0.0) -> AsyncIterator[ZooKeeperSession]:
+    """A session that has seen what the leader had.
 
-    Raises ConfigError when no server lets us in.
+    Raises ZooKeeperUnreachable when the block lasts for LIMIT seconds and `more`, which the errand itself may take;
+    ConfigError when no server lets us in.
     """
+    limit = LIMIT + more
     session = ZooKeeperSession.of(zookeeper, brief=True)
     try:
         with anyio.fail_after(limit):

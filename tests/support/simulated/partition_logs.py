@@ -101,6 +101,9 @@ class SimulatedFetchers:
     def seeks_leader(self, state: PartitionFetchState) -> bool:
         return False
 
+    def leader_of(self, state: PartitionFetchState) -> int | None:
+        return 0 if state in self._states else None
+
     async def run(self) -> None:
         while True:
             self._states = [state for state in self._states if state.open]
