@@ -87,7 +87,10 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
             assert not re.search(rb"record \d", member.err.read_bytes()), (
                 "records are not for the log, damaged or whole"
             )
-        assert await stored_offsets(cluster.connect, f"{unique}-{policy}", unique, 2) == [30, 30]
+        # What is jumped over at the very end is no record: a stop may come before that is processed.
+        ends = [{30, lost[p][0]} if lost[p][1] == 30 else {30} for p in (0, 1)]
+        stored = await stored_offsets(cluster.connect, f"{unique}-{policy}", unique, 2)
+        assert all(offset in end for offset, end in zip(stored, ends, strict=True)), stored
     assert {file.name: file.read_bytes() for file in kept.iterdir()} == {
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost
     }

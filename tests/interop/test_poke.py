@@ -52,7 +52,7 @@ async def test_ours_pokes_an_original_that_gave_up(
                 await other.delete(block, -1)
                 since = time.monotonic()
                 await group.settled("poked", by_range(unique, 12, threads), since=since)
-                assert 3.0 < group.figures["poked, s"] < 3.0 + 2 * poke.LOOK_INTERVAL + STALL
+                assert group.figures["poked, s"] < 3.0 + 2 * poke.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
                     **{original.consumer: original.delivered, "first": first.delivered, "second": second.delivered}

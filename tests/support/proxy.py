@@ -89,6 +89,9 @@ class FaultProxy:
         except OSError:
             writer.transport.abort()
             return
+        except BaseException:
+            writer.transport.abort()
+            raise
         pair = _Pair(writer, up_writer)
         self._pairs.add(pair)
         self._idle.clear()
