@@ -146,6 +146,8 @@ class Committer:
         async with self._one_at_a_time:
             try:
                 await self._write_due(trackers)
+                # A step that was given up makes nothing due, and may have moved the fence that the release goes by.
+                await self._settle([self._positions[tracker] for tracker in trackers if tracker in self._positions])
                 await self._copy(trackers)
             except CoordinatorFailed as error:
                 log.error("the last commit of partitions that go was not made with the brokers", reason=str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import anyio
@@ -154,5 +155,26 @@ async def test_commits_that_are_cancelled_at_any_moment_are_never_taken_for_a_st
             committer.open(tracker, (await committer.close([tracker]))[tracker])
             with anyio.move_on_after(moment * 0.0004):
                 await committer.plan({tracker: msgspec.structs.replace(planned, first=tracker.processed)})
+        left = (await committer.close([tracker]))[tracker]
+        assert await OwnerRegistry(zk, PATHS, "range").release(left.fence)
+
+
+async def test_a_claim_whose_last_step_was_cancelled_is_released(zookeeper: ZooKeeperServer, unique: str) -> None:
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, (tracker,) = await opened(zk, [TopicPartition("orders", 0)])
+        assert await committer.store_start(tracker, 10)
+        assert await committer.plan({tracker: plan(tracker)}) == {tracker}
+        steps = itertools.count()
+        made = 0
+        while made < 3:
+            moment = next(steps)
+            with anyio.move_on_after(moment % 8 * 0.0004) as time:
+                await committer.record_step([tracker], f"step {moment}")
+            at = (await committer.close([tracker]))[tracker]
+            assert at.record.plan is not None
+            made += time.cancelled_caught and f"step {moment}" in at.record.plan.done
+            assert (await zk.get(at.fence.record_path)).stat.version == at.fence.record_version
+            committer.open(tracker, at)
         left = (await committer.close([tracker]))[tracker]
         assert await OwnerRegistry(zk, PATHS, "range").release(left.fence)

@@ -44,6 +44,7 @@ async def test_ours_pokes_an_original_that_gave_up(
                 threads = [first.thread(), second.thread(), original.thread()]
                 await group.settled("ours join", by_range(unique, PARTITIONS, threads))
                 block = f"/consumers/{unique}/owners/{unique}/{PARTITIONS}"
+                blocked = time.monotonic()
                 await other.create(block, b"somebody-0", ephemeral=True)
                 await add_partitions(cluster.connect, unique, 12)
                 group.ownership.topics[unique] = group.flow.partitions = 12
@@ -52,6 +53,7 @@ async def test_ours_pokes_an_original_that_gave_up(
                 await other.delete(block, -1)
                 since = time.monotonic()
                 await group.settled("poked", by_range(unique, 12, threads), since=since)
+                assert since - blocked + group.figures["poked, s"] > 3.0
                 assert group.figures["poked, s"] < 3.0 + 2 * poke.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
