@@ -331,8 +331,7 @@ class BrokerFetcher:
         if until is not None:
             if state.end is not None:
                 until = min(until, state.end)  # a range that is replayed is written as it was planned
-            state.queue.put(FetchedChunk(state.tracker, found.offset, until, None, 0))
-            state.position = until
+            state.pass_over(found.offset, until)
             state.succeed()
 
     async def _leads_on(self, state: PartitionFetchState, offset: int) -> bool:

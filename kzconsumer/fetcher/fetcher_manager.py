@@ -61,6 +61,7 @@ class FetcherManager:
         self._tallies = tallies
         self._limit = RateLimit(settings.rate_limit)
         self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end is known, or they have no part
+        self._ending: dict[TopicPartition, PartitionFetchState] = {}  # at an end that may yet be moved
         self._replays: dict[TopicPartition, PartitionFetchState] = {}  # nor whether the log still holds these
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
@@ -112,7 +113,7 @@ class FetcherManager:
         self.look_for_ends()
 
     def look_for_ends(self) -> None:
-        """Ends may be known by now, or partitions have come that have no end yet."""
+        """Ends may be known by now, or others, or partitions have come that have no end yet."""
         if self._stops is not None and self._tasks is not None:
             self._tasks.start_soon(self._find_ends, self._stops)
 
@@ -122,8 +123,10 @@ class FetcherManager:
         self._endless = {partition: state for partition, state in self._endless.items() if state.open}
         found = [s for p, s in self._endless.items() if not stops.leaves_out(p, s.tracker.incarnation)]
         for state in found:
-            del self._endless[state.topic_partition]
-            state.stop = stops.of(state.topic_partition, state.tracker.incarnation)
+            self._ending[state.topic_partition] = self._endless.pop(state.topic_partition)
+        self._ending = {partition: state for partition, state in self._ending.items() if state.open}
+        for partition, state in self._ending.items():
+            state.stop = stops.of(partition, state.tracker.incarnation)
         self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:

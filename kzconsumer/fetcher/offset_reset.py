@@ -19,7 +19,6 @@ from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.protocol import error_codes
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer.fetcher")
@@ -75,8 +74,7 @@ class OffsetReset:
             policy=self._policy,
             planned=f"{plan.first} to {plan.until}",
         )
-        state.queue.put(FetchedChunk(state.tracker, plan.first, until, None, 0))
-        state.position = until
+        state.pass_over(plan.first, until)
         return True
 
     async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
@@ -155,7 +153,7 @@ class OffsetReset:
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
             # The claim's positions move over the hole in their place in the queue, after what was fetched before it.
             # That is not stored first: the next owner would find the same hole, or a larger one.
-            state.queue.put(FetchedChunk(tracker, before, offset, None, 0))
+            state.pass_over(before, offset)
         elif before is None or (tracker.settled and tracker.consumed == before):
             if before is not None:
                 log.error("the log does not hold the stored offset", **where, stored=before, now=offset)

@@ -85,6 +85,12 @@ class PartitionFetchState:
             and now >= self.retry_at
         )
 
+    def pass_over(self, first: int, until: int) -> None:
+        """Go on behind a hole of the log. It comes after what was fetched before it."""
+        at_end = self.end is not None and until >= self.end
+        self.queue.put(FetchedChunk(self.tracker, first, until, None, 0, at_end=at_end))
+        self.position = until
+
     def fail(self, error: Exception) -> None:
         """The stream raises `error` after everything before it; nobody is to ask for the partition again."""
         self.failed = True

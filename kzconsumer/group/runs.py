@@ -28,6 +28,7 @@ from kzconsumer.errors import (
     UnsupportedVersion,
 )
 from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.group.run_losses import RunLosses
 from kzconsumer.group.snapshot import subscribed_topics
 from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import TopicPartition
@@ -51,7 +52,10 @@ AT_A_LOOK = 32
 
 
 class Runs:
-    """On one session. `stop_at` as in `GroupRun`; `wanted` is the run's name, where the scheduler gives one."""
+    """On one session. `stop_at` as in `GroupRun`; `wanted` is the run's name, where the scheduler gives one.
+
+    `losses` decides about what cannot be read any more.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class Runs:
         paths: GroupPaths,
         registration: Registration,
         log_offsets: LogOffsets,
+        losses: RunLosses,
         stop_at: int,
         wanted: str | None,
     ) -> None:
@@ -66,6 +71,7 @@ class Runs:
         self._paths = paths
         self._registration = registration
         self._log_offsets = log_offsets
+        self._losses = losses
         self._stop_at = stop_at
         self._wanted = wanted
         self._asked: GroupRun | None = None  # whose partitions are outstanding
@@ -112,22 +118,26 @@ class Runs:
     async def look(self, run: GroupRun) -> GroupRun:
         """The run as it is now: `finished` when every partition is committed up to its end, by whomever.
 
-        The node says so from then on. Raises SessionExpired, ConnectionLost, ZooKeeperError, RunUnreadable.
+        The node says so from then on. Where there is nothing left to read below an end, the run ends sooner, which
+        every member tells; OffsetLost is raised where the settings are against it. Raises SessionExpired,
+        ConnectionLost, ZooKeeperError, RunUnreadable.
         """
         node = await self._session.find(self._paths.run)
         found = self._decoded(node)
         if found is None:  # somebody has removed it: the ends still hold
             await self._write(run, None)
             return run
-        if found.id == run.id:
-            run = found  # perhaps with topics that another member has brought
+        if found.id == run.id:  # perhaps with topics that another member has brought, or ends that it has moved
+            before, run = run, found
+            _tell_sooner(before, run)
         if run.finished is not None:
             return run
-        if self._asked is None or self._asked.topics.keys() != run.topics.keys():
+        if self._asked is None or self._asked.topics != run.topics:
             self._asked, self._outstanding = run, sorted(run.ends.items())
         while front := self._outstanding[:AT_A_LOOK]:
-            if not await self._done(run, front):
-                return run
+            if short := await self._short(front):
+                ends = await self._losses.reachable(run, short)
+                return await self._end_sooner(run, ends, node if found.id == run.id else None) if ends else run
             del self._outstanding[:AT_A_LOOK]
         over = msgspec.structs.replace(run, finished=_milliseconds())
         if found.id == run.id and not await self._write(over, node):
@@ -135,24 +145,20 @@ class Runs:
         self._tell("the run is over", over)
         return over
 
-    async def _done(self, run: GroupRun, partitions: list[tuple[TopicPartition, int]]) -> bool:
+    async def _short(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
+        """Those that are not committed up to their end, and how far they are."""
         paths = [self._paths.offset(partition) for partition, _ in partitions]
-        stored = await together([self._session.find(path) for path in paths])
-        short = [
-            partition for (partition, end), node in zip(partitions, stored, strict=True) if (_offset(node) or 0) < end
-        ]
-        if not short:
-            return True
-        topics = sorted({partition.topic for partition in short})
-        stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
-        there = {
-            topic
-            for topic, stat in zip(topics, stats, strict=True)
-            if stat is not None and f"{stat.czxid:#x}" == run.topics[topic].incarnation
-        }
-        if not there:
-            log.warning("topics of the run have been deleted: nothing is left of them to read", topics=topics)
-        return not there
+        found = await together([self._session.find(path) for path in paths])
+        stored = [_offset(node) or 0 for node in found]
+        return {partition: at for (partition, end), at in zip(partitions, stored, strict=True) if at < end}
+
+    async def _end_sooner(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
+        """`node` is where it stands; None: another run has taken its place."""
+        sooner = run.ending_at(ends)
+        if node is not None and not await self._write(sooner, node):
+            return run  # it has changed meanwhile: look again
+        _tell_sooner(run, sooner)
+        return sooner
 
     def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
@@ -216,6 +222,17 @@ class Runs:
             topics=len(run.topics),
             partitions=len(run.ends),
         )
+
+
+def _tell_sooner(before: GroupRun, run: GroupRun) -> None:
+    """Of each partition whose end was moved, what is not read: it is gone from the log."""
+    if before.topics == run.topics:
+        return
+    for partition, end in before.ends.items():
+        sooner = run.ends.get(partition, end)
+        if sooner < end:
+            event = "the run ends sooner: the log does not hold the records any more"
+            log.error(event, **partition._asdict(), first=sooner, until=end)
 
 
 def _offset(node: Node | None) -> int | None:

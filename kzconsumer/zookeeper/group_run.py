@@ -52,6 +52,14 @@ class GroupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         topics = self.topics.items()
         return {TopicPartition(name, number): end for name, topic in topics for number, end in topic.ends.items()}
 
+    def ending_at(self, ends: Mapping[TopicPartition, int]) -> GroupRun:
+        """The run with other ends of some of its partitions."""
+        topics = dict(self.topics)
+        for (topic, number), end in ends.items():
+            found = topics[topic]
+            topics[topic] = msgspec.structs.replace(found, ends={**found.ends, number: end})
+        return msgspec.structs.replace(self, topics=topics)
+
 
 def encode_group_run(run: GroupRun) -> bytes:
     return msgspec.json.encode(run)

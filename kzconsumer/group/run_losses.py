@@ -1,0 +1,108 @@
+"""How far a run can be read at all, where logs or topics have gone since its ends were fixed, and whether it goes on.
+
+Owns how long a log has been too short. `group/runs` asks it about partitions that are not at their ends, whoever owns
+them: also one that nobody of ours reads must not keep a run from its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired
+from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.fetcher.offset_reset import FAIL
+from kzconsumer.model import TopicPartition
+from kzconsumer.protocol.list_offsets import LATEST, ListedOffset
+from kzconsumer.zookeeper import paths as nodes
+from kzconsumer.zookeeper.group_run import GroupRun
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+
+log = structlog.get_logger("kzconsumer.group")
+
+# Between two looks at the logs, in seconds.
+LOG_LOOK = 2.0
+# Who has just become leader may not know yet how far its log goes, in seconds: not before a replica that has stopped
+# fetching counts no more (replica.lag.time.max.ms). From 2.2 on it does not answer until it knows (KIP-207).
+PATIENCE = 12.0
+
+
+class RunLosses:
+    """By the settings `reset` and, with a replayable sink, `truncated`. `log_offsets` with READ_UNCOMMITTED: what a
+    transaction keeps back is not lost."""
+
+    def __init__(
+        self, session: ZooKeeperSession, log_offsets: LogOffsets, reset: str, truncated: str | None = None
+    ) -> None:
+        self._session = session
+        self._log_offsets = log_offsets
+        self._reset = reset
+        self._truncated = truncated
+        self._looked = now()
+        self._too_short: dict[TopicPartition, float] = {}  # since when
+
+    def __repr__(self) -> str:
+        return f"<RunLosses {len(self._too_short)} logs too short>"
+
+    async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Where partitions of the run end now that cannot be read up to their ends any more; `short`: how far each is.
+
+        A topic that is gone, or was made anew, ends where it is committed. Raises OffsetLost where the settings say to
+        fail, SessionExpired, ConnectionLost, ZooKeeperError.
+        """
+        topics = sorted({partition.topic for partition in short})
+        stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
+        there = {
+            topic
+            for topic, stat in zip(topics, stats, strict=True)
+            if stat is not None and f"{stat.czxid:#x}" == run.topics[topic].incarnation
+        }
+        if not there:
+            if self._reset == FAIL:
+                partition, at = min(short.items())
+                raise _lost(run, partition, f"is committed up to {at}, and its topic is gone", 'reset = "smallest"')
+            return dict(short)
+        ends = await self._ends([partition for partition in short if partition.topic in there], run)
+        if ends and (setting := self._against_truncation) is not None:
+            partition, end = min(ends.items())
+            raise _lost(run, partition, f"has a log that ends at {end} by now: it was truncated", setting)
+        return ends
+
+    @property
+    def _against_truncation(self) -> str | None:
+        """What would have to be set to go on; None: it is."""
+        if self._truncated is not None and self._truncated != "continue":
+            return 'truncated = "continue"'
+        return 'reset = "smallest"' if self._reset == FAIL else None
+
+    async def _ends(self, partitions: list[TopicPartition], run: GroupRun) -> dict[TopicPartition, int]:
+        """Of those whose logs have been too short for a while, where these end."""
+        time = now()
+        if time - self._looked < LOG_LOOK:
+            return {}
+        self._looked = time
+        try:
+            found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
+        except SessionExpired:
+            raise
+        except KzConsumerError as error:
+            log.debug("cannot look how far the logs of the run go", reason=str(error))
+            return {}
+        run_ends = run.ends
+        too_short = {
+            partition: listed.offset
+            for partition, listed in found.items()
+            if isinstance(listed, ListedOffset) and listed.offset < run_ends[partition]
+        }
+        self._too_short = {partition: self._too_short.get(partition, time) for partition in too_short}
+        return {p: end for p, end in too_short.items() if time - self._too_short[p] >= PATIENCE}
+
+
+def _lost(run: GroupRun, partition: TopicPartition, what: str, setting: str) -> OffsetLost:
+    return OffsetLost(
+        f"{partition} {what}; run {run.id} reads it up to {run.ends[partition]}. "
+        f"Set [offsets] {setting} to end the run without these records"
+    )
