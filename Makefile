@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 3
 MINUTES ?= 60
+DESTINATION ?=
 
 .PHONY: help demo dist docs test test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
@@ -18,7 +19,7 @@ help:
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
 	@echo "make chaos-stop  fifty stops at random moments, and fifty without ZooKeeper"
-	@echo "make chaos-spark  thirty faults at random moments under two Sparks: every record is there once (15 minutes)"
+	@echo "make chaos-spark  thirty faults at random moments under two Sparks, into Parquet and into PostgreSQL: every record is there once (35 minutes; DESTINATION=postgresql: that one)"
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
@@ -61,7 +62,7 @@ chaos-stop: $(READY)
 	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
 
 chaos-spark: $(READY)
-	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s tests/faults/test_chaos_spark.py
+	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s -k "$(DESTINATION)" tests/faults/test_chaos_spark.py
 
 chaos-spark-control: $(READY)
 	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/faults/test_chaos_spark.py

@@ -1,7 +1,8 @@
 """Exactly once into a destination through whatever happens to members, their Sparks and ZooKeeper, at random moments.
 
-A producer never stops; two daemons write. One round by default; `KZCONSUMER_CHAOS=30` (`make chaos-spark`) plays so
-many, from a seed that is printed, or that `KZCONSUMER_CHAOS_SEED` gives: each round has a seed of its own, one up.
+A producer never stops; two daemons write, into files or into a database. One round each by default;
+`KZCONSUMER_CHAOS=30` (`make chaos-spark`) plays so many, from a seed that is printed, or that `KZCONSUMER_CHAOS_SEED`
+gives: each round has a seed of its own, one up.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -18,9 +18,20 @@ import pytest
 
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from tests.support.chaos import FAULTS, Destination, SparkGroup, appended, kill_daemon, published, spark_group
+from tests.support.chaos import (
+    FAULTS,
+    PASSWORD,
+    Destination,
+    PostgresTable,
+    SparkGroup,
+    appended,
+    kill_daemon,
+    published,
+    spark_group,
+)
 from tests.support.ensemble import Ensemble
 from tests.support.flow import flow
+from tests.support.postgres import Postgres
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
 ROUNDS = int(os.environ.get("KZCONSUMER_CHAOS", "1"))
@@ -45,11 +56,18 @@ async def one_round(group: SparkGroup, seed: int) -> str:
     return f"{fault.__name__} {name}"
 
 
-@pytest.mark.parametrize("destination", [published])
+@pytest.fixture(params=["parquet", "postgresql"])
+def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
+    if request.param == "parquet":
+        return published(tmp_path / "out")
+    database: Postgres = request.getfixturevalue("database")
+    monkeypatch.setenv(PASSWORD, database.password)
+    return PostgresTable(database, unique)
+
+
 async def test_every_record_is_there_once(
-    three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, destination: Callable[[Path], Destination]
+    three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, target: Destination
 ) -> None:
-    target = destination(tmp_path / "out")
     await create_topic(cluster_of_three.connect, unique, PARTITIONS)
     print(f"\n{ROUNDS} rounds from seed {SEED}")
     with (

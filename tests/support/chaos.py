@@ -23,12 +23,15 @@ from kzconsumer.errors import KzConsumerError
 from kzconsumer.sandbox.cluster import Cluster
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon, owners, stored_offsets
+from tests.support.postgres import Postgres, driver_jar
 from tests.support.processes import exists, session_of
 from tests.support.zookeeper_sessions import session
 
 SESSION = 6.0
 LIMIT = 400.0
 """Seconds for whatever has to happen: on a busy machine a JVM may take minutes to start."""
+
+PASSWORD = "KZCONSUMER_TEST_PASSWORD"
 
 Row = tuple[int, int]
 """Partition, offset."""
@@ -37,12 +40,18 @@ Row = tuple[int, int]
 class Destination(Protocol):
     """What a sink's table says, and what is there."""
 
-    @property
-    def tables(self) -> str: ...
+    tables: str
 
     def rows(self) -> Counter[Row]:
         """How often each record is there, as a reader of the destination finds it."""
         ...
+
+
+def spark_sink(options: str, **conf: str) -> str:
+    """The sink's tables: what is the same for all destinations, and `options`."""
+    settings = "".join(f'"{key}" = "{value}"\n' for key, value in {"spark.driver.memory": "512m", **conf}.items())
+    common = f'start_timeout = "{LIMIT:.0f}s"\n{options}\n[sink.options.conf]\n{settings}'
+    return f'[sink]\nplugin = "spark"\n[sink.options]\n{common}'
 
 
 class ParquetFiles:
@@ -50,13 +59,8 @@ class ParquetFiles:
 
     def __init__(self, path: Path, options: str) -> None:
         self._path = path
-        self._options = options
         self._read: dict[Path, list[Row]] = {}
-
-    @property
-    def tables(self) -> str:
-        common = f'start_timeout = "{LIMIT:.0f}s"\nconf = {{ "spark.driver.memory" = "512m" }}'
-        return f'[sink]\nplugin = "spark"\n[sink.options]\n{common}\n{self._options}\n'
+        self.tables = spark_sink(options)
 
     def rows(self) -> Counter[Row]:
         for file in self._path.glob("*.parquet"):
@@ -66,8 +70,24 @@ class ParquetFiles:
         return Counter(row for rows in self._read.values() for row in rows)
 
 
+class PostgresTable:
+    """A table of the database, which daemons reach with the password in their environment's `PASSWORD`."""
+
+    def __init__(self, database: Postgres, name: str) -> None:
+        self._database = database
+        self._name = f'public."{name}"'
+        options = f'destination = "jdbc"\nurl = "{database.url}"\ntable = "public.{name}"\nuser = "{database.user}"'
+        self.tables = spark_sink(f'{options}\npassword_env = "{PASSWORD}"', **{"spark.jars": str(driver_jar())})
+
+    def rows(self) -> Counter[Row]:
+        if self._database.query("SELECT to_regclass(%s)", [self._name]) == [(None,)]:
+            return Counter()  # the first batch makes it
+        query = f'SELECT "partition", "offset", count(*) FROM {self._name} GROUP BY 1, 2'
+        return Counter({(partition, offset): times for partition, offset, times in self._database.query(query)})
+
+
 def published(path: Path) -> Destination:
-    """The Spark sink's own destination."""
+    """The files of the Spark sink's own destination."""
     return ParquetFiles(path, f'destination = "parquet"\npath = "{path}"')
 
 
