@@ -135,6 +135,11 @@ class Sink(Protocol):
     `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. Each range is planned in ZooKeeper then
     before it is written, and whoever owns the partition next writes exactly that range first. `has` may be called while
     `write` runs; it is cancelled, and the member stops, when it does not answer within a minute.
+
+    Such a sink may have `async def set_aside(range: RangeIdentity, records: int) -> bool`, for a range that it cannot
+    write and `[sink] on_batch_failure` keeps elsewhere. True: from now on nobody publishes it, also not a member that
+    is at it even now, every `write` of it raises, and `has` does not have it; False: it is published. Without it a
+    member that has lost the partition may publish what its successor has kept.
     """
 
     async def __aenter__(self) -> Self: ...

@@ -6,15 +6,17 @@ and is never replaced: whoever meets the range again finds it there.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 
 from kzconsumer.errors import SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
@@ -51,33 +53,48 @@ class Quarantine:
         self._directory = directory
         self._sink = sink
 
-    async def keep(self, part: RangeData, reason: str) -> Path:
-        """The file that holds the range's records. Raises SinkFailed when it cannot be kept."""
+    async def keep(self, part: RangeData, reason: str, decide: Callable[[], Awaitable[bool]]) -> Path | None:
+        """The file that holds the range's records; None where `decide` says that it is not to be kept.
+
+        `decide` is asked when the records are on disk, and what is left to be done is to give them their name: whoever
+        decides for it in a place that others see may rely on it. Raises SinkFailed when it cannot be kept.
+        """
+        final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
+        staged = self._directory / f".{final.name}.{uuid.uuid4().hex}"
         try:
-            return await to_thread.run_sync(self._write, part, reason)
+            try:
+                await to_thread.run_sync(self._stage, part, reason, staged)
+                if not await decide():
+                    return None
+                await to_thread.run_sync(self._put, staged, final)
+            finally:
+                with CancelScope(shield=True):
+                    await to_thread.run_sync(_remove, staged)
         except (OSError, pa.ArrowException) as error:
             raise SinkFailed(
                 f"{part.range}: the sink cannot write it ({reason}), nor can it be kept: {error}"
             ) from error
-
-    def _write(self, part: RangeData, reason: str) -> Path:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
-        staged = self._directory / f".{final.name}.{uuid.uuid4().hex}"
-        try:
-            if part.raw is None:
-                about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
-                table = pa.Table.from_batches(part.batches, SCHEMA)
-                pq.write_table(table.replace_schema_metadata({METADATA: msgspec.json.encode(about)}), staged)
-            else:
-                with staged.open("xb") as file:
-                    file.writelines(part.raw)
-            sync_file(staged)
-            put_in_place(staged, final)
-        finally:
-            staged.unlink(missing_ok=True)
-        sync_directory(self._directory)
         return final
+
+    def _stage(self, part: RangeData, reason: str, staged: Path) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if part.raw is None:
+            about = {"sink": self._sink, "reason": reason, "range": part.range._asdict(), "records": part.records}
+            table = pa.Table.from_batches(part.batches, SCHEMA)
+            pq.write_table(table.replace_schema_metadata({METADATA: msgspec.json.encode(about)}), staged)
+        else:
+            with staged.open("xb") as file:
+                file.writelines(part.raw)
+        sync_file(staged)
+
+    def _put(self, staged: Path, final: Path) -> None:
+        put_in_place(staged, final)
+        sync_directory(self._directory)
+
+
+def _remove(staged: Path) -> None:
+    with contextlib.suppress(OSError):
+        staged.unlink()
 
 
 def _name(part: RangeData) -> str:

@@ -6,8 +6,8 @@ answer that does not come, for a rebalance waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import cast
+from collections.abc import Awaitable, Collection, Sequence
+from typing import Protocol, TypeVar, cast
 
 import anyio
 
@@ -19,8 +19,19 @@ from kzconsumer.sinks.interface import Sink, wanted_by
 PATIENCE = 60.0
 
 
-def destination_of(name: str, sink: Sink) -> Destination | None:
-    """What the sink declares by `fingerprint` and `has`; None without, or with an empty fingerprint.
+_Answer = TypeVar("_Answer")
+
+
+class SinkDestination(Destination, Protocol):
+    """A destination as the sink's runner asks it."""
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """See `kzconsumer.sinks.interface.Sink`. Of a sink that has none of it: whether the range is not published."""
+        ...
+
+
+def destination_of(name: str, sink: Sink) -> SinkDestination | None:
+    """What the sink declares by `fingerprint`, `has`, `set_aside`; None without, or with an empty fingerprint.
 
     Raises PluginError for a sink of bytes: nobody counts the records of its ranges, so no plan can tell them.
     """
@@ -41,9 +52,17 @@ class _Asked:
         return self._sink.fingerprint
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return await self._answer(self._sink.has(ranges))
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        if not hasattr(self._sink, "set_aside"):
+            return part not in await self.has([part])
+        return await self._answer(cast(SinkDestination, self._sink).set_aside(part, records))
+
+    async def _answer(self, answer: Awaitable[_Answer]) -> _Answer:
         try:
             with anyio.fail_after(PATIENCE):
-                return await self._sink.has(ranges)
+                return await answer
         except TimeoutError as error:
             reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
             raise SinkFailed(f"sink {self._name}: {reason}") from error

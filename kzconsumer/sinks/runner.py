@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
@@ -20,7 +21,6 @@ from anyio.abc import TaskStatus
 from kzconsumer.clock import now
 from kzconsumer.config import BatchSettings
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
-from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
@@ -28,6 +28,7 @@ from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink, 
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.rejections import Settle, settle_rejected
+from kzconsumer.sinks.replayable import SinkDestination
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease
@@ -57,7 +58,7 @@ class SinkRunner:
         limits: BatchSettings,
         planning: Planning | None = None,
         quarantine: Quarantine | None = None,
-        destination: Destination | None = None,
+        destination: SinkDestination | None = None,
         settle: Settle | None = None,
     ) -> None:
         """`planning` is for a replayable sink: plan, write, commit. `quarantine` takes what the sink cannot write, and
@@ -274,30 +275,30 @@ class SinkRunner:
             await self._write_in_lease(batch, [claim], lease)
         except SinkFailed as error:
             (part,) = batch.ranges
-            if await self._published(part, error):
-                claim.mark(part.first, part.until)
-                return
-            if claim.lost:
-                return  # as above
-            kept = await quarantine.keep(part, str(error))
-            event = "records are not in the destination: the sink cannot write them, and they are kept aside"
-            log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
-            claim.mark(part.first, part.until)
+            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, lease, error))
+            if kept is not None:
+                event = "records are not in the destination: the sink cannot write them, and they are kept aside"
+                log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
+            claim.mark(part.first, part.until)  # unless it is lost: somebody else finds its plan
 
-    async def _published(self, part: RangeData, failure: SinkFailed) -> bool:
-        """Whether the range is there though its write failed: what failed was the answer, or what comes after it."""
-        if self._destination is None:
+    async def _set_aside(self, part: RangeData, claim: OffsetTracker, lease: Lease, failure: SinkFailed) -> bool:
+        """Whether a range is to be kept aside: nobody publishes it then. Not one that is there though its write failed:
+        what failed was the answer, or what comes after it."""
+        await lease.wait()
+        if claim.lost:
             return False
+        if self._destination is None:
+            return True
         try:
-            found = part.identity in await self._destination.has([part.identity])
+            aside = await self._destination.set_aside(part.identity, part.records)
         except SinkFailed as error:
             doubt = f"nor can it be told whether the destination has it: {error}"
             raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
-        if found:
+        if not aside:
             log.warning(
                 "range was published, though its write failed", range=part.identity._asdict(), reason=str(failure)
             )
-        return found
+        return aside
 
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker], lease: Lease) -> bool:
         """Have the sink write a batch, and mark it. A failure without the lease says nothing: it may be the reason.

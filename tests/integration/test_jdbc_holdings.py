@@ -88,6 +88,19 @@ def test_rows_that_may_be_of_two_ranges_are_not_counted(to: ToJdbc, database: Po
     assert {rows for _, _, rows in counted(to)} == {None}
 
 
+def test_a_range_that_was_kept_aside_is_not_held(to: ToJdbc) -> None:
+    publish(to, 0)
+    table = JdbcTable(to)
+    table.find(OWNER)
+    assert JdbcTable(table.to).set_aside(RangeIdentity("t", 0, -5, 0, 3, 6), 3)
+    held = found(to).held(True)
+    assert counted(to) == [(0, 0, 3)]
+    assert (held.strays, held.leftovers) == (
+        (),
+        ("t-0[3..6) was kept aside by a member that could not write it: nobody writes it any more",),
+    )
+
+
 def test_stages_of_dead_workers_are_leftovers(to: ToJdbc) -> None:
     publish(to, 0)
     table = JdbcTable(to)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
@@ -212,3 +213,30 @@ def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> 
     go(alive)
     assert alive.communicate(timeout=30)[0] == "2\n"
     assert published(database, to) == {0: {("a", 4)}}
+
+
+def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(database: Postgres, to: ToJdbc) -> None:
+    """Also not by a member that was about to commit it, and has stopped: keeping aside waits for its end."""
+    zombie = writer(to, "a", 1, "stop")
+    await_ready(zombie)
+    go(zombie)
+    assert zombie.stdout is not None
+    assert zombie.stdout.readline() == "about to commit\n"
+    table = JdbcTable(to)
+    aside, other = RangeIdentity("t", 0, -5, 0, 0, 3), RangeIdentity("t", 1, -5, 0, 0, 3)
+    assert table.set_aside(aside, 3)
+    go(zombie)
+    zombie.communicate(timeout=30)
+    assert zombie.returncode != 0
+    assert published(database, to) == {}
+    with table.connect() as connection:
+        stage = table.own_stage(connection)
+        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        fill(table, connection, stage, rows, "b")
+        with pytest.raises(KeptAside, match=r"^t\+0\+"):
+            table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None)
+        with pytest.raises(KeptAside):  # which is what whoever finds its plan meets
+            table.missing(connection, list(rows))
+    assert published(database, to) == {0: {("b", 3)}}
+    assert table.has([aside, other]) == [other]
+    assert (table.set_aside(aside, 3), table.set_aside(other, 3)) == (True, False)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.files_destination import FilesDestination
 from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
 from kzconsumer_spark.jdbc_destination import JdbcDestination
@@ -113,6 +114,20 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
         )
         assert {"arrow" in str(footer.created_by) for footer in footers} == {by == "arrow"}
     assert told["arrow"] == told["spark"]
+
+
+def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSession, tmp_path: Path) -> None:
+    """Its records would be nowhere: whoever decided for that may have died before it had kept them."""
+    part = range_data("t", 0, 0, 5)
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(tmp_path / "spool", (part,))
+    to = ToFiles(path=str(tmp_path / "out"))
+    side = daemon_side(to)
+    side.claim(OWNER)
+    assert side.set_aside(part.identity, 5)
+    with pytest.raises(KeptAside):
+        FilesDestination(session, to, LEASE, codec="snappy").write(1, ranges)
+    assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
 def test_who_asks_spark_for_more_gets_sparks_files() -> None:

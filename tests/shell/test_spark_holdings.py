@@ -177,9 +177,24 @@ def test_another_target_takes_everything_along() -> None:
         SparkSink.elsewhere({"destination": "function", "function": "a:b"}, "new")
 
 
+def test_a_range_that_was_kept_aside_is_not_held(target: Target) -> None:
+    publish(target, 0)
+    assert target.set_aside(RangeIdentity("t", 0, -5, 1, 3, 6), 3)
+    held = files(target, "parquet", count_rows=True)
+    assert [each.identity.first for each in held.ranges] == [0]
+    assert (held.strays, held.leftovers) == (
+        (),
+        ("t-0[3..6) was kept aside by a member that could not write it: nobody writes it any more",),
+    )
+
+
+async def yes() -> bool:
+    return True
+
+
 async def test_ranges_in_the_sinks_quarantine_are_found_by_their_names(tmp_path: Path) -> None:
     assert kept_ranges(tmp_path / "none") == []
-    await Quarantine(tmp_path, "spark").keep(range_data("t", 3, 5, 9), "why")
+    await Quarantine(tmp_path, "spark").keep(range_data("t", 3, 5, 9), "why", yes)
     (tmp_path / ".staged").touch()
     (tmp_path / "README").touch()
     ((identity, records),) = kept_ranges(tmp_path)

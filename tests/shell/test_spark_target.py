@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -21,6 +23,7 @@ from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place
 from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, Owner, data_file, range_name
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import SpooledRange
@@ -123,6 +126,69 @@ def test_the_first_publication_of_a_range_stays(target: Target) -> None:
     assert (entry["records_in"], entry["records_out"], entry["records_quarantined"]) == (1, 1, 0)
     assert entry["files"] == [data_file(spooled(0, 1))]
     assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
+
+
+def identity(partition: int) -> RangeIdentity:
+    return RangeIdentity("t", partition, 1, 0, 0, 9)
+
+
+def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(target: Target) -> None:
+    """A member that has lost its partition, and does not know it yet, with a range that its successor cannot write."""
+    late, again = attempt_of(target, "late"), attempt_of(target, "again")
+    ranges = [staged(late, 0, "aside", ""), staged(late, 1, "x", "")]
+    assert target.set_aside(identity(0), 1)
+    with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
+        target.publish(ranges, late, free)
+    assert texts(target) == ["x"]
+    # Nor by whoever finds its plan: it must be kept, not taken for written.
+    with pytest.raises(KeptAside):
+        target.require_published(spooled(0, 1))
+    with pytest.raises(KeptAside):
+        target.publish([staged(again, 0, "again", "")], again, free)
+    assert target.set_aside(identity(0), 1)
+    assert not target.set_aside(identity(1), 1)
+    assert texts(target) == ["x"]
+
+
+def test_what_a_writer_was_decided_for_is_not_kept_aside(target: Target) -> None:
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(1))
+    assert texts(target) == []
+    assert not target.set_aside(identity(0), 1)
+    assert texts(target) == ["x"]
+
+
+def test_a_writer_and_one_that_keeps_aside_race(target: Target) -> None:
+    both = Barrier(2)
+
+    def publish(number: int) -> bool:
+        attempt = attempt_of(target, f"w{number}")
+        ready = staged(attempt, number, f"{number:03}", "")
+        both.wait(30)
+        try:
+            return target.publish([ready], attempt, free) == 1
+        except KeptAside:
+            return False
+
+    def set_aside(number: int) -> bool:
+        both.wait(30)
+        return target.set_aside(identity(number), 1)
+
+    with ThreadPoolExecutor(2) as racers:
+        for number in range(int(os.environ.get("KZCONSUMER_RACES", "40"))):
+            published, aside = racers.submit(publish, number), racers.submit(set_aside, number)
+            assert published.result(60) != aside.result(60)
+            assert (f"{number:03}" in texts(target)) == published.result()
+
+
+async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, told)
+    sink._destination.claim(OWNER)
+    assert await sink.set_aside(identity(0), 9)
+    assert await sink.has([identity(0)]) == []
+    assert list((tmp_path / "_kzconsumer" / "attempts").iterdir()) == []
 
 
 def lost_after(calls: int) -> Callable[[], None]:

@@ -90,11 +90,16 @@ class Ledger:
     def __init__(self, published: Collection[RangeIdentity], error: Exception | None = None) -> None:
         self.published = published
         self.error = error
+        self.aside: list[tuple[RangeIdentity, int]] = []
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         if self.error is not None:
             raise self.error
         return [each for each in ranges if each in self.published]
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        self.aside.append((part, records))
+        return part not in await self.has([part])
 
 
 def beside(destination: Ledger, sink: Memory, quarantine: Quarantine) -> SinkRunner:
@@ -112,6 +117,29 @@ async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_
         await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
+    assert ledger.aside == [(RangeIdentity("orders", number, 0, 0, 0, 5), 5) for number in (1, 2)]
+
+
+async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_they_have_their_name(
+    tmp_path: Path,
+) -> None:
+    """Whoever dies in between leaves a plan to a member that meets the decision, and keeps the range as well."""
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Commits()
+    found: list[list[Path]] = []
+
+    class Deciding(Ledger):
+        async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+            found.append(list((tmp_path / "aside").iterdir()))
+            return await super().set_aside(part, records)
+
+    put(queue, chunk(claim, 0, 5))
+    runner = beside(Deciding(()), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"))
+    async with running(runner, [queue], commits):
+        await until(lambda: commits.made)
+    ((staged,),) = found
+    assert staged.name.startswith(".orders+0")
+    (kept,) = (tmp_path / "aside").iterdir()
+    assert kept.name.startswith("orders+0")
 
 
 async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_published(tmp_path: Path) -> None:
@@ -123,7 +151,20 @@ async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_publish
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be told.*no database")
-    assert (claim.processed, (tmp_path / "aside").exists()) == (0, False)
+    assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
+
+
+async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Path) -> None:
+    class Plain(Memory):
+        fingerprint = "f"
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            return [each for each in ranges if each.partition == 1]
+
+    destination = destination_of("plain", Plain())
+    assert destination is not None
+    identities = [RangeIdentity("orders", number, 0, 0, 0, 5) for number in (0, 1)]
+    assert [await destination.set_aside(each, 5) for each in identities] == [True, False]
 
 
 async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,14 +287,21 @@ async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, 
     assert not (tmp_path / "aside").exists()
 
 
+async def yes() -> bool:
+    return True
+
+
 async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
     quarantine, part = Quarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
-    first = await quarantine.keep(part, "one reason")
+    first = await quarantine.keep(part, "one reason", yes)
+    assert first is not None
     before = first.read_bytes()
-    assert await quarantine.keep(part, "another") == first
+    assert await quarantine.keep(part, "another", yes) == first
     assert (first.read_bytes(), list(tmp_path.iterdir())) == (before, [first])
     raw = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
-    assert (await quarantine.keep(raw, "bytes")).read_bytes() == b"abc"
+    kept = await quarantine.keep(raw, "bytes", yes)
+    assert kept is not None
+    assert kept.read_bytes() == b"abc"
 
 
 async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_others(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Protocol
 from kzconsumer.errors import PluginError
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
+from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.function_batch import takes_batch
 from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
@@ -41,6 +42,10 @@ class DaemonSide(Protocol):
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         """Those that are published. Raises OSError."""
+        ...
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Have the range never published; False when it is. Raises OSError."""
         ...
 
 
@@ -75,7 +80,17 @@ class Files:
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         missing = set(self._target.missing(ranges))
-        return [each for each in ranges if each not in missing]
+        return [each for each in ranges if each not in missing and self._is_published(each)]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return self._target.set_aside(part, records)
+
+    def _is_published(self, part: RangeIdentity) -> bool:
+        try:
+            self._target.require_published(part)
+        except KeptAside:
+            return False
+        return True
 
 
 class Functions:
@@ -102,6 +117,10 @@ class Functions:
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         return []
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Nobody can keep a member that has lost the partition from calling the function late."""
+        return True
 
 
 def _jdbc_table(to: ToJdbc) -> DaemonSide:

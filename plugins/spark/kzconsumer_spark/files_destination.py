@@ -74,6 +74,8 @@ class FilesDestination:
         for failed in sorted(self._staging.path.iterdir()):
             self._target.discard(failed)
         missing = self._target.missing(ranges)
+        for part in set(ranges).difference(missing):
+            self._target.require_published(part)
         if not missing:
             return Written(0, 0, len(ranges))
         self._attempts += 1

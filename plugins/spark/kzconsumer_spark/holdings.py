@@ -76,20 +76,30 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     """
     visible = set(_visible(target.path)) if count_rows else set()
     decided = target.decisions()
-    entries = target.entries()
+    ledger = target.entries()
+    entries = [each for each in ledger if not each.kept_aside]
     published = {each.files for each in entries}
     known = {name for names in (*published, *(each.files for each in decided)) for name in names}
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - known)]
-    names = {range_name(_identity(each)) for each in entries}
+    names = {range_name(_identity(each)) for each in ledger}
     undone = [each for each in decided if range_name(_identity(each)) not in names]
     late = "is decided for and not there yet: whoever meets it next finishes it"
-    leftovers = [f"{OffsetRange(each.topic, each.partition, each.first, each.until)} {late}" for each in undone]
+    leftovers = [f"{_range(each)} {late}" for each in undone]
+    leftovers += [kept_aside(_range(each)) for each in ledger if each.kept_aside]
     leftovers += _dead(target.attempts)
     if not count_rows:
         return Held(tuple(_held(each) for each in entries), (), tuple(leftovers))
     with ThreadPoolExecutor(_READERS) as readers:
         ranges = tuple(readers.map(lambda entry: _counted(entry, target.path, kind), entries))
     return Held(ranges, tuple(strays), tuple(leftovers))
+
+
+def kept_aside(part: OffsetRange) -> str:
+    return f"{part} was kept aside by a member that could not write it: nobody writes it any more"
+
+
+def _range(entry: LedgerEntry) -> OffsetRange:
+    return OffsetRange(entry.topic, entry.partition, entry.first, entry.until)
 
 
 def _dead(attempts: Path) -> Iterator[str]:

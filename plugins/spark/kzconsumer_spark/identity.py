@@ -45,7 +45,8 @@ class Marker(Owner, frozen=True, kw_only=True):
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One published range. Counts are records of Kafka that came in and rows that readers see, in `files`.
 
-    `attempt` names the directory in which the files were staged.
+    `attempt` names the directory in which the files were staged. A range that was `kept_aside` has none: its writer
+    could not do it, its records are in the sink's quarantine, and never here.
     """
 
     version: int = 1
@@ -60,6 +61,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     records_quarantined: int
     files: tuple[str, ...]
     attempt: str
+    kept_aside: bool = False
 
 
 def range_name(part: SpooledRange | RangeIdentity) -> str:
@@ -86,6 +88,18 @@ def ledger_entry(part: SpooledRange, rows: int, quarantined: int, files: tuple[s
         records_quarantined=quarantined,
         files=files,
         attempt=attempt,
+    )
+
+
+def aside_entry(part: RangeIdentity, records: int, attempt: str) -> LedgerEntry:
+    return LedgerEntry(
+        **{**part._asdict(), "incarnation": f"0x{part.incarnation:x}"},
+        records_in=records,
+        records_out=0,
+        records_quarantined=0,
+        files=(),
+        attempt=attempt,
+        kept_aside=True,
     )
 
 

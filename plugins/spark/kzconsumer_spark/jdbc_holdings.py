@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 from psycopg.sql import SQL
 
+from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
-from kzconsumer_spark.holdings import Held
+from kzconsumer_spark.holdings import Held, kept_aside
 from kzconsumer_spark.jdbc_table import LEDGER, OWNERS, STAGE, Connection, JdbcTable, database_errors
 
 _POSITION: Final = frozenset({"topic", "partition", "offset"})
@@ -43,7 +44,7 @@ class JdbcHoldings(JdbcTable):
                     for identity in identities:
                         inside = sum(n for first, n in rows.items() if identity.first <= first < identity.until)
                         found[identity] = msgspec.structs.replace(found[identity], rows=inside)
-            leftovers = self._dead_stages(connection)
+            leftovers = [*self._aside(connection), *self._dead_stages(connection)]
         return Held(tuple(found.values()), tuple(strays), tuple(leftovers))
 
     def _ledger(self, connection: Connection) -> tuple[list[HeldRange], set[_Partition]]:
@@ -51,7 +52,7 @@ class JdbcHoldings(JdbcTable):
         query = SQL(
             'SELECT owner = %s, topic, "partition", incarnation, epoch, first, until,'
             " records_in, records_out, records_quarantined FROM {}"
-            ' WHERE owner IN (SELECT id FROM {} WHERE "table" = %s) ORDER BY 2, 3, 4, 5, 6'
+            ' WHERE owner IN (SELECT id FROM {} WHERE "table" = %s) AND NOT kept_aside ORDER BY 2, 3, 4, 5, 6'
         ).format(self._name(LEDGER), self._name(OWNERS))
         ours: list[HeldRange] = []
         shared: set[_Partition] = set()
@@ -70,6 +71,11 @@ class JdbcHoldings(JdbcTable):
                 )
             )
         return ours, shared
+
+    def _aside(self, connection: Connection) -> list[str]:
+        query = SQL('SELECT topic, "partition", first, until FROM {} WHERE owner = %s AND kept_aside ORDER BY 1, 2, 3')
+        found = connection.execute(query.format(self._name(LEDGER)), [self.to.owner_id]).fetchall()
+        return [kept_aside(OffsetRange(*each)) for each in found]
 
     def _countable(self, connection: Connection) -> bool:
         """A unique key of other columns lets rows of two ranges be one."""

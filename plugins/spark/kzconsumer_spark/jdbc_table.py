@@ -23,7 +23,8 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.secret import read_secret
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint
+from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint, range_name
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.target import NotOurs
 
@@ -37,6 +38,8 @@ _SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREAT
 # A zombie that is stopped in the middle of its transaction must not hold up its successor for long.
 _SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s'"
 _IDENTITY: Final = SQL('owner, topic, "partition", incarnation, epoch, first, until')
+_COUNTS: Final = SQL("records_in, records_out, records_quarantined")
+_TEN: Final = SQL(", ").join([SQL("%s")] * 10)
 
 
 class JdbcTable:
@@ -112,14 +115,31 @@ class JdbcTable:
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         with self.connect() as connection:
-            missing = set(self.missing(connection, ranges))
-        return [each for each in ranges if each not in missing]
+            return [each for each in ranges if self._kept_aside(connection, each) is False]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Of two that enter a range's row the first one wins, as in `publish`: it waits for a writer that is at it."""
+        enter = SQL("INSERT INTO {} ({}, {}, kept_aside) VALUES ({}, true) ON CONFLICT DO NOTHING").format(
+            self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
+        )
+        with self.connect() as connection, database_errors():
+            connection.execute(enter, [*self._identity(part), records, 0, 0])
+            return self._kept_aside(connection, part) is True
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those without a row in the ledger."""
-        query = SQL("SELECT 1 FROM {} WHERE ({}) = (%s, %s, %s, %s, %s, %s, %s)").format(self._name(LEDGER), _IDENTITY)
+        """Those without a row in the ledger. Raises KeptAside for one that is not to be published."""
+        found = {part: self._kept_aside(connection, part) for part in ranges}
+        for part, kept_aside in found.items():
+            if kept_aside:
+                raise KeptAside(range_name(part))
+        return [part for part, kept_aside in found.items() if kept_aside is None]
+
+    def _kept_aside(self, connection: Connection, part: SpooledRange | RangeIdentity) -> bool | None:
+        """What the ledger says of a range; None: it has no row of it, so that it is neither aside nor published."""
+        query = SQL("SELECT kept_aside FROM {} WHERE ({}) = (%s, %s, %s, %s, %s, %s, %s)")
         with database_errors():
-            return [part for part in ranges if not _rows(connection, query, self._identity(part))]
+            rows = _rows(connection, query.format(self._name(LEDGER), _IDENTITY), self._identity(part))
+        return bool(rows[0][0]) if rows else None
 
     def create(self, connection: Connection, columns: Mapping[str, str]) -> None:
         """Make the user's table, of these columns and types, if there is none."""
@@ -182,12 +202,12 @@ class JdbcTable:
         """Ledger rows and the staged rows of those ranges that nobody published before; how many ranges these are.
 
         One transaction. Whoever inserts a range's ledger row second waits for the first, and inserts nothing if that
-        one commits. A key that is in the table already is counted as a row: readers see it.
+        one commits. A key that is in the table already is counted as a row: readers see it. Raises KeptAside when all
+        others are published.
         """
-        enter = SQL(
-            "INSERT INTO {} ({}, records_in, records_out, records_quarantined)"
-            " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
-        ).format(self._name(LEDGER), _IDENTITY)
+        enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
+            self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
+        )
         conflict = (
             SQL(" ON CONFLICT ({}) DO NOTHING").format(_names(self._to.unique_key)) if self._to.unique_key else SQL("")
         )
@@ -214,6 +234,7 @@ class JdbcTable:
             if any(rows[part] for part in ours):
                 connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
             require_lease()
+        self.missing(connection, [part for part in rows if part not in ours])
         return len(ours)
 
     def _identity(self, part: SpooledRange | RangeIdentity) -> list[object]:
@@ -234,7 +255,7 @@ _TABLES: Final = {
     LEDGER: SQL(
         'owner uuid, topic text, "partition" int, incarnation bigint, epoch bigint, first bigint, until bigint,'
         " records_in bigint NOT NULL, records_out bigint NOT NULL, records_quarantined bigint NOT NULL,"
-        " published timestamptz NOT NULL DEFAULT now(), PRIMARY KEY ({})"
+        " published timestamptz NOT NULL DEFAULT now(), kept_aside boolean NOT NULL DEFAULT false, PRIMARY KEY ({})"
     ).format(_IDENTITY),
 }
 

@@ -5,7 +5,8 @@ staged different files (a column of the current time, say), so that the first to
 would see rows of both. Therefore a **decision** comes before any file: the ledger entry of one attempt, linked into
 `publishing/`, where the first one wins. From then on anybody carries it out, also when its writer is dead: links the
 staged files to their final names, links the decision itself as the ledger entry, removes the decision. A second
-decision can only be made after the entry is there, and is void.
+decision can only be made after the entry is there, and is void. So it is with the decision that a range is not
+published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
-from kzconsumer_spark.identity import LedgerEntry, ledger_entry, range_name
+from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.messages import SpooledRange
 
 
@@ -49,7 +52,7 @@ class Publication:
         """Publish ranges; how many are published as we staged them, rather than as another writer did.
 
         `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
-        `staged` is published and on disk, whoever wrote it.
+        `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be.
         """
         entries = [(range_name(each.part), self._stage(each, attempt)) for each in staged]
         # No decision may outlive a crash that the staged names did not.
@@ -61,8 +64,26 @@ class Publication:
         require_lease()
         self.finish(name for name, _ in entries)
         ours = str(attempt.relative_to(self._attempts))
-        published = [self._read(self.entry(name)) for name, _ in entries]
-        return sum(entry is not None and entry.attempt == ours for entry in published)
+        published = [self.require_published(each.part) for each in staged]
+        return sum(entry.attempt == ours for entry in published)
+
+    def require_published(self, part: SpooledRange | RangeIdentity) -> LedgerEntry:
+        """The entry, which is there. Raises KeptAside."""
+        entry = self._read(self.entry(range_name(part)))
+        assert entry is not None, f"{range_name(part)} has no entry"
+        if entry.kept_aside:
+            raise KeptAside(range_name(part))
+        return entry
+
+    def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
+        """Have the range never published; False when it is. `attempt` is a directory of ours, as of `publish`."""
+        name = range_name(part)
+        path = attempt / f"{name}.json"
+        write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
+        put_in_place(path, self._decisions / path.name)
+        self.finish([name])
+        entry = self._read(self.entry(name))
+        return entry is not None and entry.kept_aside
 
     def finish(self, names: Iterable[str]) -> None:
         """Carry out what is decided of these ranges. Raises OSError; then it is to be called again, by anybody."""

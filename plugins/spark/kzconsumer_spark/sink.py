@@ -109,6 +109,10 @@ class SparkSink:
         """Those that the destination's ledger has. Raises OSError. Cancelled, it leaves the thread to its end."""
         return await anyio.to_thread.run_sync(self._destination.has, ranges, abandon_on_cancel=True)
 
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """See `kzconsumer.sinks.interface.Sink`; of a function nobody can tell. Raises OSError."""
+        return await anyio.to_thread.run_sync(self._destination.set_aside, part, records)
+
     async def prepare(self, batch: Batch) -> None:
         """Spool the next batch while Spark writes this one. Raises OSError."""
         await self._spooling.prepare(batch.ranges)

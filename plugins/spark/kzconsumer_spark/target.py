@@ -77,14 +77,27 @@ class Target:
         return found.id
 
     def has(self, part: SpooledRange | RangeIdentity) -> bool:
-        """Whether the range is published: whether its ledger entry exists, never whether data files do."""
+        """Whether the ledger has an entry of the range, never whether data files do: published, or kept aside."""
         return self._publication.entry(range_name(part)).exists()
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those that are not published, once what was decided of them is carried out. Raises OSError."""
+        """Those without an entry, once what was decided of them is carried out. Raises OSError."""
         unknown = [part for part in ranges if not self.has(part)]
         self._publication.finish(map(range_name, unknown))
         return [part for part in unknown if not self.has(part)]
+
+    def require_published(self, part: SpooledRange | RangeIdentity) -> None:
+        """Of a range that has an entry. Raises KeptAside, OSError."""
+        self._publication.require_published(part)
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Have the range never published; False when it is. Raises OSError."""
+        private = PrivateDirectory(self.attempts)
+        try:
+            return self._publication.set_aside(part, records, private.path)
+        finally:
+            self.discard(private.path)
+            private.remove()
 
     def entries(self) -> list[LedgerEntry]:
         """The ledger. Raises OSError; NotOurs for an entry that says nothing."""
