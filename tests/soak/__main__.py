@@ -88,7 +88,7 @@ async def main(sinks: Sequence[str], minutes: float, rate: int, every: float, se
             three.connect, NEWEST, Path(folder, "cluster"), java, jars, chroot="/soak", heap="512m", config=config
         )
         stack.callback(cluster.kill)
-        await to_thread.run_sync(cluster.start)
+        cluster.start()
         await to_thread.run_sync(cluster.wait_ready)
         legs = []
         for name in sinks:

@@ -74,6 +74,9 @@ class Flow:
                     self._producer.produce(self.topic, record.value(), None, partition, on_delivery=self._acknowledged)
                 except KafkaException:
                     continue  # the partition is too new to be known
+                except BufferError:
+                    self._producer.poll(0.1)  # the broker is behind: what cannot be sent now goes later
+                    continue
                 self.sent[partition] += 1
             self._producer.poll(0.005)
 
