@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.redaction import redacted_text
 
 
 class KzConsumerError(Exception):
@@ -15,10 +16,13 @@ class KzConsumerError(Exception):
 
 
 class ConfigError(KzConsumerError):
-    """The configuration cannot be used: exit status 78, do not restart. One line per fault."""
+    """The configuration cannot be used: exit status 78, do not restart. One line per fault.
+
+    A fault repeats what was written, which may be a URL with a password in it: that is hidden.
+    """
 
     def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(faults)
+        self.faults = tuple(map(redacted_text, faults))
         super().__init__("\n".join(self.faults))
 
 

@@ -21,6 +21,7 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 from kzconsumer.clock import now
 from kzconsumer.log_facts import add_facts
 from kzconsumer.log_repeats import INTERVAL, Repeats, same
+from kzconsumer.redaction import redacted_text
 from kzconsumer.troubles import TROUBLES
 
 _CONTROL = re.compile("[\x7f-\x9f]")
@@ -38,6 +39,8 @@ def to_standard_error(level: str) -> None:
                 structlog.processors.add_log_level,
                 structlog.processors.StackInfoRenderer(),
                 structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
+                structlog.processors.format_exc_info,
+                _without_secrets,
                 _printable,
                 structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback),
             ],
@@ -76,19 +79,20 @@ def configure(level: str, format: str) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     logger: Callable[[], WrappedLogger] = lambda: structlog.WriteLogger(sys.stderr)  # noqa: E731  (the stream of the moment)
     if format == "line":
-        render = [structlog.processors.format_exc_info, _printable, _line]
+        render = [_printable, _line]
     elif format == "journald":
         from kzconsumer.journal import Journal, JournalHandler, fields_as_text, journal_fields, require_journal
 
         require_journal()
         journal = Journal()
-        render = [structlog.processors.format_exc_info, journal_fields]
+        render = [journal_fields]
         handler, logger, of_libraries = JournalHandler(journal), lambda: journal, [fields_as_text]
     elif readable:
         plain = structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback)
         render = [_printable, plain]
     else:
-        render = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False), _escaped]
+        render = [structlog.processors.JSONRenderer(ensure_ascii=False), _escaped]
+    render = [structlog.processors.format_exc_info, _without_secrets, *render]
 
     global _left_out
     _left_out = _LeftOut(render)
@@ -152,6 +156,14 @@ class _LeftOut:
 
 
 _left_out: _LeftOut | None = None
+
+
+def _without_secrets(logger: object, method: str, event: EventDict) -> EventDict:
+    """Somebody else's error may repeat the URL that it was about, in a traceback too."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = redacted_text(value)
+    return event
 
 
 def _printable(logger: object, method: str, event: EventDict) -> EventDict:

@@ -19,7 +19,7 @@ import msgspec
 from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import show_byte_size, show_duration
-from kzconsumer.redaction import HIDDEN, is_secret
+from kzconsumer.redaction import HIDDEN, is_secret, redacted_text
 
 _WIDTH: Final = 120
 _LARGEST: Final = 2**31 - 1
@@ -240,7 +240,7 @@ def read(content: bytes, source: str) -> Imported:
     settings: dict[str, dict[str, object]] = {}
     notes = []
     for key, value, given in _values(file):
-        shown = HIDDEN if is_secret(key) else value
+        shown = HIDDEN if is_secret(key) else redacted_text(value)
         if (known := KEYS.get(key)) is None:
             why = "not a key of this consumer, which took no notice of it either"
             notes.append(Note(key, shown, True, "unknown", None, why))

@@ -1,6 +1,7 @@
 """What may be shown of a value that somebody wrote: never a secret, by the name of its key or the form of its text.
 
-Pure. Ours are files' and variables' names throughout; this is for what plugins and their users bring.
+Pure. Ours are files' and variables' names throughout; this is for what plugins and their users bring, and for what is
+pasted where a name belongs. Whatever is told passes here: `errors` for faults, `log` for lines, `status` for settings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ HIDDEN = "(hidden)"
 
 _SECRET = re.compile(r"passw|secret|token|credential|access.?key|api.?key|private.?key|account.?key", re.IGNORECASE)
 _NAMES_ONE = re.compile(r"_(file|env)$")
-_IN_TEXT = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?i:(?<=password=)|(?<=secret=)|(?<=token=))[^&;\s]+")
+# A password may hold "/" and "@", though it should not: up to the last "@", rather too much than too little.
+_IN_TEXT = re.compile(
+    r"(?<=://)\S+(?=@)|(?i:(?<=password=)|(?<=secret=)|(?<=token=))[^&;\s]+"
+    r"|(?s:-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z))"
+)
 
 
 def is_secret(name: str) -> bool:
@@ -29,5 +34,11 @@ def redacted(value: Any) -> Any:
         case list() | tuple():
             return [redacted(inner) for inner in value]
         case str():
-            return _IN_TEXT.sub(HIDDEN, value)
+            return redacted_text(value)
     return value
+
+
+def redacted_text(text: str) -> str:
+    """The same text, in it HIDDEN for users and passwords of URLs, what follows `password=` or its like, and private
+    keys."""
+    return _IN_TEXT.sub(HIDDEN, text)

@@ -96,6 +96,7 @@ def told(error: Exception) -> int:
     Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.
     """
     from kzconsumer.errors import ConfigError, KzConsumerError
+    from kzconsumer.redaction import redacted_text
 
     leaves = list(_leaves(error))
     if not all(isinstance(leaf, KzConsumerError) for leaf in leaves):
@@ -103,7 +104,7 @@ def told(error: Exception) -> int:
     for leaf in leaves:
         lines = leaf.faults if isinstance(leaf, ConfigError) else [" ".join(str(leaf).split("\n"))]
         for line in lines:
-            print(f"kzconsumer: {line}", file=sys.stderr)
+            print(f"kzconsumer: {redacted_text(line)}", file=sys.stderr)
     return EXIT_CONFIG if any(isinstance(leaf, ConfigError) for leaf in leaves) else EXIT_FAILED
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,15 +18,18 @@ from typing import Any
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import nearest
 
+_REFERENCE = re.compile(r"[\w.-]+:[\w.]+")
+
 
 def load_function(reference: str, where: str) -> Callable[..., Any]:
     """The function that `reference` ("package.module:function" or "module:object.method") names.
 
     `where` begins the line of a fault, for example `"[sink.options] function"`. Raises ConfigError with one line.
     """
-    module_name, colon, attribute = reference.partition(":")
-    if not colon or not module_name or not attribute:
+    # What is no name may be a URL with a password: told in parts, it would not be known as one.
+    if not _REFERENCE.fullmatch(reference):
         raise ConfigError([f'{where}: "{reference}" is not "module:function"'])
+    module_name, _, attribute = reference.partition(":")
     current = os.getcwd()
     if current not in sys.path and "" not in sys.path:
         sys.path.insert(0, current)

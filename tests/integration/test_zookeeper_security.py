@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import anyio
 import msgspec
 import pytest
 from aiozk import protocol
+from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
 from kzconsumer.config import Settings
@@ -20,19 +25,23 @@ from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.status.documents import DOCUMENTS
+from kzconsumer.status.server import SHOW_NOTHING
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.session import Create, ZooKeeperSession
 from tests.support.command_line import CommandLine
 from tests.support.consuming import take
 from tests.support.original import console_consumer
+from tests.support.processes import session_of
 from tests.support.producing import produce
 from tests.support.proxy import FaultProxy
-from tests.support.secured import Secured
+from tests.support.secured import PLAIN_PASSWORD, Secured
 from tests.support.secured_zookeeper import PASSWORDS, SecuredZooKeeper, secured_zookeeper
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 LIMIT = 30.0
+ALL_PASSWORDS = (PLAIN_PASSWORD, *PASSWORDS.values())
 OPEN = [("world", "anyone", 31)]
 
 
@@ -43,8 +52,8 @@ def secure(servers: Servers, secured: Secured, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def cluster(servers: Servers, secure: SecuredZooKeeper) -> Cluster:
-    return servers.cluster("users", "1.1.1", zookeeper=secure)
+def cluster(secured: Secured, secure: SecuredZooKeeper) -> Cluster:
+    return secured.cluster("users", "1.1.1", secure)
 
 
 @asynccontextmanager
@@ -62,20 +71,23 @@ def settings(zookeeper: Mapping[str, object], group: str = "g", **tables: Mappin
     return Settings.from_dict({"zookeeper": zookeeper, "group": {"id": group}, **tables}, source="group.toml")
 
 
-def written(folder: Path, zookeeper: Mapping[str, object], group: str = "g") -> str:
-    """A group's file with that table."""
+def written(folder: Path, zookeeper: Mapping[str, object], group: str = "g", **tables: Mapping[str, object]) -> str:
+    """A group's file with that table, and others."""
 
     def lines(table: Mapping[str, Any], name: str) -> Iterator[str]:
         yield f"[{name}]"
         yield from (
-            f"{key} = {msgspec.json.encode(value).decode()}" for key, value in table.items() if type(value) is not dict
+            f'"{key}" = {msgspec.json.encode(value).decode()}'
+            for key, value in table.items()
+            if type(value) is not dict
         )
         for key, value in table.items():
             if type(value) is dict:
                 yield from lines(value, f"{name}.{key}")
 
     file = folder / "group.toml"
-    file.write_text("\n".join([*lines(zookeeper, "zookeeper"), "[group]", f'id = "{group}"', ""]))
+    all_tables = {"zookeeper": zookeeper, "group": {"id": group}, **tables}
+    file.write_text("\n".join(line for name, table in all_tables.items() for line in lines(table, name)) + "\n")
     return str(file)
 
 
@@ -328,3 +340,120 @@ async def test_beside_an_original_member_that_has_logged_in(
                 assert acls.pop(original.thread()) == [("sasl", "bob", 31), ("world", "anyone", 1)]
                 assert list(acls.values()) == [OPEN]
                 assert await acl(session, f"{root}/ids/{original.consumer}") == OPEN
+
+
+SECRETS = ("in secret", "b's secret", "PLANTED", *(base64.b64encode(each.encode()).decode() for each in ALL_PASSWORDS))
+"""What is left of the passwords however they are written, and what else this test plants."""
+PAGES = (*SHOW_NOTHING, "/metrics", "/health/live", "/health/ready", *(f"/api/v1/{name}" for name in DOCUMENTS))
+
+
+async def test_no_secret_is_shown_anywhere(
+    secure: SecuredZooKeeper,
+    secured: Secured,
+    cluster: Cluster,
+    unique: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Not in arguments, output, log, status or tracebacks, of daemon and commands, when it works and when not."""
+    await create_topic(cluster.connect, unique, 1)
+    await anyio.to_thread.run_sync(lambda: produce(cluster.bootstrap, "1.1.1", unique, [(0, None, b"one")]))
+    monkeypatch.setenv("KEY_PASSWORD", "PLANTED-key")
+    token = secured.file("token", "PLANTED-token")
+    tls = {"certificate": encrypted(secured, "PLANTED-key"), "key_password_env": "KEY_PASSWORD"}
+    right: dict[str, Mapping[str, object]] = {
+        "zookeeper": secure.table(tls=tls, user="bob", connect=f"{HOST}:{secure.secure_port}/users")
+        | {"digest": {"username": "eve", "password_file": secured.file("digest", "PLANTED-digest")}},
+        "brokers": secured.table(cluster, "SASL_SSL", "PLAIN"),
+        "subscription": {"topics": {unique: 1}},
+        "offsets": {"commit_interval": "200ms"},
+        "status": {"listen": f"unix:{tmp_path}/status", "token_file": token},
+        "log": {"level": "debug", "format": "json", "progress_interval": "200ms"},
+        "sink": {"plugin": "jsonlines"},
+    }
+    wrong_broker = secured.table(
+        cluster, "SASL_SSL", "PLAIN", sasl={"password_file": secured.file("w", "PLANTED-wrong")}
+    )
+    wrong_zookeeper = secure.table(user="bob", password="PLANTED-wrong")
+    shown: list[str] = []
+
+    def file(**changes: Mapping[str, object]) -> str:
+        tables = {**right, **changes}
+        group = tables.pop("group", {"id": unique})["id"]
+        return written(tmp_path, tables.pop("zookeeper"), str(group), **tables)
+
+    async def run(status: int, until_told: str, **changes: Mapping[str, object]) -> None:
+        """A daemon that is told to stop when it has told that, or ends by itself with another status than 0."""
+        out = tmp_path / "out"
+        process = started(file(**changes), out)
+        try:
+            await until(lambda: until_told in out.read_text() or process.poll() is not None, LIMIT)
+            if status == 0:  # else it ends by itself, and not by the signal that would come on top
+                shown.extend(Path(f"/proc/{each}/cmdline").read_text() for each in session_of(process.pid))
+                shown.extend(await status_pages(f"{tmp_path}/status"))
+                process.terminate()
+            assert await anyio.to_thread.run_sync(process.wait, LIMIT) == status, out.read_text()
+        finally:
+            process.kill()
+            process.wait()
+        shown.append(out.read_text())
+        assert until_told in shown[-1]
+
+    await run(0, "progress")
+    await run(0, "no secure connection", brokers=wrong_broker, log={"level": "debug", "format": "console"})
+    await run(78, "wrong name or password?", zookeeper=wrong_zookeeper)
+    failing = {"plugin": "callable", "options": {"function": "tests.support.sinks:repeat_a_secret"}}
+    for format in ("json", "console"):
+        log = {"level": "debug", "format": format}
+        await run(1, "nobody answers", sink=failing, log=log, group={"id": f"{unique}-{format}"})
+
+    kzconsumer = CommandLine(capsys)
+    commands: list[tuple[str, dict[str, Mapping[str, object]], int | None, str]] = [
+        ("check-config --effective", {}, 0, unique),
+        ("check-config --effective -o json", {}, 0, unique),
+        ("groups describe", {}, 0, unique),
+        ("lag", {}, 0, unique),
+        ("lag", {"brokers": wrong_broker}, None, "Authentication failed"),
+        ("groups list", {"zookeeper": wrong_zookeeper}, 78, "wrong name or password?"),
+    ]
+    for words, changes, status, told in commands:
+        named = [file(**changes)] if words.startswith("check-config") else ["--config", file(**changes)]
+        done = await kzconsumer(*words.split(), *named)
+        assert status in (None, done.status), (words, done)
+        assert told in done.out + done.err, (words, done)
+        shown += [done.out, done.err]
+    found = [(secret, text) for text in shown for secret in SECRETS if secret in text]
+    assert not found, found[0]
+
+
+def encrypted(secured: Secured, password: str) -> str:
+    """A client's certificate with an encrypted key, in one file."""
+    issued = secured.ca.issue_cert("client.example")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
+    )
+    chain = "".join(each.bytes().decode() for each in issued.cert_chain_pems)
+    return secured.file("encrypted.pem", pem.decode() + chain)
+
+
+def started(config: str, out: Path) -> subprocess.Popen[bytes]:
+    with out.open("wb") as to:
+        command = [sys.executable, "-m", "kzconsumer", "--config", config]
+        return subprocess.Popen(command, stdout=to, stderr=to, start_new_session=True)
+
+
+async def status_pages(socket: str) -> list[str]:
+    """Everything that the status has, for who brings the token and for who does not."""
+    pages = []
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as client:
+        for path in PAGES:
+            for token, known in (("PLANTED-token", True), ("wrong", path in SHOW_NOTHING)):
+                headers = {"Authorization": f"Bearer {token}"}
+                async with client.get(f"http://localhost{path}", headers=headers) as answer:
+                    assert (answer.status != 401) == known, path
+                    pages.append(f"{answer.headers}" + await answer.text())
+    return pages

@@ -23,6 +23,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.configuration import QUICK_START
 from kzconsumer.sandbox.ports import HOST
+from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 
@@ -62,9 +63,9 @@ class Secured:
             self._clusters[version] = self.cluster(f"secured-{version}", version)
         return self._clusters[version]
 
-    def cluster(self, name: str, version: str) -> Cluster:
-        """A cluster of one's own, of one broker, under the chroot `/<name>`."""
-        self._make_scram_user(name)
+    def cluster(self, name: str, version: str, zookeeper: ZooKeeperServer | None = None) -> Cluster:
+        """A cluster of one's own, of one broker, under the chroot `/<name>` of a ZooKeeper's plain port."""
+        self._make_scram_user(f"{(zookeeper or self._servers.zookeeper).connect}/{name}")
         jaas = self._file(f"{name}.jaas", _jaas().encode())
         config: dict[str, object] = {
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
@@ -83,7 +84,9 @@ class Secured:
         if version == ALIKE:
             config["ssl.client.auth"] = "required"
         flags = (*QUICK_START, f"-Djava.security.auth.login.config={jaas}", "-Dzookeeper.sasl.client=false")
-        return self._servers.cluster(name, version, config=config, listeners=LISTENERS, tuning=flags)
+        return self._servers.cluster(
+            name, version, zookeeper=zookeeper, config=config, listeners=LISTENERS, tuning=flags
+        )
 
     def table(
         self,
@@ -157,16 +160,15 @@ class Secured:
         path.write_bytes(content)
         return str(path)
 
-    def _make_scram_user(self, name: str) -> None:
+    def _make_scram_user(self, zookeeper: str) -> None:
         """By Kafka's own tool, in the cluster's chroot, before its broker starts."""
-        zookeeper = self._servers.zookeeper.connect
         with ThreadPoolExecutor(1) as apart:  # from the loop of the test that asks
-            apart.submit(anyio.run, _make_chroot, zookeeper, f"/{name}").result()
+            apart.submit(anyio.run, _make_chroot, zookeeper).result()
         credential = f"[iterations=4096,password={SCRAM_PASSWORD}]"
         command = self._servers.java_command(
             "1.1.1",
             "kafka.admin.ConfigCommand",
-            *("--zookeeper", f"{zookeeper}/{name}", "--alter", "--entity-type", "users", "--entity-name", SCRAM_USER),
+            *("--zookeeper", zookeeper, "--alter", "--entity-type", "users", "--entity-name", SCRAM_USER),
             *("--add-config", f"SCRAM-SHA-256={credential},SCRAM-SHA-512={credential}"),
         )
         environment = os.environ | {"LC_ALL": "C.UTF-8"}
@@ -175,9 +177,9 @@ class Secured:
         assert "Completed" in done.stdout, done.stdout + done.stderr
 
 
-async def _make_chroot(zookeeper: str, path: str) -> None:
+async def _make_chroot(zookeeper: str) -> None:
     async with session(zookeeper) as connected:
-        await connected.ensure(path)
+        await connected.ensure("/")
 
 
 def _jaas() -> str:

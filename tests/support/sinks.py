@@ -18,6 +18,10 @@ async def refuse(batch: Batch) -> None:
     raise OSError("the disk is full")
 
 
+async def repeat_a_secret(batch: Batch) -> None:
+    raise OSError("nobody answers at https://me:PLANTED-by-a-function@host/bucket")
+
+
 async def print_slowly(batch: Batch) -> None:
     """Topic, partition and offset of each record as a line of JSON, at a pace that a test can interrupt."""
     for part in batch.ranges:

@@ -11,14 +11,14 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, get_args
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.options import PositiveDuration, nearest, read_table, reader
 from kzconsumer_spark.cluster import is_cluster, require_whole
-from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions
+from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
 
@@ -176,10 +176,16 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
                 " that Spark runs again, because its executor was lost, would be staged twice"
             )
         scheme, _, rest = self.url.partition(":")
-        parts = urlsplit(rest)
-        if scheme != "jdbc" or parts.scheme != "postgresql" or not parts.hostname or not parts.path.strip("/"):
+        parts = split_url(rest)
+        if (
+            scheme != "jdbc"
+            or parts is None
+            or parts.scheme != "postgresql"
+            or not parts.hostname
+            or not parts.path.strip("/")
+        ):
             raise ValueError('url is not "jdbc:postgresql://host:port/database"; PostgreSQL is what is supported')
-        if parts.username is not None or parts.password is not None:
+        if "@" in rest:  # also behind a "/" in the password, where the standard library sees no user
             raise ValueError("url holds a user: use user, and password_file or password_env")
         for name, _ in parse_qsl(parts.query, keep_blank_values=True):
             if name not in ("sslmode", "sslrootcert"):
@@ -264,8 +270,8 @@ def local_path(text: str) -> Path:
     """The absolute directory that a path or a `file:` URI means. Raises ValueError ("is not ...") for other schemes."""
     if not _SCHEME.match(text):
         return Path(text).absolute()
-    parts = urlsplit(text)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+    parts = split_url(text)
+    if parts is None or parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise ValueError("is not on a local file system; supported are plain paths and file: URIs")
     return Path(unquote(parts.path)).absolute()
 

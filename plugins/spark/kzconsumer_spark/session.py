@@ -5,8 +5,11 @@ Owns no state. The worker calls `build_session` once, which starts the JVM.
 
 from __future__ import annotations
 
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from kzconsumer.redaction import redacted
 from kzconsumer_spark.cluster import is_cluster, local_address
 from kzconsumer_spark.control_stream import ControlStream
 from kzconsumer_spark.messages import Start
@@ -15,13 +18,15 @@ from kzconsumer_spark.settings import settings
 
 def build_session(start: Start) -> SparkSession:
     """About ten seconds."""
-    builder = SparkSession.builder
     configured = settings(start)
     if is_cluster(start.master):
         configured.setdefault("spark.driver.host", local_address(start.master))
-    for key, value in configured.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    # PySpark starts Java with what it is given as arguments, for all the machine to read: secrets are told behind it.
+    shown = redacted(configured)
+    public = [(key, value) for key, value in configured.items() if shown[key] == value]
+    gateway = launch_gateway(SparkConf().setAll(public))  # type: ignore[no-untyped-call]
+    SparkContext(gateway=gateway, conf=SparkConf().setAll(list(configured.items())))
+    session = SparkSession.builder.config(map={**configured}).getOrCreate()
     session.sparkContext.setLogLevel("WARN")
     session.dataSource.register(ControlStream)
     return session

@@ -6,7 +6,7 @@ Pure. `kzconsumer_spark.options` has these in its table; `Columns` is what the w
 from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -18,10 +18,20 @@ FILE = "file:"
 REGISTRY = "registry:"
 
 
+def split_url(url: str) -> SplitResult | None:
+    """None for what is none. The standard library's own words would repeat it, with the password that it may hold."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts
+
+
 def read_url(value: object) -> object:
     if isinstance(value, str):
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+        parts = split_url(value)
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or "@" in value or parts.query:
             raise ValueError("is not the URL of a schema registry, such as http://host:8081")
     return value
 

@@ -1,0 +1,116 @@
+"""What is said of settings shows no secret: neither where one is in its place, nor where one was put into another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.redaction import redacted
+from tests.support.command_line import CommandLine
+
+GROUP = """\
+[zookeeper]
+connect = "zk:2181"
+[group]
+id = "g"
+[subscription]
+topics = { t = 1 }
+"""
+JSON_LINES = '[sink]\nplugin = "jsonlines"\n'
+URL = "//me:PLANTED-in/a@url@host"
+KEY = "-----BEGIN PRIVATE KEY-----\\nPLANTED\\n-----END PRIVATE KEY-----"
+NO_URL = "//me:PLANTED\u2100@host"
+"""The standard library says of it what is before the host."""
+
+
+def spark(options: str) -> str:
+    return f'{GROUP}[sink]\nplugin = "spark"\n[sink.options]\n{options}\n'
+
+
+def jdbc(rest: str) -> str:
+    return spark(f'destination = "jdbc"\ntable = "t"\nuser = "me"\n{rest}')
+
+
+def parquet(rest: str) -> str:
+    return spark(f'destination = "parquet"\npath = "lake"\n{rest}')
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (GROUP.replace("zk:2181", f"zk:{URL}") + JSON_LINES, "is not a list of hosts"),
+        (GROUP.replace("zk:2181", f"zk/http:{URL}/") + JSON_LINES, "is not a ZooKeeper path"),
+        (
+            f'{GROUP}{JSON_LINES}[brokers]\nsecurity_protocol = "SSL"\n[brokers.tls]\nca = "{KEY}"',
+            "ca: (hidden) cannot",
+        ),
+        (f'{GROUP}{JSON_LINES}[brokers.sasl]\npassword = "PLANTED"', "unknown key; did you mean"),
+        (f'{GROUP}[sink]\nplugin = "http:{URL}"', 'plugin named "http://(hidden)@host" is installed'),
+        (f'{GROUP}[sink]\nplugin = "callable"\noptions = {{ function = "http:{URL}" }}', 'is not "module:function"'),
+        (spark(f'destination = "http:{URL}"'), "is not one of"),
+        (spark(f'destination = "parquet"\npath = "s3:{URL}"'), "is not on a local file system"),
+        (spark(f'destination = "parquet"\npath = "s3:{NO_URL}"'), "is not on a local file system"),
+        (jdbc(f'url = "jdbc:postgresql:{URL}/db"'), "url is not"),
+        (jdbc('url = "jdbc:postgresql://me:PLANTED/@host/db"'), "url is not"),
+        (jdbc('url = "jdbc:postgresql://me:1/PLANTED@host/db"'), "url holds a user"),
+        (jdbc('url = "jdbc:postgresql://me:PLANTED@host/db"'), "url holds a user"),
+        (jdbc(f'url = "jdbc:postgresql:{NO_URL}/db"'), "url is not"),
+        (jdbc('url = "jdbc:postgresql://host/db?password=PLANTED"'), "the parameter password is not supported"),
+        (jdbc('url = "jdbc:postgresql://host/db"\npassword = "PLANTED"'), "did you mean password_env?"),
+        (parquet(f'registry = {{ url = "http:{URL}" }}'), "is not the URL of a schema registry"),
+        (parquet(f'registry = {{ url = "http:{NO_URL}" }}'), "is not the URL of a schema registry"),
+        (parquet('registry = { url = "http://:PLANTED@host" }'), "is not the URL of a schema registry"),
+        (parquet(f'conf = {{ "http:{URL}" = "" }}'), "Spark's settings begin with spark."),
+    ],
+)
+async def test_a_fault_does_not_repeat_it(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text(text)
+    done = await CommandLine(capsys)("check-config", str(file))
+    assert done.status == 78
+    assert told in done.err
+    assert not [part for part in ("PLANTED", "a@url") if part in done.out + done.err]
+
+
+@pytest.mark.parametrize("output", ["toml", "json"])
+async def test_the_effective_configuration_does_not(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "group.toml"
+    conf = '"spark.hadoop.fs.s3a.secret.key" = "PLANTED", "spark.hadoop.proxy" = "http://me:PLANTED@proxy"'
+    file.write_text(parquet(f"conf = {{ {conf} }}").replace('"lake"', f'"{tmp_path}/lake"'))
+    done = await CommandLine(capsys)("check-config", str(file), "--effective", "-o", output)
+    assert (done.status, done.err) == (0, "")
+    assert "http://(hidden)@proxy" in done.out
+    assert "PLANTED" not in done.out
+
+
+async def test_an_imported_configuration_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "consumer.properties"
+    file.write_text(f"zookeeper.connect=zk\ngroup.id=g\nssl.key.password=PLANTED\nproxy=http:{URL}\n")
+    done = await CommandLine(capsys)("config", "import", str(file))
+    assert "proxy=http://(hidden)@host" in done.out
+    assert "PLANTED" not in done.out + done.err
+
+
+def test_an_application_is_told_no_more() -> None:
+    assert str(ConfigError(["a: http://me:PLANTED@host", "b"])) == "a: http://(hidden)@host\nb"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://host/a and https://me:p@host/b", "http://host/a and https://(hidden)@host/b"),
+        ("postgresql://host/db?user=a&password=p&sslmode=b", "postgresql://host/db?user=a&password=(hidden)&sslmode=b"),
+        ("at a@b://c", "at a@b://c"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nmore", "(hidden)\nmore"),
+        ("-----BEGIN PRIVATE KEY-----\nabc", "(hidden)"),
+        ("-----BEGIN CERTIFICATE-----\nabc", "-----BEGIN CERTIFICATE-----\nabc"),
+    ],
+)
+def test_what_is_hidden_of_a_text(text: str, shown: str) -> None:
+    assert redacted(text) == shown
