@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from kzconsumer.sandbox.failure import SandboxError
@@ -22,11 +23,11 @@ _LAUNCHER = Path(__file__).with_name("die_with_parent.py")
 _POLL = 0.05
 
 
-class ServerProcess:
+class ServerProcess(ABC):
     """A server that is killed by the kernel when the thread that started it ends, however that happens.
 
     Hence `start` must be called from a thread that lives as long as the server should: the main thread, in general.
-    A subclass says what to run (`command`) and when it serves (`serves`).
+    A subclass says what to run (`command`) and, if it can be asked, when it serves (`serves`).
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -35,15 +36,15 @@ class ServerProcess:
         self.log = folder / "log.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def command(self) -> list[str]:
         """Write the configuration files; return program and arguments."""
-        raise NotImplementedError
 
     def serves(self) -> bool:
-        """Ask the server, once."""
-        raise NotImplementedError
+        """Ask the server, once. One that nobody can ask serves while it lives."""
+        return self.alive
 
-    def wait_startable(self, limit: float = START_LIMIT) -> None:
+    def wait_startable(self, limit: float = START_LIMIT) -> None:  # noqa: B027  (most have nothing to wait for)
         """Block until nothing of an earlier process is in the way. Raises SandboxError after `limit` seconds."""
 
     @property

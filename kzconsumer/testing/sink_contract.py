@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import tempfile
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -33,7 +34,7 @@ def contract_context() -> SinkContext:
     return SinkContext(group="contract", member="contract", cluster="contract", safe_until=lambda: math.inf)
 
 
-class SinkContract:
+class SinkContract(ABC):
     """Inherit in a class that pytest collects, and say how to build the sink and how to read its destination:
 
     class TestMine(SinkContract):
@@ -54,11 +55,11 @@ class SinkContract:
     races: ClassVar[int] = 10
     records: ClassVar[int] = 60
 
-    def sink(self, directory: Path) -> Sink:
-        raise NotImplementedError
+    @abstractmethod
+    def sink(self, directory: Path) -> Sink: ...
 
-    def read_back(self, directory: Path) -> Iterable[bytes]:
-        raise NotImplementedError
+    @abstractmethod
+    def read_back(self, directory: Path) -> Iterable[bytes]: ...
 
     group: ClassVar[_Group]
 

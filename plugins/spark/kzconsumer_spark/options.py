@@ -2,7 +2,7 @@
 
 Pure but for the current directory that makes a relative path absolute. `sink` calls `read_options`; every fault becomes
 one line of a ConfigError. What all destinations have in common is in `SparkOptions`; each destination adds its own keys
-and says by `to` what the worker is told.
+and says by `to` what the worker is told to do with batches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -19,7 +19,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.options import PositiveDuration, nearest, read_table, reader
 from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
-from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
 
 WHERE = "[sink.options]"
@@ -104,11 +104,6 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     def quarantine_place(self) -> str | None:
         """Where bad records go, if there is anywhere."""
         return self.quarantine
-
-    @property
-    def to(self) -> To:
-        """What the worker is told to do with batches."""
-        raise NotImplementedError
 
 
 class FilesOptions(SparkOptions, frozen=True, kw_only=True):
@@ -224,7 +219,9 @@ class FunctionOptions(SparkOptions, frozen=True, kw_only=True):
         return ToFunction(function=self.function)
 
 
-_DESTINATIONS: Final[dict[str, type[SparkOptions]]] = {
+DestinationOptions: TypeAlias = FilesOptions | JdbcOptions | FunctionOptions
+
+_DESTINATIONS: Final[dict[str, type[DestinationOptions]]] = {
     "files": FilesOptions,
     **dict.fromkeys(get_args(Format), FilesOptions),
     "jdbc": JdbcOptions,
@@ -232,7 +229,7 @@ _DESTINATIONS: Final[dict[str, type[SparkOptions]]] = {
 }
 
 
-def read_options(options: Mapping[str, object]) -> SparkOptions:
+def read_options(options: Mapping[str, object]) -> DestinationOptions:
     """The options of the destination that `destination` chooses. Raises ConfigError with a line for each fault."""
     name = options.get("destination")
     if name is None:
@@ -254,7 +251,7 @@ def read_options(options: Mapping[str, object]) -> SparkOptions:
     return read
 
 
-def redirected(read: SparkOptions, options: Mapping[str, object], into: str) -> Mapping[str, object]:
+def redirected(read: DestinationOptions, options: Mapping[str, object], into: str) -> Mapping[str, object]:
     """The options with another target of the same kind, and a quarantine of its own. Raises ConfigError."""
     match read:
         case FilesOptions():
