@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
+import anyio
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
-from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.errors import ConfigError, PluginError, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place
 from kzconsumer.sinks.interface import SinkContext
@@ -189,6 +191,40 @@ async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None
     assert await sink.set_aside(identity(0), 9)
     assert await sink.has([identity(0)]) == []
     assert list((tmp_path / "_kzconsumer" / "attempts").iterdir()) == []
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_back: bool) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    path = tmp_path / "out"
+    options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
+    sink = SparkSink(options, told)
+    sink._destination.claim(OWNER)
+    made = Target(path)
+    attempt = attempt_of(made)
+    made.publish([staged(attempt, 0, "x")], attempt, free)
+    decisions = path / "_kzconsumer" / "publishing"
+    decisions.rmdir()
+    decisions.touch()  # reading what is decided is an OSError
+
+    with capture_logs() as logs:
+
+        async def come_back() -> None:
+            while len(logs) < 2:
+                await anyio.sleep(0.01)
+            decisions.unlink()
+            decisions.mkdir()
+
+        if comes_back:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back)
+                assert await sink.has([identity(0), identity(1)]) == [identity(0)]
+        else:
+            with pytest.raises(SinkFailed, match=r"ledger could not be read in 3 attempts: .*publishing") as raised:
+                await sink.has([identity(1)])
+            assert "\n" not in str(raised.value)
+    assert [line["attempt"] for line in logs] == ([1, 2] if comes_back else [1, 2, 3])
+    assert all(str(decisions) in line["error"] for line in logs)
 
 
 def lost_after(calls: int) -> Callable[[], None]:

@@ -54,10 +54,11 @@ def read_scratch(value: object) -> object:
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
-    A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. `start_timeout`
-    bounds the start of Spark. `scratch` is a directory for spool files and Spark's temporary files (default: the
-    system's temporary directory). With a cluster as `master` spool files go to `spool`, which its executors see. `key`
-    and what follows it are in `columns.options`; `quarantine` is a directory for bad records.
+    A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. So is a ledger
+    that cannot be read. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
+    temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
+    which its executors see. `key` and what follows it are in `columns.options`; `quarantine` is a directory for bad
+    records.
     """
 
     KIND: ClassVar[type]

@@ -11,11 +11,12 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -42,6 +43,7 @@ from kzconsumer_spark.target import NotOurs
 from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
 
 _HEARTBEAT_SECONDS = 1.0
+_Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
 
 
@@ -106,12 +108,12 @@ class SparkSink:
         return found if not found or columns.change_nothing else fingerprint(found, columns.shape)
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that the destination's ledger has. Raises OSError. Cancelled, it leaves the thread to its end."""
-        return await anyio.to_thread.run_sync(self._destination.has, ranges, abandon_on_cancel=True)
+        """Those that the destination's ledger has. Raises SinkFailed after the last attempt."""
+        return await self._asked(partial(self._destination.has, ranges))
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """See `kzconsumer.sinks.interface.Sink`; of a function nobody can tell. Raises OSError."""
-        return await anyio.to_thread.run_sync(self._destination.set_aside, part, records)
+        """See `kzconsumer.sinks.interface.Sink`; of a function nobody can tell. Raises as `has`."""
+        return await self._asked(partial(self._destination.set_aside, part, records))
 
     async def prepare(self, batch: Batch) -> None:
         """Spool the next batch while Spark writes this one. Raises OSError."""
@@ -175,18 +177,36 @@ class SparkSink:
                 await anyio.to_thread.run_sync(scratch.remove)
                 await anyio.to_thread.run_sync(spool.remove)
 
+    async def _asked(self, question: Callable[[], _Answer]) -> _Answer:
+        """The ledger's answer: a database may be starting anew. Cancelled, it leaves the thread to its end."""
+        reason: OSError | None = None
+        for attempt, pause in self._attempts():
+            try:
+                return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
+            except OSError as error:
+                reason = error
+                _log.warning("ledger of the destination cannot be read", attempt=attempt, error=str(error))
+            await anyio.sleep(pause)
+        tried = f"{self._options.attempts} attempts"
+        raise SinkFailed(f"{WHERE}: the destination's ledger could not be read in {tried}: {reason}") from reason
+
+    def _attempts(self) -> Iterator[tuple[int, float]]:
+        """The number of each attempt, and the pause behind it; none behind the last."""
+        pause = self._options.retry_backoff
+        for attempt in range(1, self._options.attempts):
+            yield attempt, pause
+            pause *= 2
+        yield self._options.attempts, 0.0
+
     async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
-        backoff = self._options.retry_backoff
-        for attempt in range(1, self._options.attempts + 1):
+        for attempt, pause in self._attempts():
             if steps is not None:
                 batch = msgspec.structs.replace(batch, steps=steps.done)
             reason = await self._attempt(batch, steps)
             if reason is None:
                 return
             _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
-            if attempt < self._options.attempts:
-                await anyio.sleep(backoff)
-                backoff *= 2
+            await anyio.sleep(pause)
         ranges = ", ".join(str(part.range) for part in batch.ranges)
         raise SinkFailed(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
 
