@@ -128,8 +128,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     The transaction that writes it also makes the stored offset `first`, and leaves the offset's node at
     `offset_version`: as long as both hold, nobody has moved the offset under it. `id` tells it from every other plan.
     `records` and `checksum` are the range's as it was planned, read with `isolation`; `incarnation` and `epoch` say of
-    which records its offsets speak, `fingerprint` for which destination they are; `attempts` counts failed writes.
-    `steps` names those of the work that are done (`sinks/steps`); a plan without any does not mention them.
+    which records its offsets speak, `fingerprint` for which destination they are. `steps` names those of the work that
+    are done (`sinks/steps`); a plan without any does not mention them.
     """
 
     id: str
@@ -142,7 +142,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     epoch: int
     isolation: str
     fingerprint: str
-    attempts: _Count = 0
     steps: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
@@ -180,7 +179,10 @@ def encode_claim_record(record: ClaimRecord) -> bytes:
 def decode_claim_record(data: bytes) -> ClaimRecord:
     """Raises ValueError for a format this version does not know: such a partition must not be consumed."""
     try:
-        record = msgspec.json.decode(data, type=ClaimRecord)
+        fields = msgspec.json.decode(data)
+        if isinstance(fields, dict) and isinstance(plan := fields.get("plan"), dict):
+            plan.pop("attempts", None)  # of failed writes, which nobody ever counted: plans do not have it any more
+        record = msgspec.convert(fields, type=ClaimRecord)
     except msgspec.DecodeError as error:
         raise ValueError(f"not a claim record: {error}") from error
     if record.version != CLAIM_RECORD_VERSION:
