@@ -5,7 +5,7 @@ Foreign exceptions become these at three seams only: `zookeeper/session`, `netwo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.redaction import redacted_text
@@ -203,8 +203,24 @@ class NotDone(KzConsumerError):
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception of a group of groups of one, as its raiser meant it; the group itself if there are more."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """The exception of a group, as its raiser meant it. Of several of ours the first, with the others as its notes.
+
+    The group itself where one of several is not ours: that is a fault in a program, and all of it has to be seen.
+    """
+    found: dict[tuple[type, str], BaseException] = {}
+    for error in _leaves(group):
+        found.setdefault((type(error), str(error)), error)  # two tasks may meet the same end
+    first, *others = found.values()
+    if others and not all(isinstance(error, KzConsumerError) for error in found.values()):
+        return group
+    for other in others:
+        first.add_note(f"and {type(other).__name__}: {other}")
+    return first
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
