@@ -24,6 +24,7 @@ from kzconsumer.clock import now
 from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
+from kzconsumer.group.run_check import is_over
 from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.log import configure, finish
 from kzconsumer.log_facts import facts
@@ -92,6 +93,8 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
         raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        for note in getattr(error, "__notes__", ()):
+            log.error("stopped by another failure, too", reason=note)
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
@@ -143,6 +146,7 @@ class Daemon:
         self._stop = anyio.Event()
         self._deadline = 0.0
         self._goes_on = False  # after the end, with a run of ours
+        self._over = False  # that run, before anything was started
         self._work = anyio.CancelScope()
         self._last_resort: threading.Timer | None = None
 
@@ -179,7 +183,7 @@ class Daemon:
         consumer, wanted = self._consumer, self.settings.subscription
         if consumer is not None and consumer.left_uncommitted:
             return 1
-        if wanted.stop_at is None:
+        if wanted.stop_at is None or self._over:
             return 0
         run = consumer.run if consumer is not None else None
         if consumer is not None and consumer.finished.is_set() and self._is_ours(run):
@@ -209,6 +213,10 @@ class Daemon:
         destination = destination_of(chosen.plugin, sink)
         in_run = settings.subscription.stop_at is not None
         require_storage(settings, replayable=destination is not None, in_run=in_run)  # before the sink starts
+        if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
+            log.info("nothing is left to do: the sink is not started")
+            self._over = True
+            return
         planning = None
         if (asked := destination) is not None:
             planning = Planning(

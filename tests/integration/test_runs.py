@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 import kzconsumer
@@ -16,7 +17,7 @@ from kzconsumer.errors import NotThere
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
-from kzconsumer.zookeeper.group_run import GroupRun, decode_group_run
+from kzconsumer.zookeeper.group_run import GroupRun, decode_group_run, encode_group_run
 from tests.support.members import Daemon, daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.transactions import COMMIT, History
@@ -243,3 +244,38 @@ async def test_a_sink_slower_than_the_session_costs_no_session(cluster: Cluster,
     assert len(tuesday.events("registered")) == 2, "once for each run"
     assert not tuesday.events("the ZooKeeper session is over, joining anew")
     assert (await run_of(cluster, unique)).id == "tuesday"
+
+
+async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Spark takes ten seconds for that."""
+    await create_topic(cluster.connect, unique, 2)
+    await send(cluster, unique, 10, 2)
+
+    async def started(name: str, subscription: str = "") -> bool:
+        made = job(tmp_path / name, cluster, unique, "", subscription)
+        made.start()
+        assert made.process is not None
+        try:
+            assert await made.ended(LIMIT) == 0
+        finally:
+            if made.process.poll() is None:
+                made.process.kill()
+                made.process.wait()
+        assert bool(made.events("nothing is left to do: the sink is not started")) != bool(made.events("sink starts"))
+        return bool(made.events("sink starts"))
+
+    assert await started("monday", 'run = "monday"\n')
+    await send(cluster, unique, 10, 2)
+    assert not await started("again", 'run = "monday"\n')
+    assert await started("tuesday", 'run = "tuesday"\n')
+    # One that is new, and has nothing to do, is over like any other.
+    assert not await started("wednesday", 'run = "wednesday"\n')
+    over = await run_of(cluster, unique)
+    assert (over.id, over.finished is not None) == ("wednesday", True)
+    # Another's that nobody has ended yet.
+    async with session(cluster.connect) as operator:
+        unfinished = encode_group_run(msgspec.structs.replace(over, finished=None))
+        await operator.set(f"/consumers/{unique}/run", unfinished, -1)
+    assert not await started("thursday", 'run = "thursday"\n')
+    assert (await run_of(cluster, unique)).id == "thursday"
+    assert await stored_offsets(cluster.connect, unique, unique, 2) == [10, 10]

@@ -1,0 +1,79 @@
+"""Whether a scheduled job has anything to do at all: asked before its sink starts, which may take long.
+
+Owns a session and connections for as long as it lasts; the daemon calls it. It begins the run that the member would,
+joins it or ends it: all that needs no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from kzconsumer.config import Settings
+from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.fetcher.leaders import Leaders
+from kzconsumer.fetcher.log_offsets import LogOffsets
+from kzconsumer.group.run_losses import RunLosses
+from kzconsumer.group.runs import Runs
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.network.security import load_security
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
+from kzconsumer.zookeeper.group_run import GroupRun
+from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer.zookeeper.znodes import STATIC, Registration
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
+    """Whether the run that was asked for is over: everything up to its ends is committed.
+
+    Waits for ZooKeeper, and for brokers that tell the ends. Raises as `Runs.join` and `Runs.look`.
+    """
+    fetch, brokers = settings.fetch, settings.brokers
+    security = partial(load_security, brokers, settings.source)
+    async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
+        while True:
+            try:
+                async with ZooKeeperSession.of(settings.zookeeper, brief=True) as session:
+                    return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
+            except (ConnectionLost, SessionExpired) as error:
+                log.info("looks again whether there is anything to do", reason=str(error))
+
+
+async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
+    while True:
+        run, before = await runs.join(), None
+        while run.finished is None and run != before:  # one of which something is gone ends sooner: another look
+            before, run = run, await runs.look(run)
+        if run.finished is None:
+            return False
+        if is_ours(run):
+            return True
+
+
+def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
+    wanted, timeout = settings.subscription, settings.fetch.request_timeout
+    assert wanted.stop_at is not None
+    leaders = Leaders(TopicRegistry(session, Watches(session, _ignore), settings.brokers), brokers, timeout)
+    logs = LogOffsets(leaders, brokers, timeout, READ_UNCOMMITTED)
+    return Runs(
+        session,
+        GroupPaths(settings.group.id),
+        Registration(STATIC, dict(wanted.topics), ours=True)
+        if wanted.filter is None
+        else Registration(wanted.filter.pattern, {wanted.filter.regex: wanted.streams}, ours=True),
+        LogOffsets(leaders, brokers, timeout, ISOLATION_LEVELS[settings.fetch.isolation]),
+        RunLosses(session, logs, settings.offsets.reset, settings.offsets.truncated if replayable else None),
+        wanted.stop_at,
+        wanted.run,
+    )
+
+
+def _ignore(reason: str) -> None:
+    """Only the answer counts, not what changes afterwards."""
