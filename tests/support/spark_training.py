@@ -16,6 +16,7 @@ from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import ToFiles
 from kzconsumer_spark.query import RangeQuery
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.tracebacks import Tracebacks
 from kzconsumer_spark.worker import _query_directory, _warm
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
@@ -26,7 +27,7 @@ def train(scratch: Path) -> None:
     start = into_parquet(scratch, str(scratch / "out"))
     owner = Owner(cluster="c", group="g")
     with spark_session(scratch) as session:
-        query = RangeQuery(session, _query_directory(start), 0)
+        query = RangeQuery(session, _query_directory(start), 0, Tracebacks())
         _warm(start, session, query)
         query.stop()
         assert isinstance(start.destination, ToFiles)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import queue
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -21,6 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from kzconsumer_spark.control_stream import NAME, WAKE, control_file
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange, encode
+from kzconsumer_spark.tracebacks import Tracebacks
 
 _LOOK_SECONDS = 0.5
 
@@ -31,8 +31,9 @@ Write: TypeAlias = Callable[[int, Sequence[SpooledRange]], Written]
 class RangeQuery:
     """A started query; `next_batch` is the number of the only batch that `run` takes next."""
 
-    def __init__(self, session: SparkSession, directory: Path, next_batch: int) -> None:
+    def __init__(self, session: SparkSession, directory: Path, next_batch: int, tracebacks: Tracebacks) -> None:
         self.next_batch = next_batch
+        self._tracebacks = tracebacks
         self._control = directory / "control"
         self._control.mkdir(parents=True)
         os.mkfifo(self._control / WAKE)
@@ -83,7 +84,7 @@ class RangeQuery:
                 raise RuntimeError(f"Spark runs batch {number}, which is not what was asked for")
             written = running[1](number, running[0].ranges)
         except BaseException as error:
-            traceback.print_exc()
+            self._tracebacks.tell(number, error)
             self._outcomes.put(Failed(number=number, error=first_line(error)))
             raise
         self._outcomes.put(Done(number=number, seconds=time.monotonic() - began, **written._asdict()))

@@ -50,6 +50,7 @@ from kzconsumer_spark.query import RangeQuery, first_line
 from kzconsumer_spark.session import build_session
 from kzconsumer_spark.spool_reader import SCHEMA
 from kzconsumer_spark.step_recorder import StepRecorder
+from kzconsumer_spark.tracebacks import Tracebacks
 
 LOG_NAME = "spark.log"
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
@@ -68,7 +69,8 @@ def main() -> None:
         session = start_session(start)
         shaping = Shaping(session, start.columns, SCHEMA)
         destination = _destination(start, session, lease, shaping, steps)
-        query = RangeQuery(session, _query_directory(start), start.next_batch - 1)
+        tracebacks = Tracebacks()
+        query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks)
         _warm(start, session, query)
     except BaseException as error:
         if not isinstance(error, ConfigError) and _NO_JAVA not in str(error):  # these are a line, told by the daemon
@@ -89,7 +91,7 @@ def main() -> None:
         while isinstance(batch := inbox.get(), RunBatch):
             if failed or query.next_batch != batch.number:
                 query.stop()
-                query = RangeQuery(session, _query_directory(start), batch.number)
+                query = RangeQuery(session, _query_directory(start), batch.number, tracebacks)
             steps.begin(batch)
             outcome = query.run(batch, write)
             failed = isinstance(outcome, Failed)

@@ -1,0 +1,36 @@
+"""Tracebacks of a batch that fails, for whoever wrote its function: each once, however often the batch is tried.
+
+Owns what the batch in hand has failed with so far. The worker has one for all its queries. Beside it the daemon tells
+every attempt in one line.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from typing import Final
+
+# Numbers and generated names change from one attempt to the next: tasks, stages, directories.
+_VOLATILE: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|\d+")
+
+
+class Tracebacks:
+    """Printed to standard error."""
+
+    def __init__(self) -> None:
+        self._batch: int | None = None
+        self._told: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"Tracebacks({len(self._told)} of batch {self._batch})"
+
+    def tell(self, batch: int, error: BaseException) -> None:
+        """Unless this batch has failed in this way before."""
+        if batch != self._batch:
+            self._batch, self._told = batch, set()
+        text = "".join(traceback.format_exception(error))
+        same = _VOLATILE.sub("#", text)
+        if same not in self._told:
+            self._told.add(same)
+            print(text, end="", file=sys.stderr, flush=True)
