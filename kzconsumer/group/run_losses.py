@@ -95,7 +95,7 @@ class RunLosses:
         too_short = {
             partition: listed.offset
             for partition, listed in found.items()
-            if isinstance(listed, ListedOffset) and listed.offset < run_ends[partition]
+            if isinstance(listed, ListedOffset) and 0 <= listed.offset < run_ends[partition]
         }
         self._too_short = {partition: self._too_short.get(partition, time) for partition in too_short}
         return {p: end for p, end in too_short.items() if time - self._too_short[p] >= PATIENCE}
