@@ -127,6 +127,15 @@ def test_text_and_json_are_columns_and_select_and_where_pick_of_them(session: Sp
     ]
 
 
+def test_all_columns_and_more(session: SparkSession, tmp_path: Path) -> None:
+    """Among those that `*` stands for are a destination's own, which are there once all the same."""
+    case = Case(session, tmp_path, select="*, offset + 1 AS next")
+    frame, parts = spooled(session, tmp_path / "spool", values(b"a"))
+    shaped = case.shaping.shape(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), parts)
+    assert shaped.frame.columns == [*frame.columns, "next", "_kz_topic", "_kz_partition"]
+    assert [(row["next"], row["_kz_topic"], row["_kz_partition"]) for row in rows(shaped.frame)] == [(1, "t", 0)]
+
+
 def test_the_page_shows_what_its_settings_make(session: SparkSession, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-columns.md").read_text()
     toml = page.split("```toml\n")[1].split("```")[0]

@@ -6,7 +6,7 @@ Owns no state but a view of one name while it is used. `shaping` calls it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ def check_syntax(session: SparkSession, columns: Columns) -> None:
             raise SqlFault("where", _line(error)) from error
     if columns.select is not None:
         try:
-            parser.parsePlan(_query(columns.select, ()))
+            parser.parsePlan(_query(columns.select, {}))
         except ParseException as error:
             raise SqlFault("select", _line(error)) from error
 
@@ -51,22 +51,24 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
     if columns.select is None:
         return frame
     session = frame.sparkSession
-    keep = [name for name in frame.columns if name.startswith(OWN)]
+    own = [name for name in frame.columns if name.startswith(OWN)]
+    # Under names of their own, as a `*` has them already.
+    kept = {f"{OWN}kept_{number}": name for number, name in enumerate(own)}
     frame.createOrReplaceTempView(VIEW)
     try:
-        selected = session.sql(_query(columns.select, keep))
+        selected = session.sql(_query(columns.select, kept))
     except AnalysisException as error:  # a ParseException is one
         raise SqlFault("select", _line(error)) from error
     finally:
         session.catalog.dropTempView(VIEW)
     if found := _NOT_BY_ROW.search(selected._jdf.queryExecution().analyzed().toString()):
         raise SqlFault("select", f"makes each row of one record, which {found[1].lower()} does not")
-    return selected
+    return selected.drop(*own).withColumnsRenamed(kept) if own else selected
 
 
-def _query(select: str, keep: Sequence[str]) -> str:
+def _query(select: str, kept: Mapping[str, str]) -> str:
     # A line of its own: the text may end in a comment.
-    return f"SELECT {select}\n{''.join(f', `{name}`' for name in keep)} FROM {VIEW}"
+    return f"SELECT {select}\n{''.join(f', `{name}` AS `{alias}`' for alias, name in kept.items())} FROM {VIEW}"
 
 
 def _line(error: Exception) -> str:
