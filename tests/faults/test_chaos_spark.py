@@ -21,6 +21,7 @@ from kzconsumer.sandbox.topics import create_topic
 from tests.support.chaos import (
     FAULTS,
     PASSWORD,
+    DeltaFiles,
     Destination,
     PostgresTable,
     SparkGroup,
@@ -56,10 +57,16 @@ async def one_round(group: SparkGroup, seed: int) -> str:
     return f"{fault.__name__} {name}"
 
 
-@pytest.fixture(params=["parquet", "postgresql"])
+# With many rounds only: what differs from Parquet is played without Spark, in tests/shell/test_delta_target.py.
+DELTA = pytest.param("delta", marks=pytest.mark.skipif(ROUNDS == 1, reason="make chaos-spark DESTINATION=delta"))
+
+
+@pytest.fixture(params=["parquet", "postgresql", DELTA])
 def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
     if request.param == "parquet":
         return published(tmp_path / "out")
+    if request.param == "delta":
+        return DeltaFiles(tmp_path / "out")
     database: Postgres = request.getfixturevalue("database")
     monkeypatch.setenv(PASSWORD, database.password)
     return PostgresTable(database, unique)

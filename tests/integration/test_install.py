@@ -78,9 +78,21 @@ for package in (kzconsumer, kzconsumer_spark, kzconsumer_sticky):
             except ImportError:
                 print(module.name)
 """
-EXTRAS = ["confluent_kafka", "fastavro", "google", "grpc_tools", "hypothesis", "psycopg", "pytest", "rich", "urllib3"]
+EXTRAS = [
+    "confluent_kafka",
+    "deltalake",
+    "fastavro",
+    "google",
+    "grpc_tools",
+    "hypothesis",
+    "psycopg",
+    "pytest",
+    "rich",
+    "urllib3",
+]
 IN_NEED_OF_EXTRAS = {
     "kzconsumer.testing.assignor_contract",
+    *(f"kzconsumer_spark.delta_{each}" for each in ("destination", "holdings", "log", "target")),
     *(f"kzconsumer_spark.jdbc_{each}" for each in ("destination", "holdings", "table")),
 }
 DECODED = """

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,20 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.delta_columns import Misfit
+from kzconsumer_spark.delta_destination import DeltaDestination
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.files_destination import FilesDestination
+from kzconsumer_spark.holdings import held_by
 from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
 from kzconsumer_spark.jdbc_destination import JdbcDestination
 from kzconsumer_spark.lease import Lease
-from kzconsumer_spark.messages import SpooledRange, ToFiles, ToJdbc
+from kzconsumer_spark.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
 from kzconsumer_spark.part_files import read_part
 from kzconsumer_spark.plain_parquet import Codec, codec
 from kzconsumer_spark.range_tags import RowsLost, Shaped
@@ -201,6 +207,73 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     assert not entries(tmp_path / "out")
     failing.close()
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_delta_tables_of_records_as_they_came_and_of_others(session: SparkSession, tmp_path: Path) -> None:
+    """By Arrow and by Spark; the same ranges again; what has failed is no part of the table."""
+    ranges = batch(tmp_path / "spool")
+    choices: dict[str, Codec | None] = {"arrow": "snappy", "spark": None}
+    for by, chosen in choices.items():
+        side = daemon_side(ToDelta(path=str(tmp_path / by)))
+        side.claim(OWNER)
+        assert isinstance(side.to, ToDelta)
+        destination = DeltaDestination(session, side.to, LEASE, codec=chosen)
+        assert destination.write(1, ranges) == (2003, 3, 0)
+        assert destination.write(2, ranges) == (0, 0, 3)
+        table = (
+            DeltaTable(tmp_path / by).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+        )
+        assert table.column_names == NAMES
+        assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
+        assert table.column("value").to_pylist()[-4:] == [b"v1999", b"odd", b"odd", b"odd"]
+        assert table.column("timestamp").to_pylist()[1] == datetime.fromtimestamp(1_700_000_000.001, UTC)
+        failing = DeltaDestination(session, side.to, LEASE, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
+        further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
+        with pytest.raises(Misfit, match='the table has no column "more"'):
+            failing.write(1, further)
+        assert DeltaTable(tmp_path / by).count() == 2003
+        for each in (destination, failing):
+            each.close()
+        assert not any((tmp_path / by / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:
+    def shape(frame: DataFrame) -> DataFrame:
+        structure = "struct(n AS m, array(text) AS l) AS nested"
+        times = "timestamp'2024-01-01 12:00' AS at", "timestamp_ntz'2024-01-01 12:00' AS wall"
+        kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map"
+        kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
+        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
+
+    side = daemon_side(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
+    side.claim(OWNER)
+    assert isinstance(side.to, ToDelta)
+    ranges = batch(tmp_path / "spool")
+    destination = DeltaDestination(session, side.to, LEASE, Shaping(shape, 1))
+    assert destination.write(1, ranges) == (1000, 3, 0)
+    assert destination.write(1, ranges) == (0, 0, 3)
+    destination.close()
+    found = held_by(side.to, None, True).ranges
+    assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
+        (0, 0, 0, 0),
+        (3, 0, 1, 0),
+        (2000, 1000, 1, 1000),
+    ]
+    rows = DeltaTable(tmp_path / "out").to_pyarrow_table().sort_by("n").to_pylist()
+    noon = datetime(2024, 1, 1, 12)
+    assert rows == [
+        {
+            "n": n,
+            "nested": {"m": n, "l": [f"v{n}"]},
+            "at": noon.replace(tzinfo=UTC),
+            "wall": noon,
+            "price": Decimal(n),
+            "map": [("k", n)],
+            "kind": f"ä/{n % 4}" if n >= 2 else None,
+            "day": date(2024, 1, n % 6 + 1),
+        }
+        for n in range(0, 2000, 2)
+    ]
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, Field, Schema
+from deltalake.schema import PrimitiveType
 
 from kzconsumer import clock
 from kzconsumer.errors import SinkFailed
@@ -30,6 +32,7 @@ from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import Target
+from tests.support.delta import spark_columns
 from tests.support.postgres import Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone
 from tests.support.range_data import TIME, range_data, record
@@ -206,6 +209,34 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         assert database.password not in log
     left = database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'")
     assert not left, "the second worker sweeps what the first one left"
+
+
+async def test_a_delta_table_gets_each_range_once_and_no_columns_that_it_has_not(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    DeltaTable.create(path, Schema.from_json(spark_columns()))
+    options = {
+        "destination": "delta",
+        "path": str(path),
+        "select": "*, partition + 1 AS more",
+        "retry_backoff": "100ms",
+        "scratch": str(tmp_path / "scratch"),
+    }
+    first, second = range_data("t", 0, 0, 3000), range_data("t", 0, 3000, 3001)
+    async with SparkSink(options, context()) as sink:
+        fault = r'Delta table .*: the table has no column "more" \(integer\): add it, or leave it out by select$'
+        with pytest.raises(SinkFailed, match=fault):
+            await sink.write(Batch((first,)))
+        DeltaTable(path).alter.add_columns(Field("more", PrimitiveType("integer")))
+        await sink.write(Batch((first,)))
+        await sink.write(Batch((first,), is_replay=True))
+        assert await sink.set_aside(second.identity, 1)
+        with pytest.raises(SinkFailed, match="was kept aside"):
+            await sink.write(Batch((second,)))
+        assert await sink.has([second.identity, first.identity]) == [first.identity]
+        holdings = await sink.holdings(count_rows=True)
+        assert [(each.identity, each.rows) for each in holdings.ranges] == [(first.identity, 3000)]
+    found = DeltaTable(path).to_pyarrow_table(columns=["offset", "value", "more"]).sort_by("offset").to_pylist()
+    assert found == [{"offset": n, "value": b"v%d" % n, "more": 1} for n in range(3000)]
 
 
 async def test_a_function_is_called_as_by_foreach_batch(

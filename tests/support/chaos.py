@@ -17,6 +17,7 @@ from typing import Protocol
 
 import anyio
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import KzConsumerError
@@ -84,6 +85,24 @@ class PostgresTable:
             return Counter()  # the first batch makes it
         query = f'SELECT "partition", "offset", count(*) FROM {self._name} GROUP BY 1, 2'
         return Counter({(partition, offset): times for partition, offset, times in self._database.query(query)})
+
+
+class DeltaFiles:
+    """A table whose files never change once they are in its log, so that each is read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[str, list[Row]] = {}
+        self.tables = spark_sink(f'destination = "delta"\npath = "{path}"')
+
+    def rows(self) -> Counter[Row]:
+        if not DeltaTable.is_deltatable(str(self._path)):
+            return Counter()  # the first batch makes it
+        for name in DeltaTable(self._path).get_add_actions().column("path").to_pylist():
+            if name not in self._read:
+                table = pq.read_table(self._path / name, columns=["partition", "offset"], partitioning=None)
+                self._read[name] = [(row["partition"], row["offset"]) for row in table.to_pylist()]
+        return Counter(row for rows in self._read.values() for row in rows)
 
 
 def published(path: Path) -> Destination:

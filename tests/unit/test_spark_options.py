@@ -11,12 +11,13 @@ import pytest
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.cluster import local_address
-from kzconsumer_spark.messages import Start, To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
 from kzconsumer_spark.sink import SparkSink
 
 PARQUET = {"destination": "parquet", "path": "out/"}
+DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
 JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
 PAGE = Path(__file__).parents[2] / "docs" / "spark-columns.md"
 CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
@@ -28,7 +29,7 @@ FUNCTION = {"destination": "function", "function": "a:b"}
     [
         ({}, "destination: missing"),
         ({"destination": "parqet", "path": "x"}, 'destination: "parqet" is not one of'),
-        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, jdbc, function'),
+        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, delta, jdbc'),
         ({"destination": "parquet"}, "path: missing"),
         ({"destination": "parquet", "path": ""}, "path is empty"),
         ({"destination": "files", "path": "x"}, 'format is missing: destination "files" needs it'),
@@ -40,6 +41,9 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         ({"destination": "function"}, "function: missing"),
         ({"destination": "function", "function": ""}, "function is empty"),
         (PARQUET | {"function": "a:b"}, 'function does not go with destination "parquet"'),
+        (DELTA | {"format": "parquet"}, 'format does not go with destination "delta"'),
+        (DELTA | {"path": ""}, "path is empty"),
+        (DELTA | {"conf": {"spark.sql.files.openCostInBytes": "5"}}, "conf.spark.sql.files.openCostInBytes cannot be"),
         (JDBC | {"path": "x"}, 'path does not go with destination "jdbc"'),
         (JDBC | {"url": "jdbc:mysql://h/d"}, 'url is not "jdbc:postgresql://host:port/database"'),
         (JDBC | {"url": "jdbc:postgresql://h/"}, 'url is not "jdbc:postgresql://host:port/database"'),
@@ -109,6 +113,9 @@ def test_each_destination_tells_the_worker_what_to_do() -> None:
     given: dict[str, object] = {"path": "/d", "partition_by": ["day"], "write_options": {"compression": "zstd"}}
     assert read_options({"destination": "files", "format": "orc"} | given).to == files
     assert read_options({"destination": "orc"} | given).to == files, "the short form"
+    delta = ToDelta(path="/d", partition_by=("day",), write_options={"compression": "zstd"})
+    assert read_options({"destination": "delta"} | given).to == delta
+    assert settings(start(delta, {})) == settings(start(files, {})), "its files are written as others"
     made = read_options(JDBC | {"password_env": "SECRET", "unique_key": ["topic", "offset"]}).to
     assert made == ToJdbc(
         url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", unique_key=("topic", "offset")

@@ -16,7 +16,7 @@ from kzconsumer.sinks.function_reference import load_function, load_plain_functi
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.function_batch import takes_batch
 from kzconsumer_spark.identity import Owner, fingerprint
-from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import WHERE
 from kzconsumer_spark.target import NotOurs, Target
 
@@ -53,6 +53,8 @@ def daemon_side(to: To) -> DaemonSide:
     match to:
         case ToFiles():
             return Files(to)
+        case ToDelta():
+            return _delta_table(to)
         case ToJdbc():
             return _jdbc_table(to)
         case ToFunction():
@@ -121,6 +123,16 @@ class Functions:
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """Nobody can keep a member that has lost the partition from calling the function late."""
         return True
+
+
+def _delta_table(to: ToDelta) -> DaemonSide:
+    try:
+        from kzconsumer_spark.delta_target import DeltaTarget
+    except ImportError as error:
+        raise PluginError(
+            'kzconsumer-spark: destination "delta" needs deltalake: pip install "kzconsumer-spark[delta]"'
+        ) from error
+    return DeltaTarget(to)
 
 
 def _jdbc_table(to: ToJdbc) -> DaemonSide:

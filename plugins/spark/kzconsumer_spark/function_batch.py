@@ -6,7 +6,6 @@ argument. Everything here that names a range is the same at every replay, whoeve
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from kzconsumer.sinks.steps import check_step
+from kzconsumer_spark.identity import partition_name
 from kzconsumer_spark.messages import SpooledRange
 
 
@@ -106,13 +106,8 @@ class FunctionBatch:
             raise RuntimeError(f'step "{step}" comes after the function returned')
 
 
-def scope(cluster: str, group: str, sink: str) -> str:
-    """What tells tokens of one group from those of all others, 16 hexadecimal digits."""
-    return hashlib.blake2b(msgspec.json.encode([cluster, group, sink]), digest_size=8).hexdigest()
-
-
 def function_range(part: SpooledRange, scope: str) -> FunctionRange:
-    partition = f"{scope}+{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}"
+    partition = partition_name(part, scope)
     return FunctionRange(
         topic=part.topic,
         partition=part.partition,

@@ -21,7 +21,7 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_spark.identity import LedgerEntry, range_name
-from kzconsumer_spark.messages import To, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
 from kzconsumer_spark.target import NotOurs, Target
 
@@ -41,6 +41,8 @@ def described(to: To) -> str:
     match to:
         case ToFiles():
             return f"{to.format} files in {to.path}"
+        case ToDelta():
+            return f"Delta table {to.path}"
         case ToJdbc():
             return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
         case ToFunction():
@@ -52,6 +54,10 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
     match to:
         case ToFiles():
             found = files(Target(Path(to.path)), to.format, count_rows)
+        case ToDelta():
+            from kzconsumer_spark.delta_holdings import held
+
+            found = held(to, count_rows)
         case ToJdbc():
             from kzconsumer_spark.jdbc_holdings import JdbcHoldings
 
@@ -84,11 +90,11 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     names = {range_name(_identity(each)) for each in ledger}
     undone = [each for each in decided if range_name(_identity(each)) not in names]
     late = "is decided for and not there yet: whoever meets it next finishes it"
-    leftovers = [f"{_range(each)} {late}" for each in undone]
-    leftovers += [kept_aside(_range(each)) for each in ledger if each.kept_aside]
-    leftovers += _dead(target.attempts)
+    leftovers = [f"{range_of(each)} {late}" for each in undone]
+    leftovers += [kept_aside(range_of(each)) for each in ledger if each.kept_aside]
+    leftovers += dead_attempts(target.attempts)
     if not count_rows:
-        return Held(tuple(_held(each) for each in entries), (), tuple(leftovers))
+        return Held(tuple(held_range(each) for each in entries), (), tuple(leftovers))
     with ThreadPoolExecutor(_READERS) as readers:
         ranges = tuple(readers.map(lambda entry: _counted(entry, target.path, kind), entries))
     return Held(ranges, tuple(strays), tuple(leftovers))
@@ -98,11 +104,11 @@ def kept_aside(part: OffsetRange) -> str:
     return f"{part} was kept aside by a member that could not write it: nobody writes it any more"
 
 
-def _range(entry: LedgerEntry) -> OffsetRange:
+def range_of(entry: LedgerEntry) -> OffsetRange:
     return OffsetRange(entry.topic, entry.partition, entry.first, entry.until)
 
 
-def _dead(attempts: Path) -> Iterator[str]:
+def dead_attempts(attempts: Path) -> Iterator[str]:
     if found := abandoned(attempts):
         size = sum(file.stat().st_size for each in found for file in each.rglob("*") if file.is_file())
         them = "1 dead attempt has" if len(found) == 1 else f"{len(found)} dead attempts have"
@@ -137,10 +143,10 @@ def _counted(entry: LedgerEntry, top: Path, kind: str) -> HeldRange:
             faults.append(f"{name} cannot be read: {error}")
             continue
         rows = rows + found if rows is not None and found is not None else None
-    return _held(entry, None if faults else rows, tuple(faults))
+    return held_range(entry, None if faults else rows, tuple(faults))
 
 
-def _held(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
+def held_range(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
     return HeldRange(
         identity=_identity(entry),
         records_in=entry.records_in,

@@ -69,6 +69,16 @@ def range_name(part: SpooledRange | RangeIdentity) -> str:
     return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
 
 
+def scope(cluster: str, group: str, sink: str) -> str:
+    """What tells names of one group from those of all others, 16 hexadecimal digits."""
+    return hashlib.blake2b(msgspec.json.encode([cluster, group, sink]), digest_size=8).hexdigest()
+
+
+def partition_name(part: SpooledRange | RangeIdentity, scope: str) -> str:
+    """What all ranges of a partition, incarnation and epoch have in common, and no others of any group."""
+    return f"{scope}+{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}"
+
+
 def data_file(part: SpooledRange, extension: str = "parquet", number: int = 0) -> str:
     """The name of a range's file in one directory, or of one of them: the further ones carry a number."""
     further = f"+{number}" if number else ""

@@ -41,6 +41,20 @@ class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
     write_options: Mapping[str, str] = {}
 
 
+class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
+    """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+    scope: str = ""
+
+    @property
+    def files(self) -> ToFiles:
+        """The files that the table consists of."""
+        return ToFiles(path=self.path, partition_by=self.partition_by, write_options=self.write_options)
+
+
 class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
     """Insert ranges into a table. It says where the password is, never the password itself.
 
@@ -63,7 +77,7 @@ class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
     function: str
 
 
-To: TypeAlias = ToFiles | ToJdbc | ToFunction
+To: TypeAlias = ToFiles | ToDelta | ToJdbc | ToFunction
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

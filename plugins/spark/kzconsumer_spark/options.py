@@ -19,7 +19,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.options import PositiveDuration, nearest, read_table, reader
 from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
-from kzconsumer_spark.messages import ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
 
 WHERE = "[sink.options]"
@@ -107,16 +107,13 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.quarantine
 
 
-class FilesOptions(SparkOptions, frozen=True, kw_only=True):
-    """Files of `format` in `path`, a directory on a local file system, below directories by `partition_by`'s columns.
+class PathOptions(SparkOptions, frozen=True, kw_only=True):
+    """Files in `path`, a directory on a local file system, kept apart by the values of `partition_by`'s columns.
 
-    A format's name as the destination is the short form. `write_options` go to Spark's writer as they are.
+    `write_options` go to Spark's writer as they are.
     """
 
-    KIND = ToFiles
-
     path: Annotated[str, reader(read_path)]
-    format: Format | None = None
     partition_by: tuple[_NAME, ...] = ()
     write_options: Mapping[str, str] = {}
 
@@ -124,10 +121,6 @@ class FilesOptions(SparkOptions, frozen=True, kw_only=True):
         super().__post_init__()
         if not self.path:
             raise ValueError("path is empty")
-        if self.destination == "files" and self.format is None:
-            raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
-        if self.destination != "files" and self.format is not None:
-            raise ValueError(f'format: destination "{self.destination}" says it already')
         if len({column.casefold() for column in self.partition_by}) < len(self.partition_by):
             raise ValueError("partition_by names a column twice")
         _refuse(self.write_options, {"path", "maxrecordsperfile"})
@@ -136,6 +129,21 @@ class FilesOptions(SparkOptions, frozen=True, kw_only=True):
     def quarantine_place(self) -> str | None:
         return self.quarantine or f"{self.path.rstrip('/')}/_kzconsumer/quarantine"
 
+
+class FilesOptions(PathOptions, frozen=True, kw_only=True):
+    """Files of `format`, below directories by `partition_by`. A format's name as the destination is the short form."""
+
+    KIND = ToFiles
+
+    format: Format | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.destination == "files" and self.format is None:
+            raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
+        if self.destination != "files" and self.format is not None:
+            raise ValueError(f'format: destination "{self.destination}" says it already')
+
     @property
     def to(self) -> ToFiles:
         return ToFiles(
@@ -143,6 +151,18 @@ class FilesOptions(SparkOptions, frozen=True, kw_only=True):
             format=self.format or self.destination,  # type: ignore[arg-type]
             partition_by=self.partition_by,
             write_options=self.write_options,
+        )
+
+
+class DeltaOptions(PathOptions, frozen=True, kw_only=True):
+    """The Delta table at `path`, partitioned by `partition_by`; made if missing, from the columns of the first rows."""
+
+    KIND = ToDelta
+
+    @property
+    def to(self) -> ToDelta:
+        return ToDelta(
+            path=str(local_path(self.path)), partition_by=self.partition_by, write_options=self.write_options
         )
 
 
@@ -220,11 +240,12 @@ class FunctionOptions(SparkOptions, frozen=True, kw_only=True):
         return ToFunction(function=self.function)
 
 
-DestinationOptions: TypeAlias = FilesOptions | JdbcOptions | FunctionOptions
+DestinationOptions: TypeAlias = FilesOptions | DeltaOptions | JdbcOptions | FunctionOptions
 
 _DESTINATIONS: Final[dict[str, type[DestinationOptions]]] = {
     "files": FilesOptions,
     **dict.fromkeys(get_args(Format), FilesOptions),
+    "delta": DeltaOptions,
     "jdbc": JdbcOptions,
     "function": FunctionOptions,
 }
@@ -261,6 +282,10 @@ def redirected(read: DestinationOptions, options: Mapping[str, object], into: st
         case JdbcOptions():
             aside = {"quarantine": f"{read.quarantine.rstrip('/')}/{into}"} if read.quarantine else {}
             return {**options, "table": into, **aside}
+        case DeltaOptions():
+            raise ConfigError(
+                [f"{WHERE} a Delta table takes a partition's ranges in order only: replay into a destination of files"]
+            )
     raise ConfigError([f'{WHERE} destination "{read.destination}" has no target that could be another one'])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from kzconsumer_spark.cluster import is_cluster
-from kzconsumer_spark.messages import Start, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.messages import Start, ToDelta, ToFiles, ToFunction, ToJdbc
 
 _DEFAULTS: Final = {
     "spark.app.name": "kzconsumer",
@@ -51,6 +51,7 @@ _ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
 #: Keys of `conf` that the user may not set, by the kind of destination.
 RESERVED: Final[dict[type, frozenset[str]]] = {
     ToFiles: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToDelta: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
     ToJdbc: _ALWAYS | _EACH_TASK_ONCE.keys(),
     ToFunction: _ALWAYS,
 }
@@ -62,7 +63,7 @@ def settings(start: Start) -> dict[str, str]:
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch}
     match start.destination:
-        case ToFiles():
+        case ToFiles() | ToDelta():
             merged = defaults | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
         case ToJdbc():
             merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE

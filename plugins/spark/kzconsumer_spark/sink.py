@@ -30,9 +30,8 @@ from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon_side import daemon_side
-from kzconsumer_spark.function_batch import scope
 from kzconsumer_spark.holdings import described, finish, held_by
-from kzconsumer_spark.identity import Owner, fingerprint
+from kzconsumer_spark.identity import Owner, fingerprint, scope
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.options import WHERE, read_options, redirected

@@ -49,9 +49,11 @@ class Target:
         self._publication.prepare()
         marker = self._state / "owner.json"
         if not marker.exists():
-            foreign = next((each for each in sorted(self.path.iterdir()) if each.name[0] not in "._"), None)
+            # `_delta_log` is that of a Delta table: its readers would see nothing of ours.
+            names = sorted(each.name for each in self.path.iterdir())
+            foreign = next((each for each in names if each[0] not in "._" or each == "_delta_log"), None)
             if foreign is not None and not marker.exists():
-                raise NotOurs(f"{self.path} is not empty ({foreign.name}) and not marked as a target of any group")
+                raise NotOurs(f"{self.path} is not empty ({foreign}) and not marked as a target of any group")
             made = Marker(id=uuid.uuid4().hex, **msgspec.structs.asdict(owner))
             private = PrivateDirectory(self.attempts)
             try:

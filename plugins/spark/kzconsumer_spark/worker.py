@@ -40,6 +40,7 @@ from kzconsumer_spark.messages import (
     Start,
     StepRecorded,
     Stop,
+    ToDelta,
     ToFiles,
     ToFunction,
     ToJdbc,
@@ -148,6 +149,10 @@ def _destination(
     match start.destination:
         case ToFiles() as files:
             return FilesDestination(session, files, lease, shaping, plain_parquet.codec(files, start.conf))
+        case ToDelta() as delta:
+            from kzconsumer_spark.delta_destination import DeltaDestination  # deltalake is an extra
+
+            return DeltaDestination(session, delta, lease, shaping, plain_parquet.codec(delta.files, start.conf))
         case ToJdbc() as jdbc:
             from kzconsumer_spark.jdbc_destination import JdbcDestination  # psycopg is an extra
 

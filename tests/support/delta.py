@@ -1,0 +1,78 @@
+"""Ranges committed to a Delta table without Spark: their files are those that Arrow writes of records as they came."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kzconsumer.sinks.interface import RangeData
+from kzconsumer_spark.delta_target import DeltaTarget
+from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.messages import SpooledRange, ToDelta
+from kzconsumer_spark.plain_parquet import write_part
+from kzconsumer_spark.publication import StagedRange
+from kzconsumer_spark.spool import write_spool
+
+OWNER = Owner(cluster="c", group="g")
+_HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}
+_HEADERS = {
+    "type": "array",
+    "elementType": {"type": "struct", "fields": [{**each, "nullable": True, "metadata": {}} for each in _HEADER]},
+    "containsNull": True,
+}
+_TYPES = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "integer",
+    "offset": "long",
+    "timestamp": "timestamp",
+    "timestampType": "integer",
+    "headers": _HEADERS,
+}
+
+
+def spark_columns(**types: object) -> str:
+    """Columns as Spark tells them; without any, those of its Kafka source."""
+    fields = [
+        {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (types or _TYPES).items()
+    ]
+    return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
+
+
+def claimed(path: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()) -> DeltaTarget:
+    target = DeltaTarget(ToDelta(path=str(path), partition_by=partition_by))
+    target.claim(owner)
+    return target
+
+
+class Writer:
+    """What the destination in the worker does, but for Spark. Its scratch is in a directory of its own."""
+
+    def __init__(self, target: DeltaTarget, scratch: Path) -> None:
+        self.target = target
+        self._scratch = scratch
+
+    def stage(self, *ranges: RangeData) -> list[StagedRange]:
+        directory = self._scratch / uuid.uuid4().hex
+        directory.mkdir(parents=True)
+        return [self._staged(part, directory) for part in write_spool(directory, ranges)]
+
+    def publish(
+        self,
+        staged: Sequence[StagedRange],
+        require_lease: Callable[[], None] = lambda: None,
+        columns: str | None = None,
+    ) -> int:
+        told = columns or (spark_columns() if any(each.files for each in staged) else None)
+        return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, told, require_lease)
+
+    def _staged(self, part: SpooledRange, directory: Path) -> StagedRange:
+        if not part.records:
+            return StagedRange(part, 0, 0, ())
+        file = directory / f"staged-{part.topic}-{part.partition}"
+        write_part(part, file, "snappy")
+        return StagedRange(part, part.records, 0, [(file, file.name)])
