@@ -22,6 +22,7 @@ _DEFAULTS: Final = {
     # A query of one batch in flight needs no history, and its checkpoint is scratch.
     "spark.sql.streaming.minBatchesToRetain": "2",
     "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Listing a batch's spool files in the driver is cheaper than in a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
