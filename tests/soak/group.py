@@ -17,12 +17,9 @@ from tests.soak.ledger import Ledger
 from tests.soak.member import TASKS
 from tests.soak.process import Held, held
 from tests.soak.sink import RANGES
-from tests.support.chaos import LIMIT, Row, SparkGroup
+from tests.support.chaos import LIMIT, DaemonGroup
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon
-
-BATCH = 50_000
-"""Most records of a batch: what is written and not committed when a member dies, and so comes again, at least once."""
 
 
 class Written(ABC):
@@ -38,9 +35,6 @@ class Written(ABC):
     @abstractmethod
     def look(self) -> None:
         """Bring `ledger` up to what is there now."""
-
-    def rows(self) -> Counter[Row]:
-        raise NotImplementedError("millions: the ledger has them as ranges")
 
 
 class Without(Written):
@@ -91,18 +85,20 @@ class With(Written):
             self.ledger.add(partition, int(first), int(until))
 
 
-class SoakGroup(SparkGroup):
+class SoakGroup(DaemonGroup):
     def __init__(
-        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, written: Written
+        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, written: Written, batch: int
     ) -> None:
-        super().__init__(three, cluster, topic, partitions, folder, written)
+        super().__init__(three, cluster, topic, partitions, folder, written.tables)
         self.written = written
+        self._batch = batch
+        """Most records of one: what is written and not committed when a member dies, and so comes again."""
 
     def made(self, folder: Path) -> Daemon:
         member = super().made(folder)
         text = member.config.read_text()
         text = text.replace('max_time = "100ms"', 'max_time = "1s"').replace(
-            "max_records = 50000", f"max_records = {BATCH}"
+            "max_records = 50000", f"max_records = {self._batch}"
         )
         text = text.replace('level = "debug"', 'level = "info"').replace('"200ms"', '"10s"')
         member.config.write_text(text)

@@ -1,7 +1,7 @@
 """A group of daemons with a Spark sink, what befalls its members at moments that a seed chooses, and the verdict.
 
-`SparkGroup` owns the daemon processes; they are killed when the block ends. What differs between destinations is one
-object: `Destination`.
+`DaemonGroup` owns the daemon processes, which are killed when the block ends; `SparkGroup` adds the verdict. What
+differs between destinations is one object: `Destination`.
 """
 
 from __future__ import annotations
@@ -117,17 +117,17 @@ def appended(path: Path) -> Destination:
     )
 
 
-class SparkGroup:
-    """Made by `spark_group`. The group has its topic's name."""
+class DaemonGroup:
+    """Members named by letters, all with the sink that `tables` say. The group has its topic's name."""
 
     def __init__(
-        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
+        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, tables: str
     ) -> None:
         self.three = three
         self.cluster = cluster
         self.topic = topic
         self.partitions = partitions
-        self.destination = destination
+        self._tables = tables
         self._folder = folder
         self._members: dict[str, Daemon] = {}
 
@@ -137,7 +137,7 @@ class SparkGroup:
         self._members[name].start()
 
     def made(self, folder: Path) -> Daemon:
-        member = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, self.destination.tables, "smallest")
+        member = Daemon(folder, self.cluster.connect, self.topic, {self.topic: 1}, self._tables, "smallest")
         text = member.config.read_text()
         member.config.write_text(text.replace("max_records = 500", "max_records = 50000"))
         return member
@@ -204,19 +204,6 @@ class SparkGroup:
 
         await self.until(is_past)
 
-    async def verdict(self) -> tuple[list[Row], list[Row]]:
-        """What is committed and missing in the destination, and what is there more than once."""
-        committed: list[int] = []
-
-        async def known() -> bool:
-            committed[:] = await self.committed()
-            return True
-
-        await self.until(known)
-        rows = await anyio.to_thread.run_sync(self.destination.rows)
-        missing = [(p, offset) for p, until in enumerate(committed) for offset in range(until) if not rows[p, offset]]
-        return missing, [row for row, times in rows.items() if times > 1]
-
     def _all_run(self) -> None:
         for name, member in self._members.items():
             if member.process is not None and member.process.poll() not in (None, 0, -signal.SIGKILL):
@@ -229,6 +216,29 @@ class SparkGroup:
                     if exists(pid):
                         os.kill(pid, signal.SIGKILL)
                 member.process.wait()
+
+
+class SparkGroup(DaemonGroup):
+    """Made by `spark_group`."""
+
+    def __init__(
+        self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, destination: Destination
+    ) -> None:
+        super().__init__(three, cluster, topic, partitions, folder, destination.tables)
+        self.destination = destination
+
+    async def verdict(self) -> tuple[list[Row], list[Row]]:
+        """What is committed and missing in the destination, and what is there more than once."""
+        committed: list[int] = []
+
+        async def known() -> bool:
+            committed[:] = await self.committed()
+            return True
+
+        await self.until(known)
+        rows = await anyio.to_thread.run_sync(self.destination.rows)
+        missing = [(p, offset) for p, until in enumerate(committed) for offset in range(until) if not rows[p, offset]]
+        return missing, [row for row, times in rows.items() if times > 1]
 
 
 @contextmanager
@@ -245,20 +255,20 @@ def spark_group(
 # -- what may happen. Each leaves members a and b running, or on their way.
 
 
-async def kill_daemon(group: SparkGroup, name: str, chance: Random) -> None:
+async def kill_daemon(group: DaemonGroup, name: str, chance: Random) -> None:
     await group.kill(name)
     group.start(name)
 
 
-async def kill_worker(group: SparkGroup, name: str, chance: Random) -> None:
+async def kill_worker(group: DaemonGroup, name: str, chance: Random) -> None:
     os.kill(group.worker(name), signal.SIGKILL)
 
 
-async def kill_java(group: SparkGroup, name: str, chance: Random) -> None:
+async def kill_java(group: DaemonGroup, name: str, chance: Random) -> None:
     os.kill(group.java(name), signal.SIGKILL)
 
 
-async def freeze(group: SparkGroup, name: str, chance: Random) -> None:
+async def freeze(group: DaemonGroup, name: str, chance: Random) -> None:
     """Past its session; its Spark may work on meanwhile, as a zombie, or wake up with it."""
     frozen = [group.process(name), *(group.workers_of(name) if chance.random() < 0.5 else [])]
     for pid in frozen:
@@ -270,7 +280,7 @@ async def freeze(group: SparkGroup, name: str, chance: Random) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-async def kill_leader(group: SparkGroup, name: str, chance: Random) -> None:
+async def kill_leader(group: DaemonGroup, name: str, chance: Random) -> None:
     leader = group.three.leader
     leader.kill()
     await anyio.sleep(chance.uniform(0.0, 3.0))
@@ -278,12 +288,12 @@ async def kill_leader(group: SparkGroup, name: str, chance: Random) -> None:
     await anyio.to_thread.run_sync(group.three.wait_ready)
 
 
-async def terminate(group: SparkGroup, name: str, chance: Random) -> None:
+async def terminate(group: DaemonGroup, name: str, chance: Random) -> None:
     await group.stop(name)
     group.start(name)
 
 
-async def a_third(group: SparkGroup, name: str, chance: Random) -> None:
+async def a_third(group: DaemonGroup, name: str, chance: Random) -> None:
     """It joins, takes its share, and leaves."""
     group.start("c")
     await group.whole(3)
