@@ -344,6 +344,7 @@ async def test_beside_an_original_member_that_has_logged_in(
 
 SECRETS = ("in secret", "b's secret", "PLANTED", *(base64.b64encode(each.encode()).decode() for each in ALL_PASSWORDS))
 """What is left of the passwords however they are written, and what else this test plants."""
+RECORD = b"PLANTED-record"
 PAGES = (*SHOW_NOTHING, "/metrics", "/health/live", "/health/ready", *(f"/api/v1/{name}" for name in DOCUMENTS))
 
 
@@ -356,9 +357,10 @@ async def test_no_secret_is_shown_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Not in arguments, output, log, status or tracebacks, of daemon and commands, when it works and when not."""
+    """Not in arguments, output, log, status or tracebacks, of daemon and commands, when it works and when not; nor is
+    what records hold."""
     await create_topic(cluster.connect, unique, 1)
-    await anyio.to_thread.run_sync(lambda: produce(cluster.bootstrap, "1.1.1", unique, [(0, None, b"one")]))
+    await anyio.to_thread.run_sync(lambda: produce(cluster.bootstrap, "1.1.1", unique, [(0, RECORD, RECORD)]))
     monkeypatch.setenv("KEY_PASSWORD", "PLANTED-key")
     token = secured.file("token", "PLANTED-token")
     tls = {"certificate": encrypted(secured, "PLANTED-key"), "key_password_env": "KEY_PASSWORD"}
@@ -399,6 +401,7 @@ async def test_no_secret_is_shown_anywhere(
             process.wait()
         shown.append(out.read_text())
         assert until_told in shown[-1]
+        shown.append(out.with_name("records").read_text().replace(RECORD.decode(), ""))
 
     await run(0, "progress")
     await run(0, "no secure connection", brokers=wrong_broker, log={"level": "debug", "format": "console"})
@@ -441,9 +444,10 @@ def encrypted(secured: Secured, password: str) -> str:
 
 
 def started(config: str, out: Path) -> subprocess.Popen[bytes]:
-    with out.open("wb") as to:
+    """What the sink `jsonlines` prints is in a file apart, `records`."""
+    with out.open("wb") as to, out.with_name("records").open("wb") as records:
         command = [sys.executable, "-m", "kzconsumer", "--config", config]
-        return subprocess.Popen(command, stdout=to, stderr=to, start_new_session=True)
+        return subprocess.Popen(command, stdout=records, stderr=to, start_new_session=True)
 
 
 async def status_pages(socket: str) -> list[str]:
