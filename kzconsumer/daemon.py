@@ -112,8 +112,11 @@ async def _serve(
         daemon = Daemon(settings, load, manager, show)
         if (status := await daemon.run()) is not None:
             return status
-        log.info("a run that others had begun is over, now begins ours", run=settings.subscription.run)
         settings = daemon.settings
+        if settings.subscription.stop_at is None:
+            log.info("joining again, for other topics")
+        else:
+            log.info("a run that others had begun is over, now begins ours", run=settings.subscription.run)
 
 
 class Daemon:
@@ -145,13 +148,13 @@ class Daemon:
         self._joined = anyio.Event()
         self._stop = anyio.Event()
         self._deadline = 0.0
-        self._goes_on = False  # after the end, with a run of ours
+        self._goes_on = False  # after the end: with a run of ours, or with other topics
         self._over = False  # that run, before anything was started
         self._work = anyio.CancelScope()
         self._last_resort: threading.Timer | None = None
 
     async def run(self) -> int | None:
-        """The exit status; None when a run is over that is not the one asked for.
+        """The exit status; None when the next one goes on: a run is over that is not ours, or there are other topics.
 
         Raises KzConsumerError for a failure that ends the member.
         """
@@ -161,7 +164,7 @@ class Daemon:
                 tasks.start_soon(self._obey_signals)
                 tasks.start_soon(self._service.run)
                 if signal.SIGHUP not in self._ends_with:
-                    tasks.start_soon(obey_reloads, self._joined, self._reload, self._apply, self._service)
+                    tasks.start_soon(obey_reloads, self._joined, self._reload, self._apply, self._rejoin, self._service)
                 async with self._serving():
                     with self._work:
                         await self._consume()
@@ -183,7 +186,9 @@ class Daemon:
         consumer, wanted = self._consumer, self.settings.subscription
         if consumer is not None and consumer.left_uncommitted:
             return 1
-        if wanted.stop_at is None or self._over:
+        if wanted.stop_at is None:
+            return None if self._goes_on else 0
+        if self._over:
             return 0
         run = consumer.run if consumer is not None else None
         if consumer is not None and consumer.finished.is_set() and self._is_ours(run):
@@ -320,9 +325,13 @@ class Daemon:
                     first = now()
                     log.info("stopping", signal=name, deadline=self.settings.stop.deadline)
                     self._begin_stop()
+                elif self._goes_on:
+                    first = now()
+                    log.info("stopping", signal=name, deadline=self.settings.stop.deadline)
+                    self._goes_on = False
+                    self._service.stopping(self._deadline + GRACE)
                 else:
                     log.warning("stopping at once", signal=name)
-                    self._goes_on = False
                     if self._consumer is not None:
                         self._consumer.hurry(AT_ONCE)
                     self._work.cancel()
@@ -377,6 +386,11 @@ class Daemon:
         self._service.stalled_after = settings.service.stalled_after
         self._reconfigured.set()
         self._reconfigured = anyio.Event()
+
+    def _rejoin(self) -> None:
+        if not self._stop.is_set():
+            self._goes_on = True
+            self._begin_stop()
 
     async def _tell_progress(self, consumer: ConsumerConnector) -> None:
         """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""

@@ -158,6 +158,30 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
     assert "Traceback" not in member.err.read_text()
 
 
+async def test_other_topics_are_a_rebalance_of_the_same_process(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    first, second = f"{unique}-1", f"{unique}-2"
+    for topic in (first, second):
+        await create_topic(cluster.connect, topic, 2)
+        await send(cluster, topic, 10)
+    with served(tmp_path, cluster.connect, unique, {first: 1}) as (member, manager):
+        async with session(cluster.connect) as zookeeper:
+            await until(lambda: len(member.records()) == 10, 30)
+            text = member.config.read_text()
+            member.config.write_text(text.replace(f'"{first}" = 1', f'"{second}" = 1'))
+            member.signal(signal.SIGHUP)
+            await until(lambda: len(manager.values("READY")) == 2, 30)
+            assert [len(await owners(zookeeper, unique, topic, 2)) for topic in (first, second)] == [0, 2]
+            await until(lambda: len(member.records()) == 20, 30)
+            assert [record["topic"] for record in member.records()] == [first] * 10 + [second] * 10
+            assert await stored_offsets(cluster.connect, unique, first, 2) == [5, 5], "it left in order"
+            (told,) = member.events("configuration reloaded")
+            assert told["applied"] == ["subscription.topics"]
+            assert manager.values("STOPPING") == []
+            member.signal(signal.SIGTERM)
+            assert await member.ended() == 0
+    assert await stored_offsets(cluster.connect, unique, second, 2) == [5, 5]
+
+
 async def test_no_partitions_is_ready_too(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     with served(tmp_path, cluster.connect, unique, {f"{unique}-to-come": 1}) as (member, manager):
         await until(lambda: manager.values("READY"), 30)

@@ -8,7 +8,7 @@ import pytest
 
 from kzconsumer.config import Settings
 from kzconsumer.options import keys_of
-from kzconsumer.reload import LIVE, compare
+from kzconsumer.reload import LIVE, REJOINING, compare
 
 
 def settings(**tables: dict[str, Any]) -> Settings:
@@ -25,22 +25,23 @@ def test_live_keys_are_applied_and_all_others_named() -> None:
         batch={"max_records": 7},
     )
     change = compare(old, new)
-    assert sorted(change.applied) == ["batch.max_records", "fetch.rate_limit", "log.level"]
-    assert sorted(change.needs_restart) == ["fetch.max_bytes", "subscription.topics"]
+    assert sorted(change.applied) == ["batch.max_records", "fetch.rate_limit", "log.level", "subscription.topics"]
+    assert change.rejoins
+    assert sorted(change.needs_restart) == ["fetch.max_bytes"]
     assert change.settings == settings(
         log={"level": "debug"},
         fetch={"max_bytes": "1MiB", "rate_limit": "1MiB"},
-        subscription={"topics": {"a": 1}},
+        subscription={"topics": {"a": 2}},
         batch={"max_records": 7},
     )
     again = compare(change.settings, new)
-    assert again.applied == (), "what is applied is no change any more"
+    assert (again.applied, again.rejoins) == ((), False), "what is applied is no change any more"
     assert again.needs_restart == change.needs_restart, "what needs a restart is named until there was one"
 
 
 def test_a_sink_that_comes_needs_a_restart() -> None:
     change = compare(settings(), settings(sink={"plugin": "jsonlines"}))
-    assert change.applied == ()
+    assert (change.applied, change.rejoins) == ((), False)
     assert {"sink.plugin", "sink.options"} <= set(change.needs_restart)
 
 
@@ -68,6 +69,19 @@ def test_limits_and_floors_change_together() -> None:
     assert compare(large, small).settings == small
 
 
-@pytest.mark.parametrize("place", sorted(LIVE))
+def test_a_list_takes_the_place_of_topics() -> None:
+    named, listed = settings(subscription={"topics": {"a": 1}}), settings(subscription={"whitelist": "a.*"})
+    for old, new in ((named, listed), (listed, named)):
+        assert (compare(old, new).settings, compare(old, new).rejoins) == (new, True)
+
+
+def test_a_run_keeps_the_topics_that_it_began_with() -> None:
+    old = settings(subscription={"topics": {"a": 1}, "stop_at": "end"})
+    new = settings(subscription={"topics": {"b": 1}, "stop_at": "end"})
+    assert compare(old, new).needs_restart == ("subscription.topics",)
+    assert not compare(old, new).rejoins
+
+
+@pytest.mark.parametrize("place", sorted(LIVE | REJOINING))
 def test_live_keys_exist(place: tuple[str, str]) -> None:
     assert place in {place for place, _, _ in keys_of(settings())}
