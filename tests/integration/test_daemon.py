@@ -38,7 +38,7 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
     ]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
-        await until(lambda: len(member.records()) == 3, 30)
+        await until(lambda: len(member.records()) == 3 and member.events("progress"), 30)
         member.signal(signal.SIGTERM)
         assert await member.ended() == 0
     assert sorted(member.records(), key=lambda record: (record["partition"], record["offset"])) == [

@@ -230,6 +230,7 @@ async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str
         with anyio.fail_after(30):
             while consumer.run is None:
                 await anyio.sleep(0.02)
+    await send_one(cluster, unique)  # for the second run: one without anything to do would not join the group
     with service_manager(f"@{tmp_path}") as manager:
         member = Daemon(tmp_path, cluster.connect, unique, {unique: 1}, "", "smallest")
         member.environment = {"NOTIFY_SOCKET": manager.address, "KZCONSUMER__SUBSCRIPTION__STOP_AT": "end"}

@@ -121,9 +121,9 @@ async def test_ours_compute_what_the_original_does(
     topics = {topic: Topic(tuple(range(number)), 1) for topic, number in TOPICS.items()}
     pairs = {"RangeAssignor": assign_range, "RoundRobinAssignor": our_round_robin}
     compared = 0
-    async with session(connect) as zookeeper:
-        await make_topics(zookeeper, TOPICS)
-        with original(servers, version, connect) as java:
+    with original(servers, version, connect) as java:  # takes its time, in which no session of ours would live
+        async with session(connect) as zookeeper:
+            await make_topics(zookeeper, TOPICS)
             for number in range(GROUPS):
                 members = made_up(chance)
                 await register(zookeeper, f"g{number}", members)
