@@ -54,7 +54,7 @@ from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import STATIC, Plan, Registration
+from kzconsumer.zookeeper.znodes import Plan, Registration
 
 log = structlog.get_logger("kzconsumer")
 
@@ -135,7 +135,7 @@ class ConsumerConnector:
             if topic == self._settings.rejected.topic:
                 raise ValueError(f"{topic!r} is where dead letters of this group go: it would reject them for ever")
         keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
-        await self._join_group(keys, Registration(STATIC, dict(topics), ours=True))
+        await self._join_group(keys, Registration.of_topics(topics))
         return {topic: [self._streams[topic, n] for n in range(number)] for topic, number in topics.items()}
 
     async def create_message_streams_by_filter(self, topics: TopicFilter, streams: int = 1) -> list[KafkaStream]:
@@ -154,7 +154,7 @@ class ConsumerConnector:
         if (letters := self._settings.rejected.topic) is not None and topics.allows(letters):
             raise ValueError(f"{letters!r} is where dead letters of this group go: it would reject them for ever")
         keys = [(None, thread) for thread in range(streams)]
-        await self._join_group(keys, Registration(topics.pattern, {topics.regex: streams}, ours=True))
+        await self._join_group(keys, Registration.of_filter(topics, streams))
         return list(self._streams.values())
 
     async def _join_group(self, keys: Sequence[tuple[str | None, int]], registration: Registration) -> None:
@@ -416,7 +416,7 @@ class ConsumerConnector:
         """After a time away: whether a broker answers again."""
         if not self._hold_down.seconds:
             return True
-        topics = TopicRegistry(session, Watches(session, _ignore), self._settings.brokers)
+        topics = TopicRegistry(session, Watches(session), self._settings.brokers)
         reason = "no broker is up"
         try:
             brokers = await topics.brokers()
@@ -432,10 +432,6 @@ class ConsumerConnector:
                 return True
         log.warning("stays away", reason=reason)
         return False
-
-
-def _ignore(reason: str) -> None:
-    """Only the answer counts, not what changes afterwards."""
 
 
 @asynccontextmanager

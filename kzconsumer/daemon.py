@@ -321,15 +321,14 @@ class Daemon:
                 name = signal.Signals(number).name
                 if now() - first < ONE_SIGNAL:
                     continue
-                if not self._stop.is_set():
-                    first = now()
-                    log.info("stopping", signal=name, deadline=self.settings.stop.deadline)
-                    self._begin_stop()
-                elif self._goes_on:
+                if not self._stop.is_set() or self._goes_on:
                     first = now()
                     log.info("stopping", signal=name, deadline=self.settings.stop.deadline)
                     self._goes_on = False
-                    self._service.stopping(self._deadline + GRACE)
+                    if self._stop.is_set():
+                        self._service.stopping(self._deadline + GRACE)
+                    else:
+                        self._begin_stop()
                 else:
                     log.warning("stopping at once", signal=name)
                     if self._consumer is not None:

@@ -208,7 +208,7 @@ def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     The group itself where one of several is not ours: that is a fault in a program, and all of it has to be seen.
     """
     found: dict[tuple[type, str], BaseException] = {}
-    for error in _leaves(group):
+    for error in leaves(group):
         found.setdefault((type(error), str(error)), error)  # two tasks may meet the same end
     first, *others = found.values()
     if others and not all(isinstance(error, KzConsumerError) for error in found.values()):
@@ -218,9 +218,10 @@ def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions of a group, however deep; of one that is no group, itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            yield from _leaves(each)
+            yield from leaves(each)
     else:
         yield error

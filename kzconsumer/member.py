@@ -35,7 +35,6 @@ from kzconsumer.group.rebalance_listener import ListenerCalls
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
-from kzconsumer.group.run_losses import RunLosses
 from kzconsumer.group.runs import Runs
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
@@ -49,7 +48,7 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
@@ -147,12 +146,8 @@ class Member:
         )
         self._runs: Runs | None = None
         if stops is not None and stops.of_the_group and settings.subscription.stop_at is not None:
-            wanted = settings.subscription
-            logs = LogOffsets(leaders, brokers, timeout, READ_UNCOMMITTED)
-            losses = RunLosses(session, logs, settings.offsets.reset, truncated)
-            self._runs = Runs(
-                session, paths, registration, self.log_offsets, losses, settings.subscription.stop_at, wanted.run
-            )
+            replayable = destination is not None
+            self._runs = Runs(session, settings, registration, leaders, brokers, replayable=replayable)
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(
             membership=self._membership,

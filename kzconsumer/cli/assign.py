@@ -76,13 +76,14 @@ def _joining(settings: Settings, each: list[int | None]) -> dict[str, Registrati
 
 
 def _registration(settings: Settings, streams: int | None) -> Registration:
-    from kzconsumer.zookeeper.znodes import STATIC, Registration
+    from msgspec.structs import replace
 
-    wanted = settings.require_subscription()
-    if wanted.filter is not None:
-        return Registration(wanted.filter.pattern, {wanted.filter.regex: streams or wanted.streams}, ours=True)
-    topics = {topic: streams or number for topic, number in wanted.topics.items()}
-    return Registration(STATIC, topics, ours=True)
+    from kzconsumer.group.subscription import registered
+
+    registration = registered(settings.require_subscription())
+    if streams is None:
+        return registration
+    return replace(registration, subscription=dict.fromkeys(registration.subscription, streams))
 
 
 def _none_or_more(text: str) -> int:

@@ -13,7 +13,7 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kzconsumer import __version__
 
@@ -95,22 +95,14 @@ def told(error: Exception) -> int:
 
     Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.
     """
-    from kzconsumer.errors import ConfigError, KzConsumerError
+    from kzconsumer.errors import ConfigError, KzConsumerError, leaves
     from kzconsumer.redaction import redacted_text
 
-    leaves = list(_leaves(error))
-    if not all(isinstance(leaf, KzConsumerError) for leaf in leaves):
+    found = list(leaves(error))
+    if not all(isinstance(each, KzConsumerError) for each in found):
         raise error
-    for leaf in leaves:
-        lines = leaf.faults if isinstance(leaf, ConfigError) else [" ".join(str(leaf).split("\n"))]
+    for each in found:
+        lines = each.faults if isinstance(each, ConfigError) else [" ".join(str(each).split("\n"))]
         for line in lines:
             print(f"kzconsumer: {redacted_text(line)}", file=sys.stderr)
-    return EXIT_CONFIG if any(isinstance(leaf, ConfigError) for leaf in leaves) else EXIT_FAILED
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    return EXIT_CONFIG if any(isinstance(each, ConfigError) for each in found) else EXIT_FAILED

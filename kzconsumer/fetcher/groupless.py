@@ -189,7 +189,7 @@ async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
         if session is None:
             where = settings.zookeeper.connect
             raise ZooKeeperUnreachable(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")
-        topics = TopicRegistry(session, Watches(session, lambda reason: None), settings.brokers)
+        topics = TopicRegistry(session, Watches(session), settings.brokers)
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )

@@ -49,7 +49,7 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
     group = GroupPaths(settings.group.id)
     async with errand(settings.zookeeper) as session:
         # Its watches go with the session: what changes meanwhile is not our business.
-        watches = Watches(session, lambda reason: None)
+        watches = Watches(session)
         reader = SnapshotReader(
             ConsumerRegistry(session, watches, group),
             TopicRegistry(session, watches),

@@ -126,7 +126,7 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
         errand(zookeeper) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
     ):
-        topics = TopicRegistry(session, Watches(session, _ignore), brokers)
+        topics = TopicRegistry(session, Watches(session), brokers)
         leaders = Leaders(topics, connections, TIMEOUT)
         yield Outside(
             zookeeper.connect,
@@ -135,7 +135,3 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
             RecordTimes(leaders, connections, TIMEOUT),
             lambda group: GroupCoordinator(group, topics, connections, TIMEOUT),
         )
-
-
-def _ignore(reason: str) -> None:
-    """What changes meanwhile is not our business."""

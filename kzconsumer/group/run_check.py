@@ -14,18 +14,14 @@ import structlog
 from kzconsumer.config import Settings
 from kzconsumer.errors import ConnectionLost, SessionExpired
 from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
-from kzconsumer.group.run_losses import RunLosses
 from kzconsumer.group.runs import Runs
+from kzconsumer.group.subscription import registered
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
-from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kzconsumer.zookeeper.group_run import GroupRun
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 log = structlog.get_logger("kzconsumer.group")
 
@@ -58,22 +54,6 @@ async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
 
 
 def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
-    wanted, timeout = settings.subscription, settings.fetch.request_timeout
-    assert wanted.stop_at is not None
-    leaders = Leaders(TopicRegistry(session, Watches(session, _ignore), settings.brokers), brokers, timeout)
-    logs = LogOffsets(leaders, brokers, timeout, READ_UNCOMMITTED)
-    return Runs(
-        session,
-        GroupPaths(settings.group.id),
-        Registration(STATIC, dict(wanted.topics), ours=True)
-        if wanted.filter is None
-        else Registration(wanted.filter.pattern, {wanted.filter.regex: wanted.streams}, ours=True),
-        LogOffsets(leaders, brokers, timeout, ISOLATION_LEVELS[settings.fetch.isolation]),
-        RunLosses(session, logs, settings.offsets.reset, settings.offsets.truncated if replayable else None),
-        wanted.stop_at,
-        wanted.run,
-    )
-
-
-def _ignore(reason: str) -> None:
-    """Only the answer counts, not what changes afterwards."""
+    topics = TopicRegistry(session, Watches(session), settings.brokers)
+    leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+    return Runs(session, settings, registered(settings.subscription), leaders, brokers, replayable=replayable)

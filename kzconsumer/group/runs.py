@@ -16,6 +16,7 @@ import anyio
 import msgspec
 import structlog
 
+from kzconsumer.config import Settings
 from kzconsumer.errors import (
     BadVersion,
     ConnectionLost,
@@ -27,11 +28,14 @@ from kzconsumer.errors import (
     SessionExpired,
     UnsupportedVersion,
 )
+from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.group.run_losses import RunLosses
 from kzconsumer.group.snapshot import subscribed_topics
 from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import TopicPartition
+from kzconsumer.network.brokers import Brokers
+from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kzconsumer.protocol.list_offsets import LATEST
 from kzconsumer.zookeeper import paths as nodes
 from kzconsumer.zookeeper import znodes
@@ -52,28 +56,30 @@ AT_A_LOOK = 32
 
 
 class Runs:
-    """On one session. `stop_at` as in `GroupRun`; `wanted` is the run's name, where the scheduler gives one.
-
-    `losses` decides about what cannot be read any more.
-    """
+    """On one session; the settings have a `stop_at`, and the run's name where the scheduler gives one."""
 
     def __init__(
         self,
         session: ZooKeeperSession,
-        paths: GroupPaths,
+        settings: Settings,
         registration: Registration,
-        log_offsets: LogOffsets,
-        losses: RunLosses,
-        stop_at: int,
-        wanted: str | None,
+        leaders: Leaders,
+        brokers: Brokers,
+        *,
+        replayable: bool,
     ) -> None:
+        assert settings.subscription.stop_at is not None
+        fetch, offsets = settings.fetch, settings.offsets
         self._session = session
-        self._paths = paths
+        self._paths = GroupPaths(settings.group.id)
         self._registration = registration
-        self._log_offsets = log_offsets
-        self._losses = losses
-        self._stop_at = stop_at
-        self._wanted = wanted
+        isolation = ISOLATION_LEVELS[fetch.isolation]
+        self._log_offsets = LogOffsets(leaders, brokers, fetch.request_timeout, isolation)
+        # What a transaction keeps back is not lost.
+        whole = LogOffsets(leaders, brokers, fetch.request_timeout, READ_UNCOMMITTED)
+        self._losses = RunLosses(session, whole, offsets.reset, offsets.truncated if replayable else None)
+        self._stop_at = settings.subscription.stop_at
+        self._wanted = settings.subscription.run
         self._asked: GroupRun | None = None  # whose partitions are outstanding
         self._outstanding: list[tuple[TopicPartition, int]] = []
 
@@ -170,7 +176,7 @@ class Runs:
         """Of every topic we subscribe to that exists. What cannot be found is looked for again."""
         while True:
             try:
-                registry = TopicRegistry(self._session, Watches(self._session, _ignore))
+                registry = TopicRegistry(self._session, Watches(self._session))
                 members = {"": self._registration}
                 all_topics = tuple(await registry.all_topics()) if has_wildcard(self._registration) else ()
                 topics = await registry.topics(subscribed_topics(members, all_topics))
@@ -244,7 +250,3 @@ def _offset(node: Node | None) -> int | None:
 
 def _milliseconds() -> int:
     return int(time.time() * 1000)
-
-
-def _ignore(reason: str) -> None:
-    """Only the answer counts, not what changes afterwards."""

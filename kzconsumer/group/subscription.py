@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kzconsumer.config import SubscriptionSettings
 from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
 from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 
 def has_wildcard(registration: Registration) -> bool:
     return registration.pattern in (WHITE_LIST, BLACK_LIST)
+
+
+def registered(wanted: SubscriptionSettings) -> Registration:
+    """What a member with these settings says of itself."""
+    if wanted.filter is not None:
+        return Registration.of_filter(wanted.filter, wanted.streams)
+    return Registration.of_topics(wanted.topics)
 
 
 def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> dict[str, int]:

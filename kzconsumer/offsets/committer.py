@@ -9,7 +9,7 @@ coordinator gets a copy of what was stored there, and of nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import anyio
@@ -115,7 +115,7 @@ class Committer:
         is not known of which.
         """
         async with self._one_at_a_time:
-            await self._settle([self._positions[tracker] for tracker in trackers if tracker in self._positions])
+            await self._settle(trackers)
             due, plans = {}, {}
             for tracker in trackers:
                 plan, stored = self._plan_of(tracker), self.committed(tracker)
@@ -147,7 +147,7 @@ class Committer:
             try:
                 await self._write_due(trackers)
                 # A step that was given up makes nothing due, and may have moved the fence that the release goes by.
-                await self._settle([self._positions[tracker] for tracker in trackers if tracker in self._positions])
+                await self._settle(trackers)
                 await self._copy(trackers)
             except CoordinatorFailed as error:
                 log.error("the last commit of partitions that go was not made with the brokers", reason=str(error))
@@ -201,7 +201,7 @@ class Committer:
         new_epoch: bool = False,
     ) -> None:
         """Store these offsets, with these plans; where none is given, none is left."""
-        await self._settle([self._positions[tracker] for tracker in due])
+        await self._settle(due)
         writes = {}
         for tracker, offset in due.items():
             if tracker in self._positions:  # not lost while others were looked up
@@ -257,8 +257,9 @@ class Committer:
                 position.committed = msgspec.structs.replace(position.committed, copied=copy.offset)
         _raise_refused(refused, _IN_ZOOKEEPER)
 
-    async def _settle(self, positions: Sequence[_Position]) -> None:
+    async def _settle(self, trackers: Collection[OffsetTracker]) -> None:
         """Find out what became of writes that were cancelled: the next one goes by the versions that they left."""
+        positions = [self._positions[tracker] for tracker in trackers if tracker in self._positions]
         doubtful = [(position, write) for position in positions if (write := position.in_doubt) is not None]
         made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}
         for position, write in doubtful:

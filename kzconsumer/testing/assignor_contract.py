@@ -16,7 +16,7 @@ from kzconsumer.assignors.interface import AssignmentContext, Assignor
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.testing.assignment_worker import assign_elsewhere
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
+from kzconsumer.zookeeper.znodes import Registration, Topic
 
 try:
     from hypothesis import HealthCheck, Phase, given, settings
@@ -31,7 +31,7 @@ _SUBSCRIPTION = st.dictionaries(st.sampled_from(_TOPICS), _STREAMS, max_size=len
 
 
 def _registration(subscription: dict[str, int]) -> Registration:
-    return Registration(STATIC, subscription, ours=True)
+    return Registration.of_topics(subscription)
 
 
 # As members make their ids, and as applications may set them: any text but what a znode's name cannot hold.

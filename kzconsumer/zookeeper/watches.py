@@ -16,10 +16,14 @@ from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
 T = TypeVar("T")
 
 
+def _nobody(reason: str) -> None:
+    """For who wants the answer only, not what changes afterwards."""
+
+
 class Watches:
     """Reads that leave a watch behind; `notify(reason)` is called once per event, synchronously."""
 
-    def __init__(self, session: ZooKeeperSession, notify: Callable[[str], None]) -> None:
+    def __init__(self, session: ZooKeeperSession, notify: Callable[[str], None] = _nobody) -> None:
         self._session = session
         self._notify = notify
         self._armed: dict[tuple[str, str], Watch] = {}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
+from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, TopicFilter
 from kzconsumer.zookeeper.listeners import Listener
 
 STATIC = "static"
@@ -31,6 +31,16 @@ class Registration(msgspec.Struct, frozen=True):
     pattern: str
     subscription: dict[str, int]
     ours: bool
+
+    @classmethod
+    def of_topics(cls, topics: Mapping[str, int]) -> Registration:
+        """A member of ours for these topics: topic -> number of streams."""
+        return cls(STATIC, dict(topics), ours=True)
+
+    @classmethod
+    def of_filter(cls, topics: TopicFilter, streams: int) -> Registration:
+        """A member of ours for all topics that the list allows."""
+        return cls(topics.pattern, {topics.regex: streams}, ours=True)
 
 
 def encode_registration(
