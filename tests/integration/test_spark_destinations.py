@@ -34,6 +34,7 @@ from kzconsumer_spark.part_files import read_part
 from kzconsumer_spark.plain_parquet import Codec, codec
 from kzconsumer_spark.range_tags import RowsLost, Shaped
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
@@ -69,7 +70,7 @@ def batch(directory: Path) -> list[SpooledRange]:
         range_data("t.a", 1, 1, 8, [record(offset, value=b"odd") for offset in (1, 3, 7)]),
         range_data("b", 0, 5, 9, []),
     )
-    return list(write_spool(directory, ranges))
+    return list(write_spool(SpoolPlace.in_directory(directory), ranges))
 
 
 def evens(frame: DataFrame) -> DataFrame:
@@ -97,7 +98,9 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
         record(9, timestamp_type=1),
     ]
     (tmp_path / "spool").mkdir()
-    ranges = write_spool(tmp_path / "spool", (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records)))
+    ranges = write_spool(
+        SpoolPlace.in_directory(tmp_path / "spool"), (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records))
+    )
     told = {}
     for by, chosen in (("arrow", compression), ("spark", None)):
         to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
@@ -126,7 +129,7 @@ def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSess
     """Its records would be nowhere: whoever decided for that may have died before it had kept them."""
     part = range_data("t", 0, 0, 5)
     (tmp_path / "spool").mkdir()
-    ranges = write_spool(tmp_path / "spool", (part,))
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), (part,))
     to = ToFiles(path=str(tmp_path / "out"))
     side = daemon_side(to)
     side.claim(OWNER)
@@ -301,7 +304,8 @@ def test_records_as_they_came_in_a_table_made_for_them(
     headers = [{"key": "h", "value": b"1"}]
     (tmp_path / "more").mkdir()
     more = write_spool(
-        tmp_path / "more", [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])]
+        SpoolPlace.in_directory(tmp_path / "more"),
+        [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])],
     )
     ranges = [*batch(tmp_path / "spool"), *more]
     assert destination.write(1, ranges) == (2005, 4, 0)

@@ -10,6 +10,7 @@ import pytest
 
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_spark import spooling
+from kzconsumer_spark.spool_place import SpoolPlace
 from kzconsumer_spark.spooling import Spooled, Spooling
 from tests.support.range_data import range_data
 
@@ -26,7 +27,7 @@ def rows(spooled: Spooled) -> list[int]:
 
 
 async def test_what_is_prepared_is_taken_and_not_written_again(tmp_path: Path) -> None:
-    spool = Spooling(tmp_path)
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     ahead = files(tmp_path)
     taken = await spool.take(ONE)
@@ -39,7 +40,7 @@ async def test_what_is_prepared_is_taken_and_not_written_again(tmp_path: Path) -
 
 
 async def test_what_was_lost_since_goes_with_the_rest(tmp_path: Path) -> None:
-    spool = Spooling(tmp_path)
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     taken = await spool.take(ONE[1:])
     assert [each.partition for each in taken.files] == [1]
@@ -48,7 +49,7 @@ async def test_what_was_lost_since_goes_with_the_rest(tmp_path: Path) -> None:
 
 
 async def test_a_batch_that_never_came_is_forgotten(tmp_path: Path) -> None:
-    spool = Spooling(tmp_path)
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     await spool.prepare(NEXT)
     assert len(files(tmp_path)) == 2
@@ -61,7 +62,7 @@ async def test_a_batch_that_never_came_is_forgotten(tmp_path: Path) -> None:
 
 async def test_a_range_that_is_written_and_comes_again_has_two_files(tmp_path: Path) -> None:
     """Its claim was lost and is ours again, while the batch goes on for its other partitions."""
-    spool = Spooling(tmp_path)
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
     taken = await spool.take(ONE)
     await spool.prepare(ONE)
     await spool.remove(taken)
@@ -69,11 +70,11 @@ async def test_a_range_that_is_written_and_comes_again_has_two_files(tmp_path: P
 
 
 async def test_a_disk_that_is_full_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill(directory: Path, ranges: Sequence[RangeData]) -> None:
-        (directory / "half.parquet.new").write_bytes(b"x")
+    def fill(place: SpoolPlace, ranges: Sequence[RangeData]) -> None:
+        Path(place.path, "half.parquet").write_bytes(b"x")
         raise OSError(28, "No space left on device")
 
-    spool = Spooling(tmp_path)
+    spool = Spooling(SpoolPlace.in_directory(tmp_path))
     with monkeypatch.context() as patched:
         patched.setattr(spooling, "write_spool", fill)
         with pytest.raises(OSError, match="No space"):

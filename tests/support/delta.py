@@ -15,6 +15,7 @@ from kzconsumer_spark.messages import SpooledRange, ToDelta
 from kzconsumer_spark.plain_parquet import write_part
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 
 OWNER = Owner(cluster="c", group="g")
 _HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}
@@ -59,7 +60,7 @@ class Writer:
     def stage(self, *ranges: RangeData) -> list[StagedRange]:
         directory = self._scratch / uuid.uuid4().hex
         directory.mkdir(parents=True)
-        return [self._staged(part, directory) for part in write_spool(directory, ranges)]
+        return [self._staged(part, directory) for part in write_spool(SpoolPlace.in_directory(directory), ranges)]
 
     def publish(
         self,

@@ -34,6 +34,15 @@ def obey(df: Any, batch_id: int) -> None:
     (directory / f"seen-{batch_id}").write_text(json.dumps(seen))
 
 
+def note_files(df: Any, batch_id: int) -> None:
+    """Write down in which files the rows are, and where they were read."""
+    seen = {
+        "files": df.inputFiles(),
+        "rows": df.orderBy("partition", "offset").selectExpr("partition", "offset", "hex(value)").collect(),
+    }
+    Path(os.environ[FUNCTION_DIRECTORY], f"seen-{batch_id}").write_text(json.dumps(seen))
+
+
 def append(df: Any, batch_id: int) -> None:
     """What many would write first: it lingers a little, so that a kill may come between the write and its commit."""
     df.select("partition", "offset").write.mode("append").parquet(str(Path(os.environ[FUNCTION_DIRECTORY], "appended")))

@@ -16,6 +16,7 @@ from kzconsumer_spark.messages import SpooledRange, Start, ToFiles
 from kzconsumer_spark.session import build_session
 from kzconsumer_spark.sink import _environment
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 from kzconsumer_spark.spool_reader import read_spool
 
 
@@ -55,5 +56,5 @@ def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Itera
 def spooled(session: SparkSession, directory: Path, *ranges: RangeData) -> tuple[DataFrame, tuple[SpooledRange, ...]]:
     """The ranges as destinations read them."""
     directory.mkdir(parents=True, exist_ok=True)
-    parts = write_spool(directory, ranges)
+    parts = write_spool(SpoolPlace.in_directory(directory), ranges)
     return read_spool(session, parts), parts

@@ -16,6 +16,7 @@ from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import ToFiles
 from kzconsumer_spark.query import RangeQuery
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 from kzconsumer_spark.tracebacks import Tracebacks
 from kzconsumer_spark.worker import _query_directory, _warm
 from tests.support.range_data import range_data
@@ -35,7 +36,7 @@ def train(scratch: Path) -> None:
         spool = scratch / "spool"
         spool.mkdir()
         files = FilesDestination(session, start.destination, Lease(math.inf))
-        files.write(1, write_spool(spool, [range_data("t", 0, 0, 100)]))
+        files.write(1, write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 0, 100)]))
         files.close()
         session.read.json(session.sparkContext.parallelize(['{"a": 1}'])).where("a = 1").collect()
 

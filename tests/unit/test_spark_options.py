@@ -60,6 +60,10 @@ FUNCTION = {"destination": "function", "function": "a:b"}
         (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
         (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
         (PARQUET | {"master": "spark://h:7077"}, 'spool is missing: master "spark://h:7077" needs a directory'),
+        (
+            PARQUET | CLUSTER | {"spool": "s3://b/x"},
+            'spool: "s3://b/x" is not a directory, nor a URI with s3a, gs, abfss, hdfs',
+        ),
         (PARQUET | CLUSTER | {"conf": {}}, "conf is without spark.cores.max"),
         (JDBC | CLUSTER, 'destination "jdbc" does not go with master "spark://h:7077", only with a local one'),
         (PARQUET | {"conf": {"spark.driver.memory": 1}}, "conf.spark.driver.memory: 1 is not text"),

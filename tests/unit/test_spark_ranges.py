@@ -12,6 +12,7 @@ from kzconsumer_spark.identity import data_file, ledger_entry, range_name
 from kzconsumer_spark.messages import RunBatch, SpooledRange, decode_command, encode
 from kzconsumer_spark.part_files import Part, PartMismatch, match_parts, read_part
 from kzconsumer_spark.spool import spool_table, write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 from tests.support.range_data import TIME, range_data, record
 
 
@@ -120,7 +121,7 @@ def test_columns_that_are_null_throughout_are_left_out() -> None:
 
 
 def test_spool_files_are_plain_and_whole(tmp_path: Path) -> None:
-    written = write_spool(tmp_path, [range_data("t", 0, 0, 300), range_data("t", 1, 5, 9, [])])
+    written = write_spool(SpoolPlace.in_directory(tmp_path), [range_data("t", 0, 0, 300), range_data("t", 1, 5, 9, [])])
     assert [(each.records, each.file is None) for each in written] == [(300, False), (0, True)]
     assert [each.name for each in tmp_path.iterdir()] == [data_file(written[0])]
     footer = pq.read_metadata(written[0].file or "")

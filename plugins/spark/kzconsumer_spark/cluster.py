@@ -26,7 +26,7 @@ def require_whole(master: str, spool: str | None, conf: Mapping[str, str]) -> No
             raise ValueError("spool goes with a master spark://...; a local Spark reads what is in scratch")
         return
     if spool is None:
-        raise ValueError(f'spool is missing: master "{master}" needs a directory that all its executors see')
+        raise ValueError(f'spool is missing: master "{master}" needs a directory, or a URI, that all its executors see')
     if "spark.cores.max" not in conf:
         raise ValueError(
             f'conf is without spark.cores.max: master "{master}" gives all cores to the first member that comes,'

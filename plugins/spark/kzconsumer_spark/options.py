@@ -21,6 +21,7 @@ from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.messages import ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.settings import RESERVED
+from kzconsumer_spark.spool_place import is_object_store
 
 WHERE = "[sink.options]"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -51,6 +52,13 @@ def read_scratch(value: object) -> object:
     return value
 
 
+def read_spool(value: object) -> object:
+    """A directory, or the URI of an object store."""
+    if isinstance(value, str) and is_object_store(value):
+        return value
+    return read_scratch(value)
+
+
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
@@ -70,7 +78,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff: PositiveDuration = 1.0
     start_timeout: PositiveDuration = 120.0
     scratch: Annotated[str, reader(read_scratch)] | None = None
-    spool: Annotated[str, reader(read_scratch)] | None = None
+    spool: Annotated[str, reader(read_spool)] | None = None
     key: FieldOptions = FieldOptions(format="raw")
     value: FieldOptions = FieldOptions(format="raw")
     registry: RegistryOptions | None = None

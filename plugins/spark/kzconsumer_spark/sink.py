@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -37,6 +37,7 @@ from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, S
 from kzconsumer_spark.options import WHERE, read_options, redirected
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace, is_object_store
 from kzconsumer_spark.spooling import Spooling
 from kzconsumer_spark.target import NotOurs
 from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
@@ -44,6 +45,11 @@ from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
 _HEARTBEAT_SECONDS = 1.0
 _Answer = TypeVar("_Answer")
 _log = structlog.get_logger(__name__)
+
+
+class _Spool(NamedTuple):
+    place: SpoolPlace
+    remove: Callable[[], None]
 
 
 class SparkSink:
@@ -162,7 +168,7 @@ class SparkSink:
         """What would be written, by a Spark of its own, which reads the target as little as it writes it."""
         scratch, spool = await anyio.to_thread.run_sync(self._make_directories)
         try:
-            ranges = await anyio.to_thread.run_sync(write_spool, spool.path, batch.ranges)
+            ranges = await anyio.to_thread.run_sync(write_spool, spool.place, batch.ranges)
             directory = str(scratch.path / "preview")
             start = self._start(directory, 0, spool)
             with anyio.fail_after(self._options.start_timeout):
@@ -251,10 +257,10 @@ class SparkSink:
         )
         return self._worker
 
-    def _start(self, scratch: str, next_batch: int, spool: PrivateDirectory) -> Start:
+    def _start(self, scratch: str, next_batch: int, spool: _Spool) -> Start:
         return Start(
             scratch=scratch,
-            spool=str(spool.path),
+            spool=spool.place.uri,
             master=self._options.master,
             conf=dict(self._options.conf),
             destination=self._destination.to,
@@ -281,7 +287,7 @@ class SparkSink:
     def _owner(self) -> Owner:
         return Owner(cluster=self._context.cluster, group=self._context.group)
 
-    def _prepare(self) -> tuple[PrivateDirectory, PrivateDirectory]:
+    def _prepare(self) -> tuple[PrivateDirectory, _Spool]:
         try:
             self._destination.claim(self._owner)
         except NotOurs as error:
@@ -290,13 +296,18 @@ class SparkSink:
             where = f" {error.filename} cannot be used:" if error.filename else ""
             raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
         scratch, spool = self._make_directories()
-        self._spooling = Spooling(spool.path)
+        self._spooling = Spooling(spool.place)
         return scratch, spool
 
-    def _make_directories(self) -> tuple[PrivateDirectory, PrivateDirectory]:
+    def _make_directories(self) -> tuple[PrivateDirectory, _Spool]:
         """One for what this machine alone uses, one for spool files: where these go is said for a cluster."""
-        scratch = self._options.scratch or tempfile.gettempdir()
-        return _private("scratch", scratch), _private("spool", self._options.spool or scratch)
+        temporary = self._options.scratch or tempfile.gettempdir()
+        scratch = _private("scratch", temporary)
+        try:
+            return scratch, _spool(self._options.spool or temporary, self._options.conf)
+        except BaseException:
+            scratch.remove()
+            raise
 
 
 async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
@@ -307,6 +318,17 @@ async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
     except (StepNotRecorded, ZooKeeperError, ValueError) as error:
         return StepRecorded(error=str(error))
     return StepRecorded()
+
+
+def _spool(where: str, conf: Mapping[str, str]) -> _Spool:
+    if is_object_store(where):
+        try:
+            place = SpoolPlace.in_object_store(where, conf)
+        except (OSError, ValueError) as error:
+            raise ConfigError([f"{WHERE} spool: {where}: {error}"]) from error
+        return _Spool(place, place.remove)
+    directory = _private("spool", where)
+    return _Spool(SpoolPlace.in_directory(directory.path), directory.remove)
 
 
 def _private(option: str, path: str) -> PrivateDirectory:

@@ -1,13 +1,12 @@
 """Ranges as Parquet files that Spark reads cheaply.
 
 Owns no state; the sink calls `write_spool` in a thread (Arrow releases the GIL) and deletes the files. Uncompressed and
-PLAIN: a spool file is written once and read once, on the same machine. The files are scratch and never synced.
+PLAIN: a spool file is written once and read once, most often on one machine. The files are scratch and never synced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_spark.identity import data_file
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.spool_place import SpoolPlace
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # Constant in a file: as one dictionary entry they cost nothing to write or read.
@@ -25,12 +25,12 @@ _CONSTANT = ["topic", "partition", "timestampType"]
 _ROW_GROUP_BYTES = 64 << 20  # bounds what the JVM holds of one task
 
 
-def write_spool(directory: Path, ranges: Sequence[RangeData]) -> tuple[SpooledRange, ...]:
-    """One file for each range that has records. A file appears under its name only when it is whole."""
-    return tuple(_write_range(directory, part) for part in ranges)
+def write_spool(place: SpoolPlace, ranges: Sequence[RangeData]) -> tuple[SpooledRange, ...]:
+    """One file for each range that has records. Nobody knows their names before all are whole. Raises OSError."""
+    return tuple(_write_range(place, part) for part in ranges)
 
 
-def _write_range(directory: Path, part: RangeData) -> SpooledRange:
+def _write_range(place: SpoolPlace, part: RangeData) -> SpooledRange:
     spooled = SpooledRange(
         topic=part.topic,
         partition=part.partition,
@@ -43,20 +43,19 @@ def _write_range(directory: Path, part: RangeData) -> SpooledRange:
     )
     if not spooled.records:
         return spooled
-    file = directory / data_file(spooled)
-    temporary = file.with_suffix(".new")
+    file = place.below(data_file(spooled))
     table = spool_table(part)
     pq.write_table(
         table,
-        temporary,
+        file.path,
+        filesystem=file.filesystem,
         row_group_size=max(1, table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, 1)),
         compression="none",
         use_dictionary=[name for name in _CONSTANT if name in table.column_names],  # type: ignore[arg-type]
         write_statistics=False,
         store_schema=False,
     )
-    temporary.rename(file)
-    return msgspec.structs.replace(spooled, file=str(file))
+    return msgspec.structs.replace(spooled, file=file.uri)
 
 
 def spool_table(part: RangeData) -> pa.Table:

@@ -6,10 +6,8 @@ it or when it never came to that. Called by the sink; there are two batches' fil
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 
 import anyio
 import anyio.to_thread
@@ -18,27 +16,28 @@ from kzconsumer.clock import now
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.spool import write_spool
+from kzconsumer_spark.spool_place import SpoolPlace
 
 
 class Spooled:
-    """One batch's files, in a directory of their own: a range whose claim was lost may be in the next batch too."""
+    """One batch's files, in a place of their own: a range whose claim was lost may be in the next batch too."""
 
-    def __init__(self, directory: Path, files: tuple[SpooledRange, ...], seconds: float) -> None:
-        self.directory = directory
+    def __init__(self, place: SpoolPlace, files: tuple[SpooledRange, ...], seconds: float) -> None:
+        self.place = place
         self.files = files
         self.seconds = seconds
 
 
 class Spooling:
-    """Files below `directory`, which exists."""
+    """Files below `place`, which exists."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, place: SpoolPlace) -> None:
+        self._place = place
         self._numbers = count()
         self._ahead: Spooled | None = None
 
     def __repr__(self) -> str:
-        return f"Spooling({self._directory}, {'one batch' if self._ahead else 'nothing'} ahead)"
+        return f"Spooling({self._place.uri}, {'one batch' if self._ahead else 'nothing'} ahead)"
 
     async def prepare(self, ranges: Sequence[RangeData]) -> None:
         """Write the files of the batch that comes next; those of one that never came are removed. Raises OSError."""
@@ -53,13 +52,13 @@ class Spooling:
             files = tuple(each for each in found if each is not None)
             if len(files) == len(ranges):
                 ahead, self._ahead = self._ahead, None
-                return Spooled(ahead.directory, files, ahead.seconds)
+                return Spooled(ahead.place, files, ahead.seconds)
             await self._forget()
         return await self._write(ranges)
 
     async def remove(self, spooled: Spooled) -> None:
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(lambda: shutil.rmtree(spooled.directory, ignore_errors=True))
+            await anyio.to_thread.run_sync(spooled.place.remove)
 
     async def _forget(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -68,11 +67,15 @@ class Spooling:
 
     async def _write(self, ranges: Sequence[RangeData]) -> Spooled:
         began = now()
-        directory = self._directory / str(next(self._numbers))
-        directory.mkdir()
+        place = self._place.below(str(next(self._numbers)))
         try:
-            files = await anyio.to_thread.run_sync(write_spool, directory, ranges)
+            files = await anyio.to_thread.run_sync(_written, place, ranges)
         except BaseException:
-            await self.remove(Spooled(directory, (), 0.0))
+            await self.remove(Spooled(place, (), 0.0))
             raise
-        return Spooled(directory, files, now() - began)
+        return Spooled(place, files, now() - began)
+
+
+def _written(place: SpoolPlace, ranges: Sequence[RangeData]) -> tuple[SpooledRange, ...]:
+    place.make()
+    return write_spool(place, ranges)

@@ -135,8 +135,8 @@ def _warm(start: Start, session: SparkSession, query: RangeQuery) -> None:
     outcome = query.run(RunBatch(number=query.next_batch, ranges=(nothing,)), lambda number, ranges: Written(0, 0, 0))
     if isinstance(outcome, Failed):
         raise RuntimeError(outcome.error)
-    place = Path(start.spool, Path(start.scratch).name) if is_cluster(start.master) else Path(start.scratch)
-    first, second = (str(place / name) for name in ("warm-1", "warm-2"))
+    place = f"{start.spool}/{Path(start.scratch).name}" if is_cluster(start.master) else start.scratch
+    first, second = (f"{place}/{name}" for name in ("warm-1", "warm-2"))
     session.range(1).selectExpr("cast(id as string) as value").write.parquet(first)
     session.read.schema("value string").parquet(first).write.parquet(second)
     if is_cluster(start.master) and session.read.schema("value string").parquet(second).count() != 1:

@@ -1,0 +1,97 @@
+"""An object store that speaks S3, on loopback, and the jars with which Spark speaks to it.
+
+`ObjectStore` owns the server's process. Of the jars those are left out that Spark has, and of Amazon's client all but
+what reads and writes objects: the bundle on which Hadoop's module depends has half a gigabyte.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+import socket
+import sys
+from pathlib import Path
+
+from pyarrow import fs
+
+from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.java import find_java
+from kzconsumer.sandbox.ports import HOST, free_port
+from kzconsumer.sandbox.server_process import ServerProcess
+from kzconsumer.sandbox.versions import Artifact, JarSet
+
+_CLIENT = "2.35.4"  # that Hadoop 3.5.0 is made with
+_AMAZON = "software.amazon.awssdk"
+
+
+class ObjectStore(ServerProcess):
+    """With one bucket, `bucket`; `conf` is what Spark must be told to find it."""
+
+    bucket = "bucket"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("object-store", folder)
+        self._port = free_port()
+        self.secret = secrets.token_hex(8)
+        self.endpoint = f"http://{HOST}:{self._port}"
+        self.conf = {
+            "spark.hadoop.fs.s3a.endpoint": self.endpoint,
+            "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
+            "spark.hadoop.fs.s3a.path.style.access": "true",
+            "spark.hadoop.fs.s3a.access.key": "tester",
+            "spark.hadoop.fs.s3a.secret.key": self.secret,
+        }
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self._port)]
+
+    def serves(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((HOST, self._port)) == 0
+
+    def make_bucket(self) -> None:
+        self._client(allow_bucket_creation=True).create_dir(self.bucket)
+
+    def objects(self) -> list[str]:
+        """The names of all objects in the bucket."""
+        found = self._client().get_file_info(fs.FileSelector(self.bucket, recursive=True))
+        return sorted(each.path.removeprefix(f"{self.bucket}/") for each in found if each.is_file)
+
+    def _client(self, *, allow_bucket_creation: bool = False) -> fs.S3FileSystem:
+        return fs.S3FileSystem(
+            access_key="tester",
+            secret_key=self.secret,
+            endpoint_override=self.endpoint,
+            region="us-east-1",
+            allow_bucket_creation=allow_bucket_creation,
+        )
+
+
+def client_jars() -> str:
+    """As `spark.jars` takes them."""
+    jars = _spark_jars()
+    (hadoop,) = (each.stem.removeprefix("hadoop-client-api-") for each in jars.glob("hadoop-client-api-*.jar"))
+    java = find_java()
+    module = JarSet("hadoop-aws", (Artifact("org.apache.hadoop", "hadoop-aws", hadoop),), 1, transitive=False)
+    client = JarSet(
+        "s3-client",
+        (
+            *(Artifact(_AMAZON, name, _CLIENT) for name in ("s3", "s3-transfer-manager", "sts")),
+            Artifact("software.amazon.s3.analyticsaccelerator", "analyticsaccelerator-s3", "1.3.1"),
+        ),
+        50,
+    )
+    there = {_module(each) for each in jars.glob("*.jar")}
+    found = [each for jar_set in (module, client) for each in sorted(resolve_jars(jar_set, java).glob("*.jar"))]
+    return ",".join(str(each) for each in found if _module(each) not in there)
+
+
+def _spark_jars() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0], "jars")
+
+
+def _module(jar: Path) -> str:
+    return jar.stem.rpartition("-")[0]
