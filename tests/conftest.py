@@ -41,6 +41,7 @@ STARTS_SPARK = {
     "integration/test_spark_columns.py",
     "integration/test_spark_contract.py",
     "integration/test_spark_destinations.py",
+    "integration/test_spark_object_store.py",
     "integration/test_spark_sink.py",
     "integration/test_spark_versions.py",
 }

@@ -1,32 +1,21 @@
 """What a sink has to keep to through kills, replays, races and zombies, as tests: say how to build it, run pytest.
 
 For plugin authors, and for functions that a sink calls; our own sinks pass the same. Members are real processes
-(`sink_member`), killed by SIGKILL and stopped by SIGSTOP; the contract stands for Kafka and ZooKeeper: it makes the
-records, knows what was planned, and compares the destination with what there was.
+(`sink_member`), killed by SIGKILL and stopped by SIGSTOP; `sink_group` stands for Kafka and ZooKeeper.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 from typing import ClassVar, Literal
 
-import pyarrow as pa
-
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.records.columns import SCHEMA
-from kzconsumer.sinks.interface import Batch, RangeData, Sink, SinkContext
-from kzconsumer.testing.sink_member import Member, Moment, Written, import_once
-
-_TIME = 1_700_000_000_000
-_WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not tell all of it
+from kzconsumer.sinks.interface import Sink, SinkContext
+from kzconsumer.testing.sink_group import Group, write_failed
 
 
 def contract_context() -> SinkContext:
@@ -44,12 +33,14 @@ class SinkContract(ABC):
     Both are given one directory for all of the class; `sink` is called in the members' processes, whose standard output
     is the file `stdout` there. `read_back` gives the value of every record that the destination has, as bytes.
 
-    With `promise` "exactly-once" nothing may be missing or double, with "at-least-once" nothing missing. A write is
+    With `promise` "exactly-once" nothing may be missing or double, with "at-least-once" nothing missing. With
+    `sets_aside` the sink's `set_aside` is held to what `kzconsumer.sinks.interface.Sink` says of it. A write is
     killed at `kills` moments and made a zombie's at `zombies`, two members race `races` times; each batch has `records`
     records. Each kill costs a new process with a new sink: for one that starts slowly, ask for few.
     """
 
     promise: ClassVar[Literal["exactly-once", "at-least-once"]] = "exactly-once"
+    sets_aside: ClassVar[bool] = False
     kills: ClassVar[int] = 12
     zombies: ClassVar[int] = 4
     races: ClassVar[int] = 10
@@ -61,11 +52,11 @@ class SinkContract(ABC):
     @abstractmethod
     def read_back(self, directory: Path) -> Iterable[bytes]: ...
 
-    group: ClassVar[_Group]
+    group: ClassVar[Group]
 
     @classmethod
     def setup_class(cls) -> None:
-        cls.group = _Group(cls)
+        cls.group = Group(cls)
 
     @classmethod
     def teardown_class(cls) -> None:
@@ -116,6 +107,41 @@ class SinkContract(ABC):
         found = set(self.group.one().has([*others, *there]))
         assert found <= set(there), f"has ranges that were never written: {sorted(found - set(there))}"
 
+    def test_what_is_set_aside_is_never_written(self) -> None:
+        """And what is written is not set aside."""
+        if not self.sets_aside:
+            return
+        log = self.group.log()
+        one, other = self.group.two()
+        log.write(one, written := log.batch(self.records))
+        assert not other.set_aside(written[0]), "a range is set aside that is written"
+        aside, *rest = log.batch(self.records)
+        assert other.set_aside(aside), "a range is not set aside that nobody has written"
+        log.leave_out(aside)
+        for _ in range(2):
+            log.begin(one, [aside])
+            assert write_failed(one), "a range is written that was set aside"
+        assert not one.has([aside.identity]), "has knows a range that was set aside"
+        log.write(one, rest)
+        log.check()
+
+    def test_one_member_sets_aside_what_another_is_about_to_write(self) -> None:
+        """One of the two comes first, and both agree which."""
+        for number in range(self.races if self.sets_aside else 0):
+            log = self.group.log(what=f"race {number}")
+            one, other = self.group.two()
+            seconds = self.group.measured().seconds
+            log.begin(one, batch := log.batch(self.records))
+            time.sleep(seconds * number / self.races)
+            aside = other.set_aside(batch[0])
+            assert write_failed(one) == aside, (
+                "one member wrote what another had set aside" if aside else "a write failed"
+            )
+            if aside:
+                log.leave_out(batch[0])
+                log.again(one, batch[1:])
+            log.check()
+
     def test_a_topic_made_anew_and_offsets_that_were_reset_are_other_records(self) -> None:
         """At offsets that were written before."""
         old = self.group.log()
@@ -163,176 +189,3 @@ class SinkContract(ABC):
             log.again(successor, batch)
             log.write(successor, log.batch(self.records))
             log.check()
-
-
-class _Group:
-    """The members of a class of tests, in the order in which they began, and their one directory."""
-
-    def __init__(self, contract: type[SinkContract]) -> None:
-        self.contract = contract
-        import_once(contract.__module__)
-        self._temporary = tempfile.TemporaryDirectory(prefix="sink-contract-", ignore_cleanup_errors=True)
-        self.directory = Path(self._temporary.name)
-        self._members: list[Member] = []
-        self._names = (f"contract-{number}" for number in itertools.count())
-        self._measured: Written | None = None
-
-    def one(self) -> Member:
-        return self._first(1)[0]
-
-    def two(self) -> tuple[Member, Member]:
-        one, other = self._first(2)
-        return one, other
-
-    def log(self, old: _Log | None = None, *, incarnation: int = 0, epoch: int = 0, what: str = "") -> _Log:
-        """A topic of its own, or that of an `old` one made anew or reset."""
-        topic = old.topic if old else next(self._names)
-        return _Log(self, topic, (old.incarnation if old else 1) + incarnation, epoch, what)
-
-    def moments(self, count: int, *, steps: bool = True) -> list[Moment]:
-        """So many, spread over a write: before each step is recorded, then by turns after a time and at a call."""
-        if self._measured is None:
-            log = self.log()
-            log.write(self.one(), log.batch(self.contract.records))  # the first takes longer
-            self._measured = log.write(self.one(), log.batch(self.contract.records))
-        length = self._measured
-        recorded = [Moment("step", number + 1) for number in range(length.steps if steps else 0)]
-        calls = [Moment("call", 1 + number * length.calls // count) for number in range(count)]
-        times = [Moment("time", length.seconds * (number + 0.5) / count) for number in range(count)]
-        turns = zip(times, calls, strict=True) if length.seconds > _WORTH_TIMING else zip(calls, strict=True)
-        return [*recorded, *(moment for turn in turns for moment in turn)][:count]
-
-    def close(self) -> None:
-        for member in self._members:
-            member.close()
-        self._temporary.cleanup()
-
-    def _first(self, count: int) -> list[Member]:
-        self._members = [member for member in self._members if member.alive]
-        while len(self._members) < count:
-            build = partial(_build, self.contract, self.directory)
-            self._members.append(Member(build, self.directory / "stdout"))
-        return self._members[:count]
-
-
-def _build(contract: type[SinkContract], directory: Path) -> Sink:
-    return contract().sink(directory)
-
-
-class _Log:
-    """One topic of three partitions: what it holds, what of it is in flight, which steps are done with each range."""
-
-    def __init__(self, group: _Group, topic: str, incarnation: int, epoch: int, what: str) -> None:
-        self._group = group
-        self.topic = topic
-        self.incarnation = incarnation
-        self._epoch = epoch
-        self._what = what
-        self._ends = dict.fromkeys(range(3), 0)
-        self._steps: dict[RangeIdentity, tuple[str, ...]] = {}
-        self._produced: list[bytes] = []
-
-    def batch(self, records: int) -> tuple[RangeData, ...]:
-        """The next records of each partition, about a third of so many; offsets have gaps, as after compaction."""
-        parts = []
-        for partition, first in self._ends.items():
-            self._ends[partition] = until = first + max(2, records // 3)
-            parts.append(self._range(partition, first, until))
-        self._produced += [value for part in parts for value in _values(part)]
-        return tuple(parts)
-
-    def begin(
-        self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
-    ) -> None:
-        """Have ranges written for the first time, as one batch."""
-        member.begin(Batch(tuple(parts)), (), self._recorder(parts), moment, signal)
-
-    def write(self, member: Member, parts: Sequence[RangeData]) -> Written:
-        self.begin(member, parts)
-        return _done(member)
-
-    def again(self, member: Member, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True) -> None:
-        """What the next member does about a batch that was not committed: `recorded` steps are told."""
-        if not member.fingerprint:
-            self._otherwise_cut(member, parts)
-            return
-        published = set(member.has([part.identity for part in parts])) if ask else set()
-        for part in reversed(parts):
-            if (identity := part.identity) not in published:
-                steps = self._steps.get(identity, ()) if recorded else ()
-                member.begin(Batch((part,), is_replay=True), steps, self._recorder((part,)))
-                _done(member)
-
-    def check(self) -> None:
-        """Raises AssertionError if the destination does not have what the promise says."""
-        contract = self._group.contract
-        mark = _mark(self.topic, self.incarnation, self._epoch)
-        found = Counter(value for value in contract().read_back(self._group.directory) if value.startswith(mark))
-        produced = Counter(self._produced)
-        missing, double = sorted(produced - found), sorted(found - produced)
-        told = f" ({self._what})" if self._what else ""
-        assert not missing, f"missing {len(missing)} of {len(self._produced)} records{told}: {missing[:3]}"
-        if contract.promise == "exactly-once":
-            assert not double, f"{len(double)} of {len(self._produced)} records are double{told}: {double[:3]}"
-
-    def _otherwise_cut(self, member: Member, parts: Sequence[RangeData]) -> None:
-        """Nothing is planned: the next member begins where the last commit was, and its batches end elsewhere."""
-        middles = {part.partition: (part.first + part.until) // 2 for part in parts}
-        for low in (True, False):
-            cut = [
-                self._range(part.partition, part.first, middles[part.partition])
-                if low
-                else self._range(part.partition, middles[part.partition], part.until)
-                for part in parts
-            ]
-            self.write(member, [part for part in cut if part.records])
-
-    def _recorder(self, parts: Sequence[RangeData]) -> Callable[[str], bool]:
-        def record(step: str) -> bool:
-            for part in parts:
-                identity = part.identity
-                self._steps[identity] = (*self._steps.get(identity, ()), step)
-            return True
-
-        return record
-
-    def _range(self, partition: int, first: int, until: int) -> RangeData:
-        rows = [
-            {
-                "topic": self.topic,
-                "partition": partition,
-                "offset": offset,
-                "timestamp": _TIME + offset,
-                "timestamp_type": 0,
-                "key": b"%d" % offset,
-                "value": _mark(self.topic, self.incarnation, self._epoch) + b"%d/%d" % (partition, offset),
-                "headers": [],
-            }
-            for offset in range(first, until)
-            if offset % 7 != 3
-        ]
-        return RangeData(
-            topic=self.topic,
-            partition=partition,
-            first=first,
-            until=until,
-            batches=(pa.RecordBatch.from_pylist(rows, schema=SCHEMA),),
-            incarnation=self.incarnation,
-            epoch=self._epoch,
-        )
-
-
-def _mark(topic: str, incarnation: int, epoch: int) -> bytes:
-    """What the values of a log begin with, and no others."""
-    return b"%s/%d.%d/" % (topic.encode(), incarnation, epoch)
-
-
-def _values(part: RangeData) -> list[bytes]:
-    return [value for batch in part.batches for value in batch.column("value").to_pylist() if value is not None]
-
-
-def _done(member: Member) -> Written:
-    written = member.finish()
-    assert written is not None, f"{member} died in a write"
-    assert written.error is None, f"a write failed: {written.error}"
-    return written

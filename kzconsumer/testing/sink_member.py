@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.steps import Steps
 
 LIMIT = 400.0
@@ -64,6 +64,11 @@ class _Write(NamedTuple):
     signal: int
 
 
+class _Aside(NamedTuple):
+    part: RangeIdentity
+    records: int
+
+
 class Member:
     """A process with a sink. After `kill` it is gone, and all it had started with it."""
 
@@ -88,6 +93,11 @@ class Member:
         self._pipe.send(tuple(ranges))
         found: Collection[RangeIdentity] = self._answer()
         return found
+
+    def set_aside(self, part: RangeData) -> bool:
+        self._pipe.send(_Aside(part.identity, part.records))
+        aside: bool = self._answer()
+        return aside
 
     def begin(
         self,
@@ -194,6 +204,8 @@ async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> No
         while (asked := await anyio.to_thread.run_sync(pipe.recv)) is not None:
             if isinstance(asked, _Write):
                 answer: object = await _write(sink, asked, pipe, fate)
+            elif isinstance(asked, _Aside):
+                answer = await sink.set_aside(*asked)  # type: ignore[attr-defined]
             else:
                 answer = list(await sink.has(asked))  # type: ignore[attr-defined]
             pipe.send(("answer", answer))

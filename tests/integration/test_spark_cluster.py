@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.sink import SparkSink
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 LIMIT = 200.0
 MOST_BATCHES = 40
 PARTITIONS = 2
+CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
 
 
 def ranges(first: int, until: int) -> tuple[RangeData, ...]:
@@ -62,26 +64,28 @@ async def kill_one_of(cluster: SparkCluster, out: Path, writing: anyio.Event) ->
                     os.kill(executors[0], signal.SIGCONT)
 
 
+def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) -> dict[str, object]:
+    return {
+        "destination": destination,
+        "path": str(out),
+        "master": cluster.master,
+        "spool": str(tmp_path / "shared"),
+        "scratch": str(tmp_path / "scratch"),
+        "start_timeout": "240s",
+        "attempts": 1,  # so that it is Spark that tries again
+        "conf": {
+            "spark.cores.max": str(PARTITIONS),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.driver.memory": "512m",
+        },
+    }
+
+
 async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing(tmp_path: Path) -> None:
     out, written = tmp_path / "out", anyio.Event()
     with spark_cluster(tmp_path / "cluster") as cluster:
-        options = {
-            "destination": "parquet",
-            "path": str(out),
-            "master": cluster.master,
-            "spool": str(tmp_path / "shared"),
-            "scratch": str(tmp_path / "scratch"),
-            "start_timeout": "240s",
-            "attempts": 1,  # so that it is Spark that tries again
-            "conf": {
-                "spark.cores.max": str(PARTITIONS),
-                "spark.executor.cores": "1",
-                "spark.executor.memory": "512m",
-                "spark.driver.memory": "512m",
-            },
-        }
-        context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-        async with SparkSink(options, context) as sink:
+        async with SparkSink(options(cluster, tmp_path, "parquet", out), CONTEXT) as sink:
             with anyio.fail_after(LIMIT):
                 while len(cluster.executors) < PARTITIONS:
                     await anyio.sleep(0.05)
@@ -99,3 +103,20 @@ async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing
             assert "Lost task" in log.read_text(), "no task was run twice"
             assert not half_written(out)
     assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
+
+
+async def test_a_delta_table_is_of_what_executors_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    parts = ranges(0, 50)
+    with spark_cluster(tmp_path / "cluster") as cluster:
+        told = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
+        async with SparkSink(told, CONTEXT) as sink:
+            await sink.write(Batch(parts))
+            await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
+            assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]
+    rows = DeltaTable(out).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+    assert sorted((row["topic"], row["partition"], row["offset"]) for row in rows) == [
+        *(("t", partition, offset) for partition in range(PARTITIONS) for offset in range(50)),
+        ("u", 0, 3),
+        ("u", 0, 4),
+    ]

@@ -35,6 +35,8 @@ class OnSpark(SinkContract):
 
 
 class TestParquet(OnSpark):
+    sets_aside = True
+
     def sink(self, directory: Path) -> Sink:
         options = {"destination": "parquet", "path": str(directory / "out")}
         return SparkSink(options | _common(directory), contract_context())

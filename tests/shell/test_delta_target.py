@@ -54,11 +54,15 @@ class DeltaSink:
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return self._target.has(ranges)
 
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return self._target.set_aside(part, records)
+
     async def write(self, batch: Batch) -> None:
         self._writer.publish(self._writer.stage(*batch.ranges))
 
 
 class TestContract(SinkContract):
+    sets_aside = True
     kills = int(os.environ.get("KZCONSUMER_KILLS", "6"))
 
     def sink(self, directory: Path) -> Sink:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,9 @@ from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
 
 pytestmark = pytest.mark.timeout(120)
+
+
+ASIDE = b"\n"  # as a line, of no record
 
 
 class FilesSink:
@@ -42,20 +46,32 @@ class FilesSink:
         return None
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        return [each for each in ranges if self.file(each).exists()]
+        return [each for each in ranges if self.file(each).exists() and not self.is_aside(each)]
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        self.put(part, ASIDE)
+        return self.is_aside(part)
 
     async def write(self, batch: Batch) -> None:
         for part in batch.ranges:
             self.publish(part)
 
     def publish(self, part: RangeData) -> None:
+        self.put(part.identity, lines(part))
+        if self.is_aside(part.identity):
+            raise ValueError(f"{part} is set aside")
+
+    def is_aside(self, part: RangeIdentity) -> bool:
+        return self.file(part).read_bytes() == ASIDE
+
+    def put(self, part: RangeIdentity, content: bytes) -> None:
         self.staged.unlink(missing_ok=True)  # of a write that was killed
-        self.staged.write_bytes(lines(part))
+        self.staged.write_bytes(content)
         sync_file(self.staged)
         put_in_place(self.staged, self.file(part))
         self.staged.unlink(missing_ok=True)
 
-    def file(self, part: RangeData | RangeIdentity) -> Path:
+    def file(self, part: RangeIdentity) -> Path:
         name = (part.topic, part.partition, part.incarnation, part.epoch, part.first, part.until)
         return self.out / "+".join(map(str, name))
 
@@ -75,7 +91,7 @@ class FilesContract(SinkContract):
 
 
 class TestFiles(FilesContract):
-    pass
+    sets_aside = True
 
 
 class TestJsonLines(SinkContract):
@@ -111,7 +127,7 @@ class InPlace(FilesSink):
 
     def publish(self, part: RangeData) -> None:
         with contextlib.suppress(FileExistsError):
-            descriptor = os.open(self.file(part), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            descriptor = os.open(self.file(part.identity), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             for line in lines(part).splitlines(keepends=True):
                 os.write(descriptor, line)
             os.close(descriptor)
@@ -120,7 +136,7 @@ class InPlace(FilesSink):
 class WithoutIncarnation(FilesSink):
     """Takes the records of a topic that was made anew for those of its predecessor."""
 
-    def file(self, part: RangeData | RangeIdentity) -> Path:
+    def file(self, part: RangeIdentity) -> Path:
         return self.out / f"{part.topic}+{part.partition}+{part.first}+{part.until}"
 
 
@@ -129,7 +145,7 @@ class ByBatch(FilesSink):
 
     async def write(self, batch: Batch) -> None:
         self.staged.write_bytes(b"".join(map(lines, batch.ranges)))
-        name = "+".join(self.file(part).name for part in batch.ranges[:3])
+        name = "+".join(self.file(part.identity).name for part in batch.ranges[:3])
         put_in_place(self.staged, self.out / name)
         self.staged.unlink(missing_ok=True)
 
@@ -148,9 +164,9 @@ class LookingFirst(FilesSink):
     """Looks whether the range is there and writes it under a name of its own: two at once both find that it is not."""
 
     def publish(self, part: RangeData) -> None:
-        if not list(self.out.glob(f"{self.file(part).name}@*")):
+        if not list(self.out.glob(f"{self.file(part.identity).name}@*")):
             self.staged.write_bytes(lines(part))
-            self.staged.rename(self.out / f"{self.file(part).name}@{os.getpid()}")
+            self.staged.rename(self.out / f"{self.file(part.identity).name}@{os.getpid()}")
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return [each for each in ranges if list(self.out.glob(f"{self.file(each).name}@*"))]
@@ -166,6 +182,32 @@ class Buffering(FilesSink):
         with (self.out / str(os.getpid())).open("ab") as file:
             file.write(self.held)
         self.held = b"".join(map(lines, batch.ranges))
+
+
+class ForgettingAside(FilesSink):
+    """Says that the range is set aside, and tells nobody."""
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return not self.file(part).exists()
+
+
+class LookingAside(FilesSink):
+    """Looks whether the range is set aside and writes it then: it may have been set aside meanwhile."""
+
+    def publish(self, part: RangeData) -> None:
+        if self.aside(part.identity).exists():
+            raise ValueError(f"{part} is set aside")
+        time.sleep(0.05)
+        self.put(part.identity, lines(part))
+
+    def aside(self, part: RangeIdentity) -> Path:
+        return self.out.with_name(self.file(part).name)
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        if self.file(part).exists():
+            return False
+        self.aside(part).touch()
+        return True
 
 
 def contract_of(kind: type[FilesSink]) -> type[FilesContract]:
@@ -203,6 +245,16 @@ class _LookingFirst(_Broken):
     _sink = LookingFirst
 
 
+class _ForgettingAside(_Broken):
+    sets_aside = True
+    _sink = ForgettingAside
+
+
+class _LookingAside(_Broken):
+    sets_aside = True
+    _sink = LookingAside
+
+
 class _Buffering(_Broken):
     promise = "at-least-once"
     _sink = Buffering
@@ -225,6 +277,8 @@ class _Buffering(_Broken):
         (Knowing, SinkContract.test_has_knows_what_was_written_and_nothing_else, "has ranges that were never written"),
         (LookingFirst, SinkContract.test_a_zombie_ends_its_write_late, "records are double"),
         (Buffering, SinkContract.test_killed_at_any_moment, "missing"),
+        (ForgettingAside, SinkContract.test_what_is_set_aside_is_never_written, "is written that was set aside"),
+        (LookingAside, SinkContract.test_one_member_sets_aside_what_another_is_about_to_write, "had set aside"),
     ],
 )
 def test_what_breaks_the_contract_is_found(

@@ -1,0 +1,218 @@
+"""What stands for Kafka and ZooKeeper when a sink is held to its contract: its members, and the logs they consume.
+
+Owns the members of a class of tests and their directory. A log makes the records, knows what was planned and which
+steps were recorded, and compares the destination with what there was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.records.columns import SCHEMA
+from kzconsumer.sinks.interface import Batch, RangeData, Sink
+from kzconsumer.testing.sink_member import Member, Moment, Written, import_once
+
+if TYPE_CHECKING:
+    from kzconsumer.testing.sink_contract import SinkContract
+
+_TIME = 1_700_000_000_000
+_WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not tell all of it
+
+
+class Group:
+    """The members of a class of tests, in the order in which they began, and their one directory."""
+
+    def __init__(self, contract: type[SinkContract]) -> None:
+        self.contract = contract
+        import_once(contract.__module__)
+        self._temporary = tempfile.TemporaryDirectory(prefix="sink-contract-", ignore_cleanup_errors=True)
+        self.directory = Path(self._temporary.name)
+        self._members: list[Member] = []
+        self._names = (f"contract-{number}" for number in itertools.count())
+        self._measured: Written | None = None
+
+    def one(self) -> Member:
+        return self._first(1)[0]
+
+    def two(self) -> tuple[Member, Member]:
+        one, other = self._first(2)
+        return one, other
+
+    def log(self, old: Log | None = None, *, incarnation: int = 0, epoch: int = 0, what: str = "") -> Log:
+        """A topic of its own, or that of an `old` one made anew or reset."""
+        topic = old.topic if old else next(self._names)
+        return Log(self, topic, (old.incarnation if old else 1) + incarnation, epoch, what)
+
+    def measured(self) -> Written:
+        """A write in which nothing happens."""
+        if self._measured is None:
+            log = self.log()
+            log.write(self.one(), log.batch(self.contract.records))  # the first takes longer
+            self._measured = log.write(self.one(), log.batch(self.contract.records))
+        return self._measured
+
+    def moments(self, count: int, *, steps: bool = True) -> list[Moment]:
+        """So many, spread over a write: before each step is recorded, then by turns after a time and at a call."""
+        length = self.measured()
+        recorded = [Moment("step", number + 1) for number in range(length.steps if steps else 0)]
+        calls = [Moment("call", 1 + number * length.calls // count) for number in range(count)]
+        times = [Moment("time", length.seconds * (number + 0.5) / count) for number in range(count)]
+        turns = zip(times, calls, strict=True) if length.seconds > _WORTH_TIMING else zip(calls, strict=True)
+        return [*recorded, *(moment for turn in turns for moment in turn)][:count]
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+        self._temporary.cleanup()
+
+    def _first(self, count: int) -> list[Member]:
+        self._members = [member for member in self._members if member.alive]
+        while len(self._members) < count:
+            build = partial(_build, self.contract, self.directory)
+            self._members.append(Member(build, self.directory / "stdout"))
+        return self._members[:count]
+
+
+def _build(contract: type[SinkContract], directory: Path) -> Sink:
+    return contract().sink(directory)
+
+
+class Log:
+    """One topic of three partitions: what it holds, what of it is in flight, which steps are done with each range."""
+
+    def __init__(self, group: Group, topic: str, incarnation: int, epoch: int, what: str) -> None:
+        self._group = group
+        self.topic = topic
+        self.incarnation = incarnation
+        self._epoch = epoch
+        self._what = what
+        self._ends = dict.fromkeys(range(3), 0)
+        self._steps: dict[RangeIdentity, tuple[str, ...]] = {}
+        self._produced: list[bytes] = []
+
+    def batch(self, records: int) -> tuple[RangeData, ...]:
+        """The next records of each partition, about a third of so many; offsets have gaps, as after compaction."""
+        parts = []
+        for partition, first in self._ends.items():
+            self._ends[partition] = until = first + max(2, records // 3)
+            parts.append(self._range(partition, first, until))
+        self._produced += [value for part in parts for value in _values(part)]
+        return tuple(parts)
+
+    def begin(
+        self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
+    ) -> None:
+        """Have ranges written for the first time, as one batch."""
+        member.begin(Batch(tuple(parts)), (), self._recorder(parts), moment, signal)
+
+    def write(self, member: Member, parts: Sequence[RangeData]) -> Written:
+        self.begin(member, parts)
+        return _done(member)
+
+    def leave_out(self, part: RangeData) -> None:
+        """The destination is not to have it."""
+        left_out = set(_values(part))
+        self._produced = [value for value in self._produced if value not in left_out]
+
+    def again(self, member: Member, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True) -> None:
+        """What the next member does about a batch that was not committed: `recorded` steps are told."""
+        if not member.fingerprint:
+            self._otherwise_cut(member, parts)
+            return
+        published = set(member.has([part.identity for part in parts])) if ask else set()
+        for part in reversed(parts):
+            if (identity := part.identity) not in published:
+                steps = self._steps.get(identity, ()) if recorded else ()
+                member.begin(Batch((part,), is_replay=True), steps, self._recorder((part,)))
+                _done(member)
+
+    def check(self) -> None:
+        """Raises AssertionError if the destination does not have what the promise says."""
+        contract = self._group.contract
+        mark = _mark(self.topic, self.incarnation, self._epoch)
+        found = Counter(value for value in contract().read_back(self._group.directory) if value.startswith(mark))
+        produced = Counter(self._produced)
+        missing, double = sorted(produced - found), sorted(found - produced)
+        told = f" ({self._what})" if self._what else ""
+        assert not missing, f"missing {len(missing)} of {len(self._produced)} records{told}: {missing[:3]}"
+        if contract.promise == "exactly-once":
+            assert not double, f"{len(double)} of {len(self._produced)} records are double{told}: {double[:3]}"
+
+    def _otherwise_cut(self, member: Member, parts: Sequence[RangeData]) -> None:
+        """Nothing is planned: the next member begins where the last commit was, and its batches end elsewhere."""
+        middles = {part.partition: (part.first + part.until) // 2 for part in parts}
+        for low in (True, False):
+            cut = [
+                self._range(part.partition, part.first, middles[part.partition])
+                if low
+                else self._range(part.partition, middles[part.partition], part.until)
+                for part in parts
+            ]
+            self.write(member, [part for part in cut if part.records])
+
+    def _recorder(self, parts: Sequence[RangeData]) -> Callable[[str], bool]:
+        def record(step: str) -> bool:
+            for part in parts:
+                identity = part.identity
+                self._steps[identity] = (*self._steps.get(identity, ()), step)
+            return True
+
+        return record
+
+    def _range(self, partition: int, first: int, until: int) -> RangeData:
+        rows = [
+            {
+                "topic": self.topic,
+                "partition": partition,
+                "offset": offset,
+                "timestamp": _TIME + offset,
+                "timestamp_type": 0,
+                "key": b"%d" % offset,
+                "value": _mark(self.topic, self.incarnation, self._epoch) + b"%d/%d" % (partition, offset),
+                "headers": [],
+            }
+            for offset in range(first, until)
+            if offset % 7 != 3
+        ]
+        return RangeData(
+            topic=self.topic,
+            partition=partition,
+            first=first,
+            until=until,
+            batches=(pa.RecordBatch.from_pylist(rows, schema=SCHEMA),),
+            incarnation=self.incarnation,
+            epoch=self._epoch,
+        )
+
+
+def _mark(topic: str, incarnation: int, epoch: int) -> bytes:
+    """What the values of a log begin with, and no others."""
+    return b"%s/%d.%d/" % (topic.encode(), incarnation, epoch)
+
+
+def _values(part: RangeData) -> list[bytes]:
+    return [value for batch in part.batches for value in batch.column("value").to_pylist() if value is not None]
+
+
+def write_failed(member: Member) -> bool:
+    """Whether the write that it was told to begin ended with an error."""
+    written = member.finish()
+    assert written is not None, f"{member} died in a write"
+    return written.error is not None
+
+
+def _done(member: Member) -> Written:
+    written = member.finish()
+    assert written is not None, f"{member} died in a write"
+    assert written.error is None, f"a write failed: {written.error}"
+    return written
