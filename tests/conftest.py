@@ -35,6 +35,7 @@ STARTS_SPARK = {
     "faults/test_chaos_spark.py",
     "faults/test_replay_after_kill.py",
     "integration/test_demo.py",
+    "integration/test_docs_functions.py",
     "integration/test_sink_proof.py",
     "integration/test_sink_try.py",
     "integration/test_spark_cluster.py",

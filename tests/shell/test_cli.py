@@ -219,6 +219,21 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
     assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
 
 
+def test_mistakes_are_told_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """README.md: its configuration, mistyped in two places."""
+    page = (Path(__file__).parents[2] / "README.md").read_text()
+    (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
+    (command, answer) = re.findall(r"(?ms)^```\n\$ kzconsumer (check-config [^\n]*)\n(.*?)^```$", page)[0]
+    lines = good.replace("connect =", "conect =").splitlines()
+    sink = lines.index("[sink]")
+    lines[sink:sink] = ["[offsets]", 'reset = "smalest"']
+    (tmp_path / "group.toml").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    done = kzconsumer(*shlex.split(command))
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == answer
+
+
 def test_plugins_lists_what_is_installed() -> None:
     done = kzconsumer("plugins")
     assert done.returncode == 0

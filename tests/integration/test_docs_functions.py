@@ -1,0 +1,69 @@
+"""The function of docs/spark-functions.md that writes into a database, held to the contract by the test printed there.
+
+Run as printed, but for where the database is, and for fewer kills.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Postgres, driver_jar
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "spark-functions.md"
+ALL_BODIES = """
+
+def all_bodies():
+    with psycopg.connect({address!r}) as connection:
+        return [body for (body,) in connection.execute("select body from orders")]
+"""
+
+
+def printed(says: str) -> str:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (block,) = (each for each in blocks if says in each)
+    return str(block)
+
+
+def put(text: str, *changes: tuple[str, str]) -> str:
+    for printed_text, ours in changes:
+        assert text.count(printed_text) == 1, printed_text
+        text = text.replace(printed_text, ours)
+    return text
+
+
+@pytest.mark.timeout(900)
+def test_the_function_that_is_printed_keeps_to_the_contract(database: Postgres, tmp_path: Path) -> None:
+    database.query("create schema shop")
+    database.query("create table shop.ranges (token text primary key)")
+    database.query("create table shop.orders (body text)")
+    user = f"user={database.user}&password={database.password}"
+    url = f"{database.url}?currentSchema=shop&{user}"
+    address = (
+        f"host=127.0.0.1 port={database.port} dbname=postgres user={database.user} password={database.password}"
+        " options='-c search_path=shop'"
+    )
+    function = put(printed("psycopg"), ("jdbc:postgresql://db/shop", url), ("host=db dbname=shop", address))
+    (tmp_path / "orders.py").write_text(function)
+    test = put(
+        printed("SinkContract"),
+        ("kills, zombies, races = 2, 1, 2", "kills, zombies, races = 1, 1, 2"),
+        ('"start_timeout": "300s"', f'"start_timeout": "300s", "conf": {{"spark.jars": "{driver_jar()}"}}'),
+    )
+    (tmp_path / "test_store.py").write_text(f"import psycopg\n\n{test}{ALL_BODIES.format(address=address)}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "test_store.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=850,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
