@@ -260,12 +260,23 @@ async def kill_daemon(group: DaemonGroup, name: str, chance: Random) -> None:
     group.start(name)
 
 
+async def killed(find: Callable[[], int]) -> None:
+    """The process of a Spark; of one that is just ended, as its batch was given up, the next."""
+    with anyio.fail_after(LIMIT):
+        while True:
+            try:
+                os.kill(find(), signal.SIGKILL)
+                return
+            except (ProcessLookupError, FileNotFoundError, ValueError):
+                await anyio.sleep(0.1)
+
+
 async def kill_worker(group: DaemonGroup, name: str, chance: Random) -> None:
-    os.kill(group.worker(name), signal.SIGKILL)
+    await killed(lambda: group.worker(name))
 
 
 async def kill_java(group: DaemonGroup, name: str, chance: Random) -> None:
-    os.kill(group.java(name), signal.SIGKILL)
+    await killed(lambda: group.java(name))
 
 
 async def freeze(group: DaemonGroup, name: str, chance: Random) -> None:
