@@ -20,6 +20,8 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from kzconsumer_spark.compaction import _MARK
+from kzconsumer_spark.compaction_report import compact
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.delta_destination import DeltaDestination
@@ -197,6 +199,33 @@ def test_records_as_they_came_below_the_users_directories(session: SparkSession,
         *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
         *(("t.a", 1, n, b"odd") for n in (1, 3, 7)),
     ]
+    destination.close()
+
+
+def test_spark_reads_what_was_compacted_and_no_mark(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"), partition_by=("day",))
+    daemon_side(to).claim(OWNER)
+    made = "*", "cast(1.5 as decimal(9, 2)) as exact", "map('a', offset) as map", "date'2026-01-01' as day"
+    destination = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr(*made)))
+    for number in range(3):
+        spool = tmp_path / f"spool-{number}"
+        spool.mkdir()
+        part = range_data("t", 0, number * 10, number * 10 + 10)
+        destination.write(number, write_spool(SpoolPlace.in_directory(spool), [part]))
+
+    def read() -> tuple[str, list[str]]:
+        session.catalog.clearCache()
+        frame = session.read.parquet(to.path)
+        return frame.schema.simpleString(), sorted(map(str, frame.collect()))
+
+    before = read()
+    (done,) = compact(to, 1 << 20, 0.0, lambda at, total: None).directories
+    assert (done.directory, done.files, done.into) == ("day=2026-01-01", 3, 1)
+    assert read() == before
+    (file,) = (tmp_path / "out").glob("day=*/*.parquet")
+    (file.parent / f"{file.stem}+1.parquet").write_bytes(_MARK)
+    with pytest.raises(Exception, match=r"not a Parquet file|CANNOT_READ_FILE_FOOTER|FAILED_READ_FILE"):
+        read()
     destination.close()
 
 

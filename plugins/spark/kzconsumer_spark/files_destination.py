@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from kzconsumer_spark.compaction import Compactions
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToFiles
@@ -37,6 +38,7 @@ class FilesDestination:
         self._to = to
         self._lease = lease
         self._target = Target(Path(to.path))
+        Compactions(self._target).finish()
         self._target.sweep()
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0

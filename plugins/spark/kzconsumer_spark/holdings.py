@@ -18,8 +18,8 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
+from kzconsumer_spark.compaction import Compactions
 from kzconsumer_spark.identity import LedgerEntry, range_name
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
@@ -35,6 +35,10 @@ class Held(NamedTuple):
     ranges: tuple[HeldRange, ...]
     strays: tuple[str, ...]
     leftovers: tuple[str, ...]
+
+
+class Damaged(Exception):
+    """What the ledger names is not there as it should be; the text says what."""
 
 
 def described(to: To) -> str:
@@ -73,7 +77,8 @@ def finish(to: To) -> None:
     """Have it there what a writer that may be dead has decided for: whoever goes on behind must know of it."""
     if isinstance(to, ToFiles):
         target = Target(Path(to.path))
-        target.missing([_identity(each) for each in target.decisions()])
+        target.missing([each.identity for each in target.decisions()])
+        Compactions(target).finish()
 
 
 def files(target: Target, kind: str, count_rows: bool) -> Held:
@@ -84,19 +89,23 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     decided = target.decisions()
     ledger = target.entries()
     entries = [each for each in ledger if not each.kept_aside]
+    compactions = Compactions(target)
+    rows = _Rows(target.path, kind, compactions)
     published = {each.files for each in entries}
-    known = {name for names in (*published, *(each.files for each in decided)) for name in names}
+    known = {name for names in (*published, *(each.files for each in decided)) for name in names} | rows.merged_files
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - known)]
-    names = {range_name(_identity(each)) for each in ledger}
-    undone = [each for each in decided if range_name(_identity(each)) not in names]
+    names = {range_name(each.identity) for each in ledger}
+    undone = [each for each in decided if range_name(each.identity) not in names]
     late = "is decided for and not there yet: whoever meets it next finishes it"
     leftovers = [f"{range_of(each)} {late}" for each in undone]
     leftovers += [kept_aside(range_of(each)) for each in ledger if each.kept_aside]
     leftovers += dead_attempts(target.attempts)
+    if compactions.broken_off():
+        leftovers.append("a compaction is under way or broken off: the next one, or a member that starts, finishes it")
     if not count_rows:
         return Held(tuple(held_range(each) for each in entries), (), tuple(leftovers))
     with ThreadPoolExecutor(_READERS) as readers:
-        ranges = tuple(readers.map(lambda entry: _counted(entry, target.path, kind), entries))
+        ranges = tuple(readers.map(lambda entry: _counted(entry, rows), entries))
     return Held(ranges, tuple(strays), tuple(leftovers))
 
 
@@ -126,21 +135,69 @@ def _visible(top: Path) -> Iterator[str]:
                 yield os.path.relpath(os.path.join(directory, name), top)
 
 
-def _counted(entry: LedgerEntry, top: Path, kind: str) -> HeldRange:
-    count = _ROWS.get(kind)
+class _Rows:
+    """How many rows of a file are there, in itself or in what it was merged into."""
+
+    def __init__(self, top: Path, kind: str, compactions: Compactions) -> None:
+        self._top = top
+        self._count = _ROWS.get(kind)
+        self._compactions = compactions
+        self._counted: dict[Path, int] = {}
+        self._look()
+
+    @property
+    def merged_files(self) -> set[str]:
+        return {each.merged.file for each in self._found}
+
+    def of(self, name: str) -> int | None:
+        """None where nobody can tell. Raises Damaged."""
+        if name in self._merged:
+            return self._of_merged(name)
+        try:
+            return self._in(name, self._top / name)
+        except Damaged:
+            self._look()  # it may have been merged meanwhile
+            if name not in self._merged:
+                raise
+            return self._of_merged(name)
+
+    def _look(self) -> None:
+        self._found = self._compactions.found()
+        self._merged = {name: (each, rows) for each in self._found for name, rows in each.merged.replaced}
+
+    def _of_merged(self, name: str) -> int:
+        into, rows = self._merged[name]
+        while into.merged.file in self._merged:
+            into = self._merged[into.merged.file][0]
+        file = self._top / into.merged.file
+        if into.staged is not None and not file.exists():
+            file = into.staged
+        if file not in self._counted:
+            self._counted[file] = self._in(into.merged.file, file) or 0
+        if self._counted[file] != into.merged.rows:
+            raise Damaged(f"{into.merged.file} has {self._counted[file]} rows, and was made of {into.merged.rows}")
+        return rows
+
+    def _in(self, name: str, file: Path) -> int | None:
+        try:
+            if self._count is not None:
+                return self._count(file)
+            file.stat()
+        except FileNotFoundError:
+            raise Damaged(f"{name} is gone") from None
+        except (OSError, pa.ArrowException) as error:
+            raise Damaged(f"{name} cannot be read: {error}") from error
+        return None
+
+
+def _counted(entry: LedgerEntry, rows_of: _Rows) -> HeldRange:
     rows: int | None = 0
     faults = []
     for name in entry.files:
-        file = top / name
         try:
-            found = count(file) if count is not None else None
-            if found is None:
-                file.stat()
-        except FileNotFoundError:
-            faults.append(f"{name} is gone")
-            continue
-        except (OSError, pa.ArrowException) as error:
-            faults.append(f"{name} cannot be read: {error}")
+            found = rows_of.of(name)
+        except Damaged as damage:
+            faults.append(str(damage))
             continue
         rows = rows + found if rows is not None and found is not None else None
     return held_range(entry, None if faults else rows, tuple(faults))
@@ -148,18 +205,13 @@ def _counted(entry: LedgerEntry, top: Path, kind: str) -> HeldRange:
 
 def held_range(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
     return HeldRange(
-        identity=_identity(entry),
+        identity=entry.identity,
         records_in=entry.records_in,
         records_out=entry.records_out,
         records_quarantined=entry.records_quarantined,
         rows=rows,
         faults=faults,
     )
-
-
-def _identity(entry: LedgerEntry) -> RangeIdentity:
-    incarnation = int(entry.incarnation.removeprefix("0x"), 16)
-    return RangeIdentity(entry.topic, entry.partition, incarnation, entry.epoch, entry.first, entry.until)
 
 
 def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:

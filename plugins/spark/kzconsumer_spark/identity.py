@@ -63,6 +63,11 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     attempt: str
     kept_aside: bool = False
 
+    @property
+    def identity(self) -> RangeIdentity:
+        incarnation = int(self.incarnation.removeprefix("0x"), 16)
+        return RangeIdentity(self.topic, self.partition, incarnation, self.epoch, self.first, self.until)
+
 
 def range_name(part: SpooledRange | RangeIdentity) -> str:
     """`<topic>+<partition>+<incarnation hex>.<epoch>+<first, 20 digits>+<until, 20 digits>`; topics have no `+`."""

@@ -85,6 +85,10 @@ class Publication:
         entry = self._read(self.entry(name))
         return entry is not None and entry.kept_aside
 
+    def is_settled(self, entry: LedgerEntry) -> bool:
+        """Whether nobody can bring its files back once they are gone: what was staged of them is gone, too."""
+        return not any(self._staged(entry, number).exists() for number in range(len(entry.files)))
+
     def finish(self, names: Iterable[str]) -> None:
         """Carry out what is decided of these ranges. Raises OSError; then it is to be called again, by anybody."""
         decided: list[tuple[str, Path, LedgerEntry]] = []

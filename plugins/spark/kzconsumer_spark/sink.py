@@ -25,10 +25,12 @@ import structlog
 
 from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Holdings, Preview, SinkContext
+from kzconsumer.sinks.interface import Batch, Compacted, Holdings, Preview, SinkContext
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
+from kzconsumer_spark.compaction import Busy
+from kzconsumer_spark.compaction_report import compact
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.holdings import described, finish, held_by
 from kzconsumer_spark.identity import Owner, fingerprint, scope
@@ -147,6 +149,17 @@ class SparkSink:
     async def holdings(self, *, count_rows: bool) -> Holdings:
         """See `kzconsumer_spark.holdings`. Of a sink that is entered what others have decided for is finished first."""
         return await anyio.to_thread.run_sync(self._held, count_rows)
+
+    async def compact(self, *, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
+        """See `kzconsumer_spark.compaction`."""
+        return await anyio.to_thread.run_sync(self._compact, size, grace, execute, show)
+
+    def _compact(self, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
+        try:
+            self._destination.find(self._owner)
+            return compact(self._destination.to, size, grace, show if execute else None)
+        except (NotOurs, Busy, OSError) as error:
+            raise SinkFailed(f"{WHERE}: {error}") from error
 
     def _held(self, count_rows: bool) -> Holdings:
         try:

@@ -105,6 +105,10 @@ class Target:
         """The ledger. Raises OSError; NotOurs for an entry that says nothing."""
         return self._read(self._state)
 
+    def is_settled(self, entry: LedgerEntry) -> bool:
+        """See `Publication.is_settled`."""
+        return self._publication.is_settled(entry)
+
     def decisions(self) -> list[LedgerEntry]:
         """What is decided for and not carried out yet. Raises as `entries`."""
         return self._read(self._state / "publishing")
