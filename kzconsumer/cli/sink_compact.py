@@ -94,7 +94,7 @@ def _text(done: Compacted) -> str:
     else:
         lines.append("Nothing to merge: no small files of ranges that follow each other.")
     if done.directories and not done.done:
-        lines.append("Nothing was changed. Add --execute to do it: readers that meet it fail meanwhile.")
+        lines.append("Nothing was changed. Add --execute to do it: readers that meet it will fail.")
     elif done.directories:
         files, into = (sum(getattr(each, name) for each in done.directories) for name in ("files", "into"))
         lines.append(f"Done: {count(files, 'file')} are now {into}.")

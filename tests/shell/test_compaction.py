@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -124,7 +125,7 @@ def test_a_plan_changes_nothing_and_the_report_counts(target: Target) -> None:
     [
         (ToDelta(path="x"), "OPTIMIZE"),
         (ToFiles(path="x", format="json"), "json files in x: only Parquet"),
-        (ToFunction(function="m:f"), "only Parquet"),
+        (ToFunction(function="m:f"), "function m:f has no files"),
     ],
 )
 def test_what_cannot_be_compacted_says_so(to: ToDelta | ToFiles | ToFunction, says: str) -> None:
@@ -352,19 +353,101 @@ def test_a_row_group_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     parts = [tmp_path / f"{n}.parquet" for n in range(5)]
     for file in parts:
         pq.write_table(TABLES["plain"], file)
-    group = pq.read_metadata(parts[0]).row_group(0).total_byte_size
-    monkeypatch.setattr(merged_file, "_ROW_GROUP_BYTES", 2 * group)
+    monkeypatch.setattr(merged_file, "_ROW_GROUP_BYTES", 2 * pq.read_table(parts[0]).nbytes)
     write_merged(parts, tmp_path / "whole.parquet")
     assert pq.read_metadata(tmp_path / "whole.parquet").num_row_groups == 3
 
 
-def test_old_timestamps_stay_what_they_are(tmp_path: Path) -> None:
-    """INT96, which Spark writes when it is told so."""
+def test_timestamps_of_all_years_are_left_alone(tmp_path: Path) -> None:
+    """INT96, which Spark writes when it is told so: what Arrow reads of the year 9999 is another year."""
     parts = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
     for file in parts:
         pq.write_table(pa.table({"at": pa.array([1], pa.timestamp("ns"))}), file, use_deprecated_int96_timestamps=True)
-    write_merged(parts, tmp_path / "whole.parquet")
-    assert pq.read_metadata(tmp_path / "whole.parquet").schema.column(0).physical_type == "INT96"
+    with pytest.raises(NotMergeable, match="INT96"):
+        write_merged(parts, tmp_path / "whole.parquet")
+
+
+def test_what_spark_says_of_its_types_is_kept_and_told_apart(tmp_path: Path) -> None:
+    parts = []
+    for number, said in enumerate(({"a": "1"}, {"a": "1"}, {"a": "1", "legacyDateTime": ""})):
+        parts.append(tmp_path / f"{number}.parquet")
+        pq.write_table(TABLES["plain"].replace_schema_metadata(said), parts[-1])
+    footers = [pq.read_metadata(file) for file in parts]
+    assert merged_file.kind_of(footers[0]) == merged_file.kind_of(footers[1]) != merged_file.kind_of(footers[2])
+    write_merged(parts[:2], tmp_path / "whole.parquet")
+    assert pq.read_metadata(tmp_path / "whole.parquet").metadata == footers[0].metadata
+
+
+def test_a_file_that_is_damaged_inside_is_told_and_the_others_are_merged(target: Target) -> None:
+    for number in range(4):
+        publish(target, number, "d=1", "d=2")
+    broken = next((target.path / "d=1").glob("*+00000000000000000003+*"))
+    content = bytearray(broken.read_bytes())
+    content[4:40] = b"\xff" * 36
+    broken.write_bytes(content)
+    made, left = Compactions(target).run(SIZE, 0.0, unseen)
+    assert [Path(each.name).parent.name for each in made] == ["d=2"]
+    (reason,) = left.values()
+    assert broken.name in reason
+
+
+def test_a_directory_that_was_deleted_meanwhile_is_nobodys_trouble(target: Target) -> None:
+    for number in range(3):
+        publish(target, number, "d=1", "d=2")
+    assert in_a_process(dies_when_decided(target)) == -signal.SIGKILL
+    shutil.rmtree(target.path / "d=1")
+    Compactions(target).finish()
+    assert not Compactions(target).broken_off()
+    assert offsets(target) == list(range(9))
+
+
+def test_what_is_brought_back_from_a_copy_is_a_stray(target: Target) -> None:
+    first = publish(target, 0)
+    publish(target, 1)
+    copy = first.read_bytes()
+    Compactions(target).run(SIZE, 0.0, unseen)
+    first.write_bytes(copy)
+    assert files(target, "parquet", True).strays == (f"{first.name} has rows that are in a merged file",)
+
+
+def test_a_look_beside_the_next_compaction_finds_no_damage(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        publish(target, number)
+    Compactions(target).run(SIZE, 0.0, unseen)
+    publish(target, 2)
+    seen = pq.read_metadata
+
+    def later(file: Path) -> pq.FileMetaData:
+        monkeypatch.setattr(pq, "read_metadata", seen)
+        Compactions(target).run(SIZE, 0.0, unseen)
+        return seen(file)
+
+    monkeypatch.setattr(pq, "read_metadata", later)
+    assert healthy(target, 3)
+
+
+def test_only_the_user_who_writes_there_compacts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(target, 0)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    with pytest.raises(NotOurs, match="another user"):
+        Compactions(target).run(SIZE, 0.0, unseen)
+
+
+def test_an_error_leaves_nothing_behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        publish(target, number, "d=1", "d=2")
+    before, asked = names(target), itertools.count()
+
+    def full(paths: Iterable[Path], path: Path) -> None:
+        if next(asked):
+            raise OSError(28, "No space left on device")
+        write_merged(list(paths), path)
+
+    monkeypatch.setattr(compaction_module, "write_merged", full)
+    with pytest.raises(OSError, match="No space"):
+        Compactions(target).run(SIZE, 0.0, unseen)
+    assert names(target) == before
+    assert not list((target.path / "_kzconsumer" / "compactions").glob("*/"))
 
 
 def test_what_cannot_be_proven_equal_is_left_alone(target: Target) -> None:
@@ -386,8 +469,18 @@ def test_a_file_that_is_no_parquet_is_not_merged(tmp_path: Path) -> None:
         write_merged([tmp_path / "mark"], tmp_path / "whole.parquet")
 
 
-def test_a_worker_that_starts_finishes_what_was_broken_off(target: Target) -> None:
-    """As every files destination does when it begins."""
+def dies_when_decided(target: Target) -> Callable[[], None]:
+    def die(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        Compactions._carry_out = die  # type: ignore[assignment,method-assign]
+        Compactions(target).run(SIZE, 5.0, unseen)
+
+    return work
+
+
+def test_until_it_is_finished_readers_fail_and_verify_tells(target: Target) -> None:
     for number in range(2):
         publish(target, number)
 

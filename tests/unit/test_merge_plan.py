@@ -29,7 +29,9 @@ def plan(
     def current(name: str) -> str:
         return (into or {}).get(name, name)
 
-    return [(each.name, [file.name for file in each.files]) for each in unions(entries, current, look, SIZE)]
+    used = {file for each in entries for file in each.files} | set((into or {}).values())
+    found = unions(entries, current, look, used.__contains__, SIZE)
+    return [(each.name, [file.name for file in each.files]) for each in found]
 
 
 def name(first: int, until: int, partition: int = 0, epoch: int = 0) -> str:
@@ -75,9 +77,10 @@ def test_files_of_other_columns_stay_apart() -> None:
     assert plan(*ranges, c=other) == [(name(0, 2), ["a", "b"]), (name(3, 5), ["d", "e"])]
 
 
-def test_what_cannot_be_read_is_left_alone() -> None:
-    ranges = [entry(n, n + 1, file) for n, file in enumerate("abc")]
-    assert plan(*ranges, b=None) == [(name(0, 3), ["a", "c"])]
+def test_what_cannot_be_read_is_left_alone_and_not_bridged() -> None:
+    ranges = [entry(n, n + 1, file) for n, file in enumerate("abcd")]
+    assert plan(*ranges, b=None) == [(name(2, 4), ["c", "d"])]
+    assert plan(*ranges[:3], b=None) == []
 
 
 def test_the_files_of_one_range_stay_as_they_are() -> None:
@@ -113,9 +116,11 @@ def test_no_file_is_in_two_and_no_name_is_taken(
         ends |= dict.fromkeys(files, (number, at, at + length))
         entries.append(entry(at, at + length, *files))
         at += length
-    found: list[Union] = list(
-        unions(entries, lambda each: each, lambda each: File(each, 1, sizes.get(ends[each][0], 1), "same"), size)
-    )
+
+    def look(file: str) -> File:
+        return File(file, 1, sizes.get(ends[file][0], 1), "same")
+
+    found: list[Union] = list(unions(entries, lambda each: each, look, ends.__contains__, size))
     merged = [file.name for each in found for file in each.files]
     assert len(merged) == len(set(merged))
     assert not {each.name for each in found} & ends.keys()

@@ -30,8 +30,10 @@ import pyarrow.parquet as pq
 from kzconsumer.sinks.durable_files import sync_directory, write_new
 from kzconsumer_spark.merge_plan import File, Union, unions
 from kzconsumer_spark.merged_file import NotMergeable, kind_of, write_merged
-from kzconsumer_spark.target import Target
+from kzconsumer_spark.target import NotOurs, Target
 
+_DECIDED: Final = "decided.json"
+_DONE: Final = "done.json"
 # Longer than a magic number and a length, and not empty: Spark passes over files without a byte.
 _MARK: Final = (
     b"Replaced by `kzconsumer sink compact` just now. List the directory again: these rows are in another file.\n"
@@ -79,12 +81,12 @@ class Compactions:
         """Every merged file there is, was, or is decided for. Raises OSError."""
         found = []
         for directory in sorted(self._place.glob("*/")):
-            for name in ("decided.json", "done.json"):  # the order in which it has them
+            for name in (_DECIDED, _DONE):  # the order in which it has them
                 try:
                     made = _read(directory / name)
                 except FileNotFoundError:
                     continue
-                done = name == "done.json"
+                done = name == _DONE
                 found += [
                     Found(each, None if done else _staged(directory, number)) for number, each in enumerate(made.merged)
                 ]
@@ -93,23 +95,29 @@ class Compactions:
 
     def broken_off(self) -> bool:
         """Whether one is decided for and not done: it is under way, or its maker is dead."""
-        return any(self._place.glob("*/decided.json"))
+        return any(self._place.glob(f"*/{_DECIDED}"))
 
     def finish(self) -> None:
-        """Carry out what a process that is dead has decided for, unless somebody is about it. Raises OSError."""
-        if not self.broken_off():
+        """Carry out what a process that is dead has decided for, and remove what it had only begun. Raises OSError."""
+        if all((directory / _DONE).exists() for directory in self._place.glob("*/")):
             return
         try:
             with self._alone():
                 self._finish()
         except Busy:
-            pass
+            pass  # whoever it is finishes it
 
     def plan(self, size: int) -> list[Union]:
         """What would be merged into files of at most about `size` bytes. Raises OSError, NotOurs."""
-        current = current_names(self.found())
-        entries = [each for each in self._target.entries() if self._target.is_settled(each)]
-        return list(unions(entries, current, self._look, size))
+        found = self.found()
+        entries = self._target.entries()
+        used = {name for entry in entries for name in entry.files} | {each.merged.file for each in found}
+
+        def is_taken(name: str) -> bool:
+            return name in used or os.path.lexists(self._target.path / name)
+
+        settled = [each for each in entries if self._target.is_settled(each)]
+        return list(unions(settled, current_names(found), self._look, is_taken, size))
 
     def run(self, size: int, grace: float, show: Callable[[int, int], None]) -> tuple[list[Union], dict[str, str]]:
         """Merge. What was, and what was left alone and why. Raises Busy, OSError, NotOurs.
@@ -125,66 +133,79 @@ class Compactions:
             made: list[Union] = []
             left: dict[str, str] = {}
             read = 0
-            show(read, total)
-            for union in planned:
-                path = _staged(directory, len(made))
-                try:
-                    write_merged([self._target.path / file.name for file in union.files], path)
-                except NotMergeable as error:
-                    path.unlink(missing_ok=True)
-                    left[union.name] = str(error)
-                else:
-                    made.append(union)
-                read += sum(file.size for file in union.files)
+            try:
                 show(read, total)
-            if made:
-                merged = [
-                    Merged(each.name, sum(f.rows for f in each.files), tuple((f.name, f.rows) for f in each.files))
-                    for each in made
-                ]
-                sync_directory(directory)
-                sync_directory(self._place)
-                staged = directory / "deciding.json"
-                write_new(staged, msgspec.json.encode(Compaction(tuple(merged), grace)))
-                staged.rename(directory / "decided.json")
-                sync_directory(directory)
-            self._finish()
+                for union in planned:
+                    path = _staged(directory, len(made))
+                    try:
+                        write_merged([self._target.path / file.name for file in union.files], path)
+                    except NotMergeable as error:
+                        path.unlink(missing_ok=True)
+                        left[union.name] = str(error)
+                    else:
+                        made.append(union)
+                    read += sum(file.size for file in union.files)
+                    show(read, total)
+                if made:
+                    self._decide(directory, made, grace)
+            finally:  # also after an error: what was made is removed
+                self._finish()
             return made, left
+
+    def _decide(self, directory: Path, made: Sequence[Union], grace: float) -> None:
+        merged = [
+            Merged(each.name, sum(f.rows for f in each.files), tuple((f.name, f.rows) for f in each.files))
+            for each in made
+        ]
+        staged = directory / "deciding.json"
+        write_new(staged, msgspec.json.encode(Compaction(tuple(merged), grace)))
+        # No decision may outlive a crash that the files did not.
+        for each in (directory, self._place, self._place.parent):
+            sync_directory(each)
+        staged.rename(directory / _DECIDED)
+        sync_directory(directory)
 
     def _finish(self) -> None:
         for directory in sorted(self._place.glob("*/")):
-            if (directory / "decided.json").exists():
-                self._carry_out(directory, _read(directory / "decided.json"))
-            elif not (directory / "done.json").exists():
+            if (directory / _DECIDED).exists():
+                self._carry_out(directory, _read(directory / _DECIDED))
+            elif not (directory / _DONE).exists():
                 shutil.rmtree(directory)  # nobody has decided for it
+            elif staged := list(directory.glob("*.parquet")):
+                _clear(directory, staged)
 
     def _carry_out(self, directory: Path, made: Compaction) -> None:
         """Each step once more does nothing: it may have been done before."""
         top = self._target.path
-        directories = {(top / each.file).parent for each in made.merged}
-        for each in made.merged:
-            if not (top / each.file).exists():
-                for name, _ in each.replaced:
-                    self._mark(top / name, directory)
+        # Somebody may have deleted a whole directory meanwhile: then its rows are not wanted any more.
+        there = [
+            (_staged(directory, n), each) for n, each in enumerate(made.merged) if (top / each.file).parent.is_dir()
+        ]
+        directories = {(top / each.file).parent for _, each in there}
+        undone = [(staged, each) for staged, each in there if not _is_same(staged, top / each.file)]
+        for _, each in undone:
+            if os.path.lexists(top / each.file):
+                raise OSError(f"{top / each.file} is not the file that was made: nothing is replaced by it")
+        for _, each in undone:
+            for name, _ in each.replaced:
+                self._mark(top / name, directory)
         _sync(directories)
-        for number, each in enumerate(made.merged):
-            if not (top / each.file).exists():
-                os.link(_staged(directory, number), top / each.file)
+        for staged, each in undone:
+            os.link(staged, top / each.file)
         _sync(directories)
         time.sleep(made.grace)
-        for each in made.merged:
+        for _, each in there:
             for name, _ in each.replaced:
                 (top / name).unlink(missing_ok=True)
         _sync(directories)
-        (directory / "decided.json").rename(directory / "done.json")
-        for number in range(len(made.merged)):
-            _staged(directory, number).unlink(missing_ok=True)
-        sync_directory(directory)
+        (directory / _DECIDED).rename(directory / _DONE)
+        _clear(directory, [_staged(directory, number) for number in range(len(made.merged))])
 
     def _mark(self, file: Path, directory: Path) -> None:
         """Also where it is gone: who has deleted it by hand would find its rows again in the merged file."""
         mark = directory / "mark"
-        mark.write_bytes(_MARK)
+        mark.unlink(missing_ok=True)
+        write_new(mark, _MARK)  # on disk: an empty file readers would pass over
         mark.replace(file)
 
     def _look(self, name: str) -> File | None:
@@ -200,6 +221,8 @@ class Compactions:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """The lock goes with the process that holds it."""
+        if os.stat(self._place.parent).st_uid != os.getuid():
+            raise NotOurs(f"{self._target.path} is written by another user: run this as that one")
         self._place.mkdir(exist_ok=True)
         with (self._place / "lock").open("ab") as lock:
             try:
@@ -230,6 +253,20 @@ def _read(path: Path) -> Compaction:
 
 def _staged(directory: Path, number: int) -> Path:
     return directory / f"{number}.parquet"
+
+
+def _is_same(staged: Path, final: Path) -> bool:
+    try:
+        return os.path.samefile(staged, final)
+    except FileNotFoundError:
+        return False
+
+
+def _clear(directory: Path, staged: Sequence[Path]) -> None:
+    """What was merged stays done: from then on the merged files may be replaced in turn."""
+    sync_directory(directory)
+    for file in staged:
+        file.unlink(missing_ok=True)
 
 
 def _sync(directories: set[Path]) -> None:

@@ -22,10 +22,10 @@ def compact(to: To, size: int, grace: float, show: Callable[[int, int], None] | 
         raise NotOurs(
             "a Delta table is compacted by its own OPTIMIZE (DeltaTable.optimize.compact), beside members, too"
         )
-    if not isinstance(to, ToFiles) or to.format != "parquet":
-        raise NotOurs(
-            f"{described(to)}: only Parquet can be compacted: of other files no reader knows a mark from a row"
-        )
+    if not isinstance(to, ToFiles):
+        raise NotOurs(f"{described(to)} has no files to be compacted")
+    if to.format != "parquet":
+        raise NotOurs(f"{described(to)}: only Parquet is compacted, for of others no reader tells a mark from a row")
     compactions = Compactions(Target(Path(to.path)))
     left: dict[str, str] = {}
     if show is None:

@@ -5,7 +5,9 @@ Owns this worker's staging directory inside the target.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -19,7 +21,12 @@ from kzconsumer_spark.private_directory import PrivateDirectory
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.range_files import RangeFiles
 from kzconsumer_spark.range_tags import Shaping
-from kzconsumer_spark.target import Target
+from kzconsumer_spark.target import NotOurs, Target
+
+
+def _finish(compactions: Compactions) -> None:
+    with suppress(OSError, NotOurs):  # `sink verify` tells that it is still to be done
+        compactions.finish()
 
 
 class FilesDestination:
@@ -38,8 +45,9 @@ class FilesDestination:
         self._to = to
         self._lease = lease
         self._target = Target(Path(to.path))
-        Compactions(self._target).finish()
         self._target.sweep()
+        # It may wait for readers, and nothing here waits for it.
+        threading.Thread(target=_finish, args=(Compactions(self._target),), daemon=True).start()
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0
 

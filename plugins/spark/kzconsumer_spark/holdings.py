@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import HeldRange
-from kzconsumer_spark.compaction import Compactions
+from kzconsumer_spark.compaction import Compactions, Found
 from kzconsumer_spark.identity import LedgerEntry, range_name
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
@@ -78,22 +78,23 @@ def finish(to: To) -> None:
     if isinstance(to, ToFiles):
         target = Target(Path(to.path))
         target.missing([each.identity for each in target.decisions()])
-        Compactions(target).finish()
 
 
 def files(target: Target, kind: str, count_rows: bool) -> Held:
     """The directory is listed first, then what is decided for, then the ledger: a file of a range that was being
     published at the first look is named by one of the others. Of the files named by the ledger nobody takes any away.
     """
+    compactions = Compactions(target)
+    gone = {name for each in compactions.found() if each.staged is None for name, _ in each.merged.replaced}
     visible = set(_visible(target.path)) if count_rows else set()
     decided = target.decisions()
     ledger = target.entries()
     entries = [each for each in ledger if not each.kept_aside]
-    compactions = Compactions(target)
     rows = _Rows(target.path, kind, compactions)
     published = {each.files for each in entries}
     known = {name for names in (*published, *(each.files for each in decided)) for name in names} | rows.merged_files
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - known)]
+    strays += [f"{name} has rows that are in a merged file" for name in sorted(visible & gone)]
     names = {range_name(each.identity) for each in ledger}
     undone = [each for each in decided if range_name(each.identity) not in names]
     late = "is decided for and not there yet: whoever meets it next finishes it"
@@ -151,24 +152,27 @@ class _Rows:
 
     def of(self, name: str) -> int | None:
         """None where nobody can tell. Raises Damaged."""
-        if name in self._merged:
-            return self._of_merged(name)
-        try:
-            return self._in(name, self._top / name)
-        except Damaged:
-            self._look()  # it may have been merged meanwhile
-            if name not in self._merged:
-                raise
-            return self._of_merged(name)
+        while True:
+            into, rows = self._into(name)
+            try:
+                return self._in(name, self._top / name) if into is None else self._of_merged(into, rows)
+            except Damaged:
+                self._look()  # it may have been merged meanwhile
+                if self._into(name)[0] == into:
+                    raise
 
     def _look(self) -> None:
         self._found = self._compactions.found()
         self._merged = {name: (each, rows) for each in self._found for name, rows in each.merged.replaced}
 
-    def _of_merged(self, name: str) -> int:
-        into, rows = self._merged[name]
-        while into.merged.file in self._merged:
+    def _into(self, name: str) -> tuple[Found | None, int]:
+        """The file that has its rows now, unless it is itself, and how many these are."""
+        into, rows = self._merged.get(name, (None, 0))
+        while into is not None and into.merged.file in self._merged:
             into = self._merged[into.merged.file][0]
+        return into, rows
+
+    def _of_merged(self, into: Found, rows: int) -> int:
         file = self._top / into.merged.file
         if into.staged is not None and not file.exists():
             file = into.staged

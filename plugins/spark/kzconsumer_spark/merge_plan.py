@@ -39,14 +39,21 @@ Look: TypeAlias = Callable[[str], File | None]
 class _Piece(NamedTuple):
     first: RangeIdentity
     last: RangeIdentity
-    file: File
+    file: File | None
 
 
-def unions(entries: Sequence[LedgerEntry], current: Callable[[str], str], look: Look, size: int) -> Iterator[Union]:
+def unions(
+    entries: Sequence[LedgerEntry],
+    current: Callable[[str], str],
+    look: Look,
+    is_taken: Callable[[str], bool],
+    size: int,
+) -> Iterator[Union]:
     """What is to be merged into files of at most about `size` bytes.
 
     `current` says which file has the rows of one that a ledger entry names; `look` what that file is, or None where it
-    is to be left alone. Ranges with a gap between them never share a file: the name says that all of it is there.
+    is to be left alone; `is_taken` whether a name means, or has ever meant, other rows. What is left alone, or missing
+    between two ranges, is never bridged: a name says that all of it is there.
     """
     for neighbours in _neighbours(entries):
         directories: dict[PurePath, dict[str, _Piece]] = defaultdict(dict)
@@ -56,14 +63,14 @@ def unions(entries: Sequence[LedgerEntry], current: Callable[[str], str], look: 
                 pieces = directories[PurePath(name).parent]
                 if name in pieces:
                     pieces[name] = pieces[name]._replace(last=own)
-                elif (file := look(name)) is not None:
-                    pieces[name] = _Piece(own, own, file)
+                else:
+                    pieces[name] = _Piece(own, own, look(name))
         for directory, pieces in sorted(directories.items()):
             for group in _groups(list(pieces.values()), size):
                 whole = group[0].first._replace(until=group[-1].last.until)
                 name = str(directory / f"{range_name(whole)}.parquet")
-                if name not in pieces:
-                    yield Union(name, tuple(each.file for each in group))
+                if not is_taken(name):
+                    yield Union(name, tuple(each.file for each in group if each.file is not None))
 
 
 def _neighbours(entries: Sequence[LedgerEntry]) -> Iterator[list[LedgerEntry]]:
@@ -86,14 +93,17 @@ def _follows(before: LedgerEntry, after: LedgerEntry) -> bool:
 
 
 def _groups(pieces: Sequence[_Piece], size: int) -> list[list[_Piece]]:
-    groups: list[list[_Piece]] = []
-    group: list[_Piece] = []
+    groups: list[list[_Piece]] = [[]]
+    held, kind = 0, ""
     for piece in pieces:
-        large = piece.file.size * _LARGE >= size
-        full = sum(each.file.size for each in group) + piece.file.size > size
-        if group and (large or full or piece.file.kind != group[0].file.kind):
-            groups.append(group)
-            group = []
-        if not large:
-            group.append(piece)
-    return [each for each in (*groups, group) if len(each) > 1]
+        file = piece.file
+        if file is None or file.size * _LARGE >= size:
+            groups.append([])
+            held = 0
+            continue
+        if file.kind != kind or held + file.size > size:
+            groups.append([])
+            held = 0
+        groups[-1].append(piece)
+        held, kind = held + file.size, file.kind
+    return [each for each in groups if len(each) > 1]

@@ -152,7 +152,8 @@ class SparkSink:
 
     async def compact(self, *, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
         """See `kzconsumer_spark.compaction`."""
-        return await anyio.to_thread.run_sync(self._compact, size, grace, execute, show)
+        # Broken off, it is finished by whoever comes next.
+        return await anyio.to_thread.run_sync(self._compact, size, grace, execute, show, abandon_on_cancel=True)
 
     def _compact(self, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
         try:
