@@ -194,11 +194,11 @@ def test_killed_at_any_step_it_is_finished_by_whoever_comes_next(tmp_path: Path)
     for step in itertools.count():
         target = Target(tmp_path / str(step))
         target.claim(Owner(cluster="c", group="g"))
-        for number in range(4):
+        for number in range(2):
             publish(target, number, "d=1", "d=2")
         died = in_a_process(killed_before_step(target, step)) == -signal.SIGKILL
         found = files(target, "parquet", True)
-        assert [(each.rows, each.faults) for each in found.ranges] == [(2 * EACH, ())] * 4, "a look in between"
+        assert [(each.rows, each.faults) for each in found.ranges] == [(2 * EACH, ())] * 2, "a look in between"
         assert not found.strays
         broken_off += Compactions(target).broken_off()
         if step % 2:
@@ -206,12 +206,12 @@ def test_killed_at_any_step_it_is_finished_by_whoever_comes_next(tmp_path: Path)
             assert not Compactions(target).broken_off()
         Compactions(target).run(SIZE, 0.0, unseen)
         assert len(names(target)) == 2
-        assert offsets(target) == sorted([*range(12), *range(12)])
-        assert healthy(target, 4)
+        assert offsets(target) == sorted([*range(6), *range(6)])
+        assert healthy(target, 2)
         if not died:
             break
-    assert step > 20
-    assert broken_off > 10
+    assert step > 15
+    assert broken_off > 5
 
 
 class Readers:
