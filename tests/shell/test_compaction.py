@@ -274,7 +274,7 @@ def test_without_marks_readers_read_rows_twice(target: Target, monkeypatch: pyte
     for number in range(4):
         publish(target, number)
     with monkeypatch.context() as patched:
-        patched.setattr(Compactions, "_mark", lambda self, file, directory: None)
+        patched.setattr(Compactions, "_mark", lambda self, mark, file: None)
         readers = watched(target, patched)
         Compactions(target).run(SIZE, 0.0, unseen)
     assert max(readers.read()) == 8 * EACH

@@ -186,9 +186,14 @@ class Compactions:
         for _, each in undone:
             if os.path.lexists(top / each.file):
                 raise OSError(f"{top / each.file} is not the file that was made: nothing is replaced by it")
-        for _, each in undone:
-            for name, _ in each.replaced:
-                self._mark(top / name, directory)
+        # Also for those that are gone: who has deleted one by hand would find its rows again in the merged file.
+        going = [top / name for _, each in undone for name, _ in each.replaced]
+        marks = [directory / f"mark-{number}" for number in range(len(going))]
+        for mark in marks:  # on disk before the first is seen: an empty file readers would pass over
+            mark.unlink(missing_ok=True)
+            write_new(mark, _MARK)
+        for mark, file in zip(marks, going, strict=True):
+            self._mark(mark, file)
         _sync(directories)
         for staged, each in undone:
             os.link(staged, top / each.file)
@@ -201,11 +206,7 @@ class Compactions:
         (directory / _DECIDED).rename(directory / _DONE)
         _clear(directory, [_staged(directory, number) for number in range(len(made.merged))])
 
-    def _mark(self, file: Path, directory: Path) -> None:
-        """Also where it is gone: who has deleted it by hand would find its rows again in the merged file."""
-        mark = directory / "mark"
-        mark.unlink(missing_ok=True)
-        write_new(mark, _MARK)  # on disk: an empty file readers would pass over
+    def _mark(self, mark: Path, file: Path) -> None:
         mark.replace(file)
 
     def _look(self, name: str) -> File | None:
