@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -22,6 +23,12 @@ LIMIT = 200.0
 MOST_BATCHES = 40
 PARTITIONS = 2
 CONTEXT = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 def ranges(first: int, until: int) -> tuple[RangeData, ...]:
@@ -82,38 +89,38 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
     }
 
 
-async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing(
+    cluster: SparkCluster, tmp_path: Path
+) -> None:
     out, written = tmp_path / "out", anyio.Event()
-    with spark_cluster(tmp_path / "cluster") as cluster:
-        async with SparkSink(options(cluster, tmp_path, "parquet", out), CONTEXT) as sink:
+    async with SparkSink(options(cluster, tmp_path, "parquet", out), CONTEXT) as sink:
+        with anyio.fail_after(LIMIT):
+            while len(cluster.executors) < PARTITIONS:
+                await anyio.sleep(0.05)
+        until = 0
+        while not written.is_set():  # a batch may be too quick for whoever wants to meet it
+            assert until < MOST_BATCHES * 15_000, "no two tasks were seen to write"
             with anyio.fail_after(LIMIT):
-                while len(cluster.executors) < PARTITIONS:
-                    await anyio.sleep(0.05)
-            until = 0
-            while not written.is_set():  # a batch may be too quick for whoever wants to meet it
-                assert until < MOST_BATCHES * 15_000, "no two tasks were seen to write"
-                with anyio.fail_after(LIMIT):
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(kill_one_of, cluster, out, written)
-                        await sink.write(Batch(ranges(until, until + 15_000)))
-                        group.cancel_scope.cancel()
-                until += 15_000
-            assert published(out) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(until)]
-            (log,) = (tmp_path / "scratch").rglob("spark.log")
-            assert "Lost task" in log.read_text(), "no task was run twice"
-            assert not half_written(out)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(kill_one_of, cluster, out, written)
+                    await sink.write(Batch(ranges(until, until + 15_000)))
+                    group.cancel_scope.cancel()
+            until += 15_000
+        assert published(out) == [(partition, offset) for partition in range(PARTITIONS) for offset in range(until)]
+        (log,) = (tmp_path / "scratch").rglob("spark.log")
+        assert "Lost task" in log.read_text(), "no task was run twice"
+        assert not half_written(out)
     assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
 
 
-async def test_a_delta_table_is_of_what_executors_wrote(tmp_path: Path) -> None:
+async def test_a_delta_table_is_of_what_executors_wrote(cluster: SparkCluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = ranges(0, 50)
-    with spark_cluster(tmp_path / "cluster") as cluster:
-        told = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
-        async with SparkSink(told, CONTEXT) as sink:
-            await sink.write(Batch(parts))
-            await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
-            assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]
+    told = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
+    async with SparkSink(told, CONTEXT) as sink:
+        await sink.write(Batch(parts))
+        await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
+        assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]
     rows = DeltaTable(out).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
     assert sorted((row["topic"], row["partition"], row["offset"]) for row in rows) == [
         *(("t", partition, offset) for partition in range(PARTITIONS) for offset in range(50)),

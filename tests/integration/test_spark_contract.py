@@ -48,6 +48,7 @@ class TestParquet(OnSpark):
 
 class TestFunction(OnSpark):
     kills = int(os.environ.get("KZCONSUMER_KILLS", "1"))
+    zombies = 0  # those of a function are in test_docs_functions.py
 
     def sink(self, directory: Path) -> Sink:
         os.environ[FUNCTION_DIRECTORY] = str(directory)
