@@ -42,3 +42,7 @@ def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[
             bars.update(row, completed=done, total=total)
 
         yield show
+
+
+def unseen(done: int, total: int) -> None:
+    """For who always calls back, where nobody is looking."""

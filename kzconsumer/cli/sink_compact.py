@@ -7,7 +7,7 @@ Owns the bar on standard error. Standard output is the answer, 80 columns or JSO
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from kzconsumer.cli.configuration import add_config, layers_given
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kzconsumer.config import Settings
     from kzconsumer.sinks.interface import Compactable, Compacted
 
+T = TypeVar("T")
 SIZE, GRACE = 128 << 20, 5.0
 
 
@@ -52,14 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from kzconsumer import log
-    from kzconsumer.cli.run_progress import run_progress
+    from kzconsumer.cli.run_progress import run_progress, unseen
     from kzconsumer.config import Settings
 
     settings = Settings.of(layers)
     with layers.named(), run_progress(arguments.execute, "compact") as show:
         settings.require_daemon()
         log.for_one_answer()
-        done = anyio.run(_compact, settings, arguments, show or _unseen)
+        done = anyio.run(_compact, settings, arguments, show or unseen)
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0
 
@@ -74,10 +75,6 @@ async def _compact(settings: Settings, arguments: argparse.Namespace, show: Call
     return await cast("Compactable", sink).compact(
         size=arguments.target_size, grace=arguments.grace, execute=arguments.execute, show=show
     )
-
-
-def _unseen(done: int, total: int) -> None:
-    """Nobody is looking."""
 
 
 def _text(done: Compacted) -> str:
@@ -106,16 +103,17 @@ def _text(done: Compacted) -> str:
 def _size(text: str) -> int:
     from kzconsumer.options import read_byte_size
 
-    try:
-        return read_byte_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+    return _read(read_byte_size, text)
 
 
 def _time(text: str) -> float:
     from kzconsumer.options import read_duration
 
+    return _read(read_duration, text)
+
+
+def _read(read: Callable[[object], T], text: str) -> T:
     try:
-        return read_duration(text)
+        return read(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} {error}") from None

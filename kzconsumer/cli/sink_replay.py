@@ -48,14 +48,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from kzconsumer import log
     from kzconsumer.cli.reset_words import topics_together
-    from kzconsumer.cli.run_progress import run_progress
+    from kzconsumer.cli.run_progress import run_progress, unseen
     from kzconsumer.config import Settings
 
     times = arguments.from_time, arguments.to_time
     with layers.named(), run_progress(True, "replay") as show:
         settings = _redirected(Settings.of(layers), arguments.into)
         log.configure("warning", "auto")
-        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or _unseen)
+        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or unseen)
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0
 
@@ -99,10 +99,6 @@ async def _replay(
         sink = cast("ReplayableSink", await accountable(settings, group, safe_until))
         with alone(settings.zookeeper.connect, group) as since:
             return await replay(reader, sink, wanted, incarnations, settings.batch, since, show)
-
-
-def _unseen(done: int, total: int) -> None:
-    """Nobody is looking."""
 
 
 def _text(done: Replayed) -> str:

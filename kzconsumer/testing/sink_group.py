@@ -206,13 +206,16 @@ def _values(part: RangeData) -> list[bytes]:
 
 def write_failed(member: Member) -> bool:
     """Whether the write that it was told to begin ended with an error."""
+    return _finished(member).error is not None
+
+
+def _finished(member: Member) -> Written:
     written = member.finish()
     assert written is not None, f"{member} died in a write"
-    return written.error is not None
+    return written
 
 
 def _done(member: Member) -> Written:
-    written = member.finish()
-    assert written is not None, f"{member} died in a write"
+    written = _finished(member)
     assert written.error is None, f"a write failed: {written.error}"
     return written

@@ -6,7 +6,6 @@ what reads and writes objects: the bundle on which Hadoop's module depends has h
 
 from __future__ import annotations
 
-import importlib.util
 import secrets
 import socket
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from kzconsumer.sandbox.jars import resolve_jars
+from kzconsumer.sandbox.jars import find_ivy, resolve_jars
 from kzconsumer.sandbox.java import find_java
 from kzconsumer.sandbox.ports import HOST, free_port
 from kzconsumer.sandbox.server_process import ServerProcess
@@ -69,7 +68,7 @@ class ObjectStore(ServerProcess):
 
 def client_jars() -> str:
     """As `spark.jars` takes them."""
-    jars = _spark_jars()
+    jars = find_ivy().parent  # all of Spark's
     (hadoop,) = (each.stem.removeprefix("hadoop-client-api-") for each in jars.glob("hadoop-client-api-*.jar"))
     java = find_java()
     module = JarSet("hadoop-aws", (Artifact("org.apache.hadoop", "hadoop-aws", hadoop),), 1, transitive=False)
@@ -84,13 +83,6 @@ def client_jars() -> str:
     there = {_module(each) for each in jars.glob("*.jar")}
     found = [each for jar_set in (module, client) for each in sorted(resolve_jars(jar_set, java).glob("*.jar"))]
     return ",".join(str(each) for each in found if _module(each) not in there)
-
-
-def _spark_jars() -> Path:
-    spec = importlib.util.find_spec("pyspark")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0], "jars")
 
 
 def _module(jar: Path) -> str:

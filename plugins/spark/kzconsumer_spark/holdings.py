@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import HeldRange
-from kzconsumer_spark.compaction import Compactions, Found
+from kzconsumer_spark.compaction import Compactions, Found, current_names
 from kzconsumer_spark.identity import LedgerEntry, range_name
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
@@ -148,31 +148,30 @@ class _Rows:
 
     @property
     def merged_files(self) -> set[str]:
-        return {each.merged.file for each in self._found}
+        return set(self._merged)
 
     def of(self, name: str) -> int | None:
         """None where nobody can tell. Raises Damaged."""
         while True:
-            into, rows = self._into(name)
+            into = self._into(name)
             try:
-                return self._in(name, self._top / name) if into is None else self._of_merged(into, rows)
+                return self._in(name, self._top / name) if into is None else self._of_merged(name, into)
             except Damaged:
                 self._look()  # it may have been merged meanwhile
-                if self._into(name)[0] == into:
+                if self._into(name) == into:
                     raise
 
     def _look(self) -> None:
-        self._found = self._compactions.found()
-        self._merged = {name: (each, rows) for each in self._found for name, rows in each.merged.replaced}
+        found = self._compactions.found()
+        self._current = current_names(found)
+        self._merged = {each.merged.file: each for each in found}
+        self._replaced = {name: rows for each in found for name, rows in each.merged.replaced}
 
-    def _into(self, name: str) -> tuple[Found | None, int]:
-        """The file that has its rows now, unless it is itself, and how many these are."""
-        into, rows = self._merged.get(name, (None, 0))
-        while into is not None and into.merged.file in self._merged:
-            into = self._merged[into.merged.file][0]
-        return into, rows
+    def _into(self, name: str) -> Found | None:
+        """The file that has its rows now, unless it is itself."""
+        return self._merged[self._current(name)] if name in self._replaced else None
 
-    def _of_merged(self, into: Found, rows: int) -> int:
+    def _of_merged(self, name: str, into: Found) -> int:
         file = self._top / into.merged.file
         if into.staged is not None and not file.exists():
             file = into.staged
@@ -180,7 +179,7 @@ class _Rows:
             self._counted[file] = self._in(into.merged.file, file) or 0
         if self._counted[file] != into.merged.rows:
             raise Damaged(f"{into.merged.file} has {self._counted[file]} rows, and was made of {into.merged.rows}")
-        return rows
+        return self._replaced[name]
 
     def _in(self, name: str, file: Path) -> int | None:
         try:
