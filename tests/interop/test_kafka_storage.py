@@ -21,7 +21,15 @@ from tests.support.original import Record, console_consumer
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 
-TWICE = {"offsets.topic.replication.factor": 2, "zookeeper.session.timeout.ms": 3000}
+TWICE = {
+    "offsets.topic.replication.factor": 2,
+    "zookeeper.session.timeout.ms": 3000,
+    # Followers of 1.1.1 now and then fetch without the part of the group's offsets for some seconds. Commits would wait
+    # for them, longer than ours do, and an original gives up in silence: neither is what is shown here.
+    "offsets.commit.required.acks": 1,
+    # Nor is a coordinator that moves back five seconds after a new controller began, beneath an original's commit.
+    "auto.leader.rebalance.enable": "false",
+}
 
 
 @pytest.fixture
@@ -80,15 +88,18 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
         await consumer.commit_offsets()
         assert await both() == (30, 30)
 
+        assert [message.offset for message in await take(stream, 10)] == list(range(30, 40))
+        stream.ack()
         # It hangs, and nobody can even connect: the others only hear of it when its session is over.
         hanging = cluster.brokers[await coordinator_of(cluster, unique)]
         hanging.send_signal(signal.SIGSTOP)
-        assert [message.offset for message in await take(stream, 10)] == list(range(30, 40))
-        stream.ack()
         await committed(consumer, 40)
         assert await both() == (40, 40)
-        hanging.send_signal(signal.SIGCONT)
+        hanging.kill()
+        await asyncio.to_thread(hanging.start)
+        await asyncio.to_thread(hanging.wait_ready)
 
+    await in_sync(cluster, unique)  # an original gives up after four attempts to read its offsets
     assert await original(10, "second", dual_commit_enabled="false") == list(range(40, 50))
     assert await both() == (50, 40)
     await in_sync(cluster, unique)

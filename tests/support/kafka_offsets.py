@@ -6,6 +6,7 @@ Owns no state. Blocking calls run in a thread; nobody joins the group for them.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kzconsumer.assignors.java_hash import java_hash
 from kzconsumer.sandbox.cluster import Cluster
 from tests.support.producing import compatibility
+from tests.support.zookeeper_sessions import session
 
 LIMIT = 30.0
 TOPIC = "__consumer_offsets"
@@ -81,16 +83,21 @@ async def coordinator_of(cluster: Cluster, group: str) -> int:
 
 
 async def in_sync(cluster: Cluster, group: str) -> None:
-    """Wait until every broker has the group's offsets, so that any of them may end."""
+    """Wait until every broker has the group's offsets, so that any of them may end, or be asked for them.
 
-    def lagging() -> bool:
-        with _as_group(cluster, "nobody") as consumer:
-            parts = consumer.list_topics(TOPIC, timeout=LIMIT).topics[TOPIC].partitions
-            return len(parts[_part(group, len(parts))].isrs) < len(cluster.brokers)
+    As ZooKeeper has it: a broker that was away believes for a while that nothing has changed, and says so.
+    """
+    async with session(cluster.connect) as zookeeper:
 
-    with anyio.fail_after(LIMIT):
-        while await asyncio.to_thread(lagging):
-            await asyncio.sleep(0.1)
+        async def lagging() -> bool:
+            topic = f"/brokers/topics/{TOPIC}"
+            parts = json.loads((await zookeeper.get(topic)).data)["partitions"]
+            state = await zookeeper.get(f"{topic}/partitions/{_part(group, len(parts))}/state")
+            return len(json.loads(state.data)["isr"]) < len(cluster.brokers)
+
+        with anyio.fail_after(LIMIT):
+            while await lagging():
+                await asyncio.sleep(0.1)
 
 
 def _part(group: str, parts: int) -> int:
