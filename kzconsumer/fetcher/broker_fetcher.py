@@ -7,7 +7,7 @@ decoded, unless that is small; a partition whose stream's queue is full is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import anyio
@@ -45,14 +45,20 @@ from kzconsumer.protocol.fetch import (
     FetchPosition,
     FetchRequest,
 )
-from kzconsumer.records.decode import Decoded, scan_next_offset, warmed
+from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.tallies import Tallies
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
-# Below this many bytes, handing the work to a thread costs more than the decoding.
-DECODE_IN_THREAD = 64 * 1024
+# A response below this many bytes is read and handed on before the next request is made.
+FEW_BYTES = 64 * 1024
+# What compiled kernels read in a millisecond is no work for a thread: to hand it over and to take turns with it costs
+# more, and the bytes go cold. Records of one partition up to this size, unless they grow as compressed ones do.
+QUICK_BYTES = 2 * 1024 * 1024
+QUICK_EXPANSION = 2.0
+# Bytes read so without a turn of the event loop, which would go on with the socket and leave these go cold.
+MOST_AT_ONCE = 4 * 1024 * 1024
 # Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
 BYTES_WHILE_COLD = 64 * 1024
 # A corrupt batch is fetched again: another replica may lead by then, and have it whole.
@@ -132,7 +138,7 @@ class BrokerFetcher:
         arrived: Arrived = []
         try:
             while True:
-                if 0 < _size(arrived) < DECODE_IN_THREAD:
+                if 0 < _size(arrived) < FEW_BYTES:
                     await self._deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
@@ -193,7 +199,7 @@ class BrokerFetcher:
         Not for few bytes: those are read at once, and the next request follows.
         """
         arrived: Arrived = []
-        few = sum(len(part.records) for part in fetched) < DECODE_IN_THREAD
+        few = sum(len(part.records) for part in fetched) < FEW_BYTES
         for part in fetched:
             state = self._states.get(part.topic_partition)
             position = asked.get(part.topic_partition)
@@ -243,14 +249,17 @@ class BrokerFetcher:
     async def _deliver(self, arrived: Arrived) -> None:
         """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
         began = now()
-        if _size(arrived) < DECODE_IN_THREAD:
-            decoded = self._read_all(arrived)
+        results: Iterator[Decoded]
+        if _quick(arrived):
+            results = (self._read(part, start) for _, part, start in tuple(arrived))
         else:
-            decoded = await to_thread.run_sync(self._read_all, arrived)
-        if arrived:
-            self._tally.decoding.add(now() - began)
+            results = iter(await to_thread.run_sync(self._read_all, arrived))
         hopeless: list[Hopeless] = []
-        for (state, part, start), result in zip(arrived, decoded, strict=True):
+        seconds, at_once = 0.0, 0
+        for state, part, start in tuple(arrived):
+            result = next(results)
+            seconds += now() - began
+            del arrived[0]  # what is queued must not be taken back, however the rest ends
             self._enqueue(state, start, len(part.records), result)
             self._count(state.topic_partition.topic, start, len(part.records), result)
             partition, corrupt = state.topic_partition, result.corrupt
@@ -262,7 +271,13 @@ class BrokerFetcher:
                 limit = self._settings.largest_batch
                 reason = f"is larger than largest_batch = {limit} bytes of the table [fetch]"
                 hopeless.append((state, part, Unusable(partition, start, 0, reason, cut_off=True)))
-        arrived.clear()  # what is queued must not be taken back, however the rest ends
+            at_once += len(part.records)
+            if at_once >= MOST_AT_ONCE and arrived:
+                await anyio.lowlevel.checkpoint()  # everything else has its turn
+                at_once = 0
+            began = now()
+        if seconds:
+            self._tally.decoding.add(seconds)
         for each in hopeless:
             await self._give_up(*each)
 
@@ -282,7 +297,7 @@ class BrokerFetcher:
         if until > start:
             # Compressed records may take many times the bytes that were fetched.
             held = max(size, decoded.size)
-            if size >= DECODE_IN_THREAD:
+            if size >= FEW_BYTES:
                 state.expansion = held / size
             state.queue.reserve(held - size)
             batch, few = decoded.batch, decoded.few
@@ -391,6 +406,14 @@ class BrokerFetcher:
 
 def _size(arrived: Arrived) -> int:
     return sum(len(part.records) for _, part, _ in arrived)
+
+
+def _quick(arrived: Arrived) -> bool:
+    """Whether reading it takes so little time that it can be done at once."""
+    return _size(arrived) < FEW_BYTES or (
+        compiled()
+        and all(len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived)
+    )
 
 
 def _before(batch: pa.RecordBatch | None, stop: int) -> pa.RecordBatch | None:

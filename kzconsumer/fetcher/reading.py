@@ -1,6 +1,7 @@
 """What a fetcher makes of the bytes it fetched: columns of records, few records one by one, or the bytes themselves.
 
-Owns no state. Chosen once for a connector, by what its caller wants; run in threads by the BrokerFetcher.
+Owns no state. Chosen once for a connector, by what its caller wants; run by the BrokerFetcher, in a thread where it
+takes long.
 """
 
 from __future__ import annotations

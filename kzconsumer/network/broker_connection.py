@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Generator
@@ -36,6 +37,12 @@ _ASKED_FOR_VERSIONS: Final = 2
 _MAX_FIRST_RESPONSE: Final = 1 << 20
 """Bytes. What another protocol sends, read as a size, is more: we do not wait for so much before we say so."""
 
+_WORTH_A_LOOK: Final = 64 * 1024
+"""Bytes of an answer still to come for which the socket is looked at again at once."""
+
+_LOOKS: Final = 16
+"""Most of these in a row: the event loop is held up for a millisecond or two."""
+
 _PART_OF_LIFETIME: Final = 0.8
 """Of the time for which a broker believes a SASL exchange: after it no more requests, the last ones need some too."""
 
@@ -62,6 +69,7 @@ class _Wire(asyncio.BufferedProtocol):
         self._security = security
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._socket = -1
         self._reader = FrameReader(_MAX_FIRST_RESPONSE)
         self._correlation = 0
         self.in_flight: deque[_InFlight] = deque()
@@ -72,16 +80,39 @@ class _Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._security.tls is None:  # else what the socket has is for TLS to read
+            self._socket = transport.get_extra_info("socket").fileno()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._reader.received(nbytes):
-                self._answered(frame)
+            self._received(nbytes)
+            if self._socket >= 0:
+                self._look_again()
         except ProtocolError as error:
             self.end(str(error), ProtocolError(f"{self._broker}: {error}"))
+
+    def _received(self, nbytes: int) -> None:
+        for frame in self._reader.received(nbytes):
+            self._answered(frame)
+
+    def _look_again(self) -> None:
+        """Of a large answer more has come while we read: another turn of the event loop costs ten times the look."""
+        for _ in range(_LOOKS):
+            if self._reader.missing < _WORTH_A_LOOK or self.ended is not None:
+                return
+            try:
+                nbytes = os.readv(self._socket, [self._reader.buffer()])
+            except BlockingIOError:
+                return
+            except OSError as error:  # told once: the transport would take what follows for a proper end
+                self.connection_lost(error)
+                return
+            if nbytes == 0:
+                return  # the transport finds the end, too
+            self._received(nbytes)
 
     def _answered(self, frame: memoryview) -> None:
         if self.ended is not None:

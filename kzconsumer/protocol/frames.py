@@ -83,6 +83,11 @@ class FrameReader:
             return self._staging[self._held :]
         return self._frame[self._used :]
 
+    @property
+    def missing(self) -> int:
+        """Bytes of a large response that have not come yet; 0 between responses."""
+        return 0 if self._frame is None else len(self._frame) - self._used
+
     def received(self, count: int) -> list[memoryview]:
         """Take note of `count` bytes read into `buffer()`; the frames that are now complete, read-only, in order.
 

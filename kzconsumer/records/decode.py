@@ -1,7 +1,7 @@
 """Record bytes of a fetch response to one Arrow record batch: the door into this package for who wants columns.
 
-Owns no state. Called by the fetcher, from threads; the heavy parts run without the GIL. It does not raise on any input,
-and keeps no reference to the bytes it was given.
+Owns no state. Called by the fetcher, for much work from threads; the heavy parts run without the GIL. It does not raise
+on any input, and keeps no reference to the bytes it was given.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, read
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 
-__all__ = ["SCHEMA", "Corruption", "Decoded", "decode", "kernels_in_use", "scan_next_offset", "warm", "warmed"]
+__all__ = [
+    "SCHEMA",
+    "Corruption",
+    "Decoded",
+    "compiled",
+    "decode",
+    "kernels_in_use",
+    "scan_next_offset",
+    "warm",
+    "warmed",
+]
 
 # Up to this many bytes the Python kernels are used while numba's are not loaded: some 10 ms, where loading takes 500.
 QUICK_ENOUGH = 1 << 18
@@ -116,6 +126,11 @@ def warm() -> None:
 def warmed() -> bool:
     """Whether numba's kernels are loaded (or known not to load)."""
     return ready_kernels() is not None
+
+
+def compiled() -> bool:
+    """Whether numba's kernels are in use: Python's may stand in for them for ever."""
+    return ready_kernels() not in (None, PYTHON_KERNELS)
 
 
 def kernels_for(size: int) -> KernelSet:

@@ -87,8 +87,11 @@ class ServerProcess(ABC):
             time.sleep(_POLL)
 
     def send_signal(self, number: signal.Signals) -> None:
+        """Returns from SIGSTOP when all threads stand still: until one of them has looked, the others go on."""
         if self.alive and self._process is not None:
             self._process.send_signal(number)
+            if number == signal.SIGSTOP:
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def wait_ended(self, limit: float = 30.0) -> None:
         """Block until the process has ended. Raises SandboxError after `limit` seconds."""

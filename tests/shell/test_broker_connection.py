@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -164,6 +167,69 @@ async def test_a_closing_peer_ends_all_calls() -> None:
         assert str(outcomes[0]).startswith(f"{broker}: closed by the broker")
         assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
         assert connection.closed
+
+
+def listed_all(offsets: range) -> bytes:
+    each = b"".join(n.to_bytes(4, "big") + b"\0\0" + b"\xff" * 8 + n.to_bytes(8, "big") for n in offsets)
+    return bytes.fromhex("00000001 0001 74") + len(offsets).to_bytes(4, "big") + each
+
+
+async def test_a_large_answer_is_read_on_without_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    readv = os.readv
+
+    def counted(socket: int, buffers: list[memoryview]) -> int:
+        looks.append(readv(socket, buffers))
+        return looks[-1]
+
+    monkeypatch.setattr(os, "readv", counted)
+    offsets = range(200_000)
+
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        for _ in range(3):
+            for body in (listed_all(offsets), listed(7)):
+                _, correlation = await peer.request()
+                peer.answer(correlation, body)
+            await peer.writer.drain()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        for _ in range(3):
+            large, small = await asyncio.gather(
+                connection.call(REQUEST, timeout=10), connection.call(REQUEST, timeout=10)
+            )
+            assert [large[TopicPartition("t", n)].offset for n in offsets] == list(offsets)
+            assert small[T0].offset == 7
+        connection.close()
+    assert sum(looks) > 1 << 20
+
+
+@pytest.mark.parametrize(("linger", "why"), [(True, "closed by the broker"), (False, "reset by peer")])
+async def test_a_peer_that_ends_within_a_large_answer_is_told_as_it_ended(linger: bool, why: str) -> None:
+    begun = asyncio.Event()
+
+    async def serve(peer: Peer) -> None:
+        await peer.greet()
+        _, correlation = await peer.request()
+        body = listed_all(range(200_000))
+        peer.writer.write((4 + len(body)).to_bytes(4, "big") + correlation.to_bytes(4, "big") + body[:-1])
+        await peer.writer.drain()
+        if not linger:
+            await begun.wait()
+            now_or_never = struct.pack("ii", 1, 0)
+            peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now_or_never)
+            peer.writer.transport.abort()
+
+    async with listening(serve) as broker:
+        connection = await open_to(broker)
+        call = asyncio.ensure_future(connection.call(REQUEST, timeout=10))
+        await asyncio.sleep(0.3)
+        begun.set()
+        with pytest.raises(ConnectionLost, match=why):
+            await call
+        assert connection.closed
+        assert connection.ended_by_peer
 
 
 async def test_a_cancelled_call_leaves_the_others_their_answers() -> None:

@@ -1,0 +1,59 @@
+"""Where records are decoded: what is quick in the event loop's own thread; what grows is not, nor without numba."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kzconsumer.fetcher import broker_fetcher, reading
+from kzconsumer.records import decode
+from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.sandbox.topics import create_topic
+from tests.support.consuming import member, take_batches
+from tests.support.producing import Sent, produce
+
+ClusterOf = Callable[[str], Cluster]
+PARTITIONS = 3
+RECORDS = 6_000
+
+
+@pytest.mark.parametrize(
+    ("codec", "compiled", "in_thread"),
+    [("none", True, False), ("zstd", True, True), ("none", False, True)],
+    ids=["plain", "compressed", "without kernels"],
+)
+async def test_only_what_is_quick_is_decoded_in_the_event_loop(
+    cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, compiled: bool, in_thread: bool
+) -> None:
+    await asyncio.to_thread(decode.warm)
+    if not compiled:
+        monkeypatch.setattr(broker_fetcher, "compiled", lambda: False)
+    monkeypatch.setattr(broker_fetcher, "MOST_AT_ONCE", 256 * 1024)  # turns of the loop between partitions, too
+    decoded: list[tuple[int, bool]] = []
+
+    def noted(records: memoryview, **more: Any) -> decode.Decoded:
+        decoded.append((len(records), threading.current_thread() is not threading.main_thread()))
+        return decode.decode(records, **more)
+
+    monkeypatch.setattr(reading, "decode", noted)
+    cluster = cluster_of("3.9.1")
+    await create_topic(cluster.connect, unique, PARTITIONS)
+    noise = random.Random(1)
+    sent = [Sent(number % PARTITIONS, None, noise.randbytes(300) + b"." * 700) for number in range(RECORDS)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, codec, batch_size=1_000_000)
+
+    async with member(cluster, unique, {unique: 1}) as (_, streams):
+        batches = await take_batches(streams[unique][0], RECORDS)
+
+    values = {value for batch in batches for value in batch.column("value").to_pylist()}
+    assert values == {each.value for each in sent}
+    told = [thread for size, thread in decoded if size >= broker_fetcher.FEW_BYTES]
+    assert told[0], "the first of a partition may grow: nobody knows"
+    assert told[-1] == in_thread
+    if in_thread:
+        assert all(told)
