@@ -122,9 +122,8 @@ async def test_killed_again_and_again_under_a_continuous_producer(
             await until(lambda: [content(d) for d in directories] == [log_of(cluster, unique, p) for p in (0, 1)], 60)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
-            assert [event["segment"] for event in member.events("cut off what an interrupted write left")][-1:] == [
-                str(torn)
-            ]
+            # The last kill may have torn the other one, too.
+            assert str(torn) in {event["segment"] for event in member.events("cut off what an interrupted write left")}
     assert flow.refused == []
     for directory in directories:
         assert complaints(await dumped(servers, segments(directory))) == []
