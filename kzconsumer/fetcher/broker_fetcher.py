@@ -249,14 +249,13 @@ class BrokerFetcher:
     async def _deliver(self, arrived: Arrived) -> None:
         """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
         began = now()
-        results: Iterator[Decoded]
-        if _quick(arrived):
-            results = (self._read(part, start) for _, part, start in tuple(arrived))
-        else:
-            results = iter(await to_thread.run_sync(self._read_all, arrived))
+        parts = tuple(arrived)
+        results: Iterator[Decoded] = (self._read(part, start) for _, part, start in parts)
+        if not _quick(arrived):
+            results = iter(await to_thread.run_sync(list, results))
         hopeless: list[Hopeless] = []
         seconds, at_once = 0.0, 0
-        for state, part, start in tuple(arrived):
+        for state, part, start in parts:
             result = next(results)
             seconds += now() - began
             del arrived[0]  # what is queued must not be taken back, however the rest ends
@@ -280,9 +279,6 @@ class BrokerFetcher:
             self._tally.decoding.add(seconds)
         for each in hopeless:
             await self._give_up(*each)
-
-    def _read_all(self, arrived: Arrived) -> list[Decoded]:
-        return [self._read(part, start) for _, part, start in arrived]
 
     def _count(self, topic: str, start: int, size: int, decoded: Decoded) -> None:
         rows = decoded.batch.num_rows if decoded.batch is not None else max(0, decoded.next_offset - start)

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.assignors.java_hash import java_hash
 from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer.zookeeper import paths
 from tests.support.producing import compatibility
 from tests.support.zookeeper_sessions import session
 
@@ -90,9 +91,8 @@ async def in_sync(cluster: Cluster, group: str) -> None:
     async with session(cluster.connect) as zookeeper:
 
         async def lagging() -> bool:
-            topic = f"/brokers/topics/{TOPIC}"
-            parts = json.loads((await zookeeper.get(topic)).data)["partitions"]
-            state = await zookeeper.get(f"{topic}/partitions/{_part(group, len(parts))}/state")
+            parts = json.loads((await zookeeper.get(paths.topic(TOPIC))).data)["partitions"]
+            state = await zookeeper.get(paths.partition_state(TOPIC, _part(group, len(parts))))
             return len(json.loads(state.data)["isr"]) < len(cluster.brokers)
 
         with anyio.fail_after(LIMIT):
