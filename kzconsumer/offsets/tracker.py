@@ -133,21 +133,21 @@ class OffsetTracker:
     def close(self, on_settled: Callable[[], None] | None = None) -> None:
         """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done.
 
-        Without it nobody has to wait for that, nor does an earlier caller any more: the claim is lost.
+        Without it nobody waits for the work in hand, nor does an earlier caller any more: the claim is lost.
         """
+        # Stored first: what `drop` marks is still ours, unless nobody waits for it.
+        waiting, self._on_settled = self._on_settled, on_settled
         # Each is called once and let go of: messages that an application keeps refer to their tracker.
         if self.open:
             self.open = False
             drop, self._on_close = self._on_close, None
             if drop is not None:
                 drop()
-        lost, waiting = on_settled is None, self._on_settled
-        self._on_settled = on_settled
-        if lost:
+        if on_settled is None:
             give_up, self._on_lost = self._on_lost, None
             if give_up is not None:
                 give_up()
-        if lost and waiting is not None:
-            waiting()
-        elif on_settled is not None and self.settled:
+            if waiting is not None:
+                waiting()
+        elif self.settled:
             on_settled()

@@ -1,4 +1,6 @@
-"""One group of two members under a steady flow, and what its events cost: the second joins, is stopped, is killed.
+"""One group of two members under a steady flow, and what its events cost.
+
+The second member joins, is stopped, is killed, and joins beside an application that is always busy.
 
 Owns nothing beyond `measure`: a topic and a group of its own, a flow of records, and member processes of one kind. Both
 kinds are watched from outside in the same way: what they print is stamped here, owners are told by ZooKeeper. All
@@ -26,6 +28,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.flow import flow
 from tests.support.original import console_consumer
 from tests.support.printing_member import printing_member
+from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.steady_flow import Owners
 from tests.support.zookeeper_sessions import session, until
@@ -39,7 +42,11 @@ BEFORE = 1.0
 AFTER = 0.5
 LIMIT = 40.0
 
-JOIN, STOP, KILL = EVENTS = ("join", "stop", "kill")
+BODY = 0.001
+"""Seconds that the busy application spends on each record; of a backlog that lasts for longer than is watched."""
+BACKLOG = 40_000
+
+JOIN, STOP, KILL, BUSY = EVENTS = ("join", "stop", "kill", "busy")
 OURS, ORIGINAL = KINDS = ("ours", "original")
 
 
@@ -100,11 +107,12 @@ class Group:
         self.owners = Owners()
 
     @contextmanager
-    def member(self, name: str) -> Iterator[Member]:
+    def member(self, name: str, work: float = 0.0) -> Iterator[Member]:
+        """`work` seconds are spent on each record, by ours only."""
         running: AbstractContextManager[Signalled]
         if self.kind == OURS:
             running = printing_member(
-                self.folder, name, self.cluster.connect, self.name, self.name, timeout=SESSION_TIMEOUT
+                self.folder, name, self.cluster.connect, self.name, self.name, timeout=SESSION_TIMEOUT, work=work
             )
             out, partition = self.folder / f"{name}.out", lambda line: int(line.split()[1])
         else:
@@ -124,6 +132,35 @@ async def measure(
     servers: Servers, cluster: Cluster, kind: str, name: str, folder: Path, events: Collection[str]
 ) -> dict[str, float]:
     """By figure: seconds. One run of the events that are asked for, in a group of that kind and name."""
+    found = await _steady(servers, cluster, kind, name, folder, events) if set(events) - {BUSY} else {}
+    if BUSY in events and kind == OURS:  # the original's console consumer has no body that takes time
+        found |= await _busy(servers, cluster, kind, f"{name}-busy", folder)
+    return {figure: value for figure, value in found.items() if figure.split(":")[0] in events}
+
+
+async def _busy(servers: Servers, cluster: Cluster, kind: str, name: str, folder: Path) -> dict[str, float]:
+    """The second member joins while the first one's application always has a record in hand, and more behind it."""
+    await create_topic(cluster.connect, name, PARTITIONS)
+    # In what moves alone: a stream has one partition in hand at a time.
+    records = [Sent(MOVED[number % len(MOVED)], None, b"%d" % number) for number in range(BACKLOG)]
+    await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, name, records)
+    group = Group(servers, cluster, kind, name, folder / BUSY)
+    async with session(cluster.connect, 20) as zookeeper, anyio.create_task_group() as tasks:
+        tasks.start_soon(group.owners.watch, zookeeper, name, name, PARTITIONS)
+        with group.member("a", BODY) as first:
+            await until(lambda: bool(first.delivered), LIMIT)
+            with group.member("b", BODY) as second:
+                path = f"/consumers/{name}/ids/{second.consumer}"
+                await until(lambda: group.owners.holds(second.consumer) == set(MOVED), LIMIT)
+                registered = _on_our_clock((await zookeeper.get(path)).stat.ctime)
+                owned = await _owned_since(group, zookeeper, second.consumer, MOVED)
+        tasks.cancel_scope.cancel()
+    return {"busy: until half is owned": owned - registered}
+
+
+async def _steady(
+    servers: Servers, cluster: Cluster, kind: str, name: str, folder: Path, events: Collection[str]
+) -> dict[str, float]:
     await create_topic(cluster.connect, name, PARTITIONS)
     group = Group(servers, cluster, kind, name, folder)
     found: dict[str, float] = {}
@@ -143,7 +180,7 @@ async def measure(
                     found |= await _kill(group, zookeeper, first, second)
             await anyio.to_thread.run_sync(records.end)
         tasks.cancel_scope.cancel()
-    return {figure: value for figure, value in found.items() if figure.split(":")[0] in events}
+    return found
 
 
 async def _settled(group: Group, first: Member, second: Member) -> None:

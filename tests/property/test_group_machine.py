@@ -32,8 +32,10 @@ WAITS = st.sampled_from((0.0, 0.01, 0.05, 0.2, 0.6, 1.5, 4.0, SESSION_TIMEOUT + 
 """Time that passes after an event, before the next."""
 FAULTS = st.sampled_from((0.05, 0.5, 1.5, 2.5, 4.0, SESSION_TIMEOUT, 2 * SESSION_TIMEOUT))
 """How long one lasts: shorter and longer than a third, a half and all of the session timeout."""
-PACES = st.sampled_from((0.0, 0.0, 0.05, 1.0, 7.0))
-"""Seconds an application needs for a record or batch: more than the revoke deadline, too."""
+PACES = st.sampled_from((0.0, 0.005, 0.005, 0.05, 1.0, 7.0))
+"""Seconds an application needs for a record or batch: a part of a lot's time, and more than the revoke deadline."""
+BURSTS = st.sampled_from((40, 200, 600))
+"""Records produced at once: an application is in the middle of a lot for a while."""
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -167,6 +169,11 @@ class GroupMachine(RuleBasedStateMachine):
     @rule(which=ANY, partitions=st.integers(1, 2), wait=WAITS)
     def add_partitions(self, which: int, partitions: int, wait: float) -> None:
         self.group.logs.grow(self.topics[which % len(self.topics)], partitions)
+        self.wait(wait)
+
+    @rule(records=BURSTS, wait=WAITS)
+    def produce_a_burst(self, records: int, wait: float) -> None:
+        self.group.logs.burst(records)
         self.wait(wait)
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)

@@ -6,7 +6,7 @@ Those that may take a minute to find are looked for with HYPOTHESIS_PROFILE=thor
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -112,6 +112,21 @@ def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Heartbeat, "safe_until", longer)
     find("which belongs to|could hand out too")
+
+
+def test_a_release_that_refuses_what_was_done_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    close = OffsetTracker.close
+
+    def drops_first(self: OffsetTracker, on_settled: Callable[[], None] | None = None) -> None:
+        if self.open:
+            self.open = False
+            drop, self._on_close = self._on_close, None
+            if drop is not None:
+                drop()
+        close(self, on_settled)
+
+    monkeypatch.setattr(OffsetTracker, "close", drops_first)
+    find(r"for work that had ended|which \w+ had at")
 
 
 def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:

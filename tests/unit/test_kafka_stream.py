@@ -258,6 +258,20 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
     assert scope.cancelled_caught
 
 
+async def test_a_release_in_the_middle_of_a_lot_keeps_what_is_done_and_waits_for_one_message() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 10))
+    claim.when_closed(lambda: stream.drop(claim))
+    settled: list[int] = []
+    iterator = aiter(stream)
+    await take(iterator, 4)
+    claim.close(lambda: settled.append(claim.processed))
+    assert (claim.processed, claim.consumed, claim.lost, settled) == (3, 4, False, [])
+    with anyio.move_on_after(0.01):  # the body of the fourth has ended
+        await anext(iterator)
+    assert settled == [4]
+
+
 async def test_drop_with_nothing_in_hand_is_settled_at_once() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 5))

@@ -38,7 +38,7 @@ class Observer(Protocol):
     def violated(self, what: str) -> None: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class Handed:
     """Records in an application's hands, one or a batch."""
 
@@ -64,6 +64,8 @@ class Member(RebalanceListener):
     sought: dict[TopicPartition, int] = field(default_factory=dict)
     """Where the next record has to come from: it went there, and has got nothing since."""
     seeks: list[asyncio.Task[None]] = field(default_factory=list)
+    in_hand: list[Handed] = field(default_factory=list)
+    """What it is working on, one of each stream."""
     task: asyncio.Task[None] | None = None
     dead: bool = False
     left_at: float | None = None
@@ -143,7 +145,11 @@ class Member(RebalanceListener):
 
     async def _work_on(self, partition: TopicPartition, offsets: range) -> None:
         handed = self.group.handed_out(self, partition, offsets)
-        await anyio.sleep(self.pace)
+        self.in_hand.append(handed)
+        try:
+            await anyio.sleep(self.pace)
+        finally:
+            self.in_hand.remove(handed)
         self.group.done(partition, offsets, handed)
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:

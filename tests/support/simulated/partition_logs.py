@@ -35,11 +35,12 @@ MOST_RECORDS = 40
 
 
 class PartitionLogs:
-    """Topics as ZooKeeper has them, and their records: offset n of a log is there from `n / RATE` seconds on."""
+    """Topics as ZooKeeper has them, and their records: each log grows by `RATE` records a second, and by bursts."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
         self._born: dict[TopicPartition, float] = {}
+        self._bursts: dict[TopicPartition, int] = {}
         self._stopped: float | None = None
         ensemble.make(paths.BROKER_TOPICS)
         ensemble.make(paths.BROKER_IDS)
@@ -59,6 +60,7 @@ class PartitionLogs:
         before = sum(partition.topic == topic for partition in self._born)
         for number in range(before, before + partitions):
             self._born[TopicPartition(topic, number)] = self._ensemble.world.now
+            self._bursts[TopicPartition(topic, number)] = 0
         data = msgspec.json.encode(
             {"version": 1, "partitions": {str(number): [0] for number in range(before + partitions)}}
         )
@@ -69,7 +71,12 @@ class PartitionLogs:
 
     def end(self, partition: TopicPartition) -> int:
         until = self._ensemble.world.now if self._stopped is None else self._stopped
-        return int(max(until - self._born[partition], 0.0) * RATE)
+        return int(max(until - self._born[partition], 0.0) * RATE) + self._bursts[partition]
+
+    def burst(self, records: int) -> None:
+        """Produce so many records at once, in each partition."""
+        for partition in self._born:
+            self._bursts[partition] += records
 
     def stop(self) -> None:
         """Nothing more is produced."""

@@ -20,6 +20,7 @@ TRACE = 4000
 """Log lines and transactions that are kept for a failure's report."""
 GRACE = 4.0
 """Seconds that an owner may need to notice what an outsider did to its partition: more than half a session timeout."""
+REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
 
 
 class Promises:
@@ -115,13 +116,19 @@ class Promises:
         handed.done = self.world.now
         self._finished.setdefault(partition, set()).update(offsets)
 
+    def released_late(self, member: Member) -> None:
+        """It has waited the whole revoke deadline for work in hand: that has to be why."""
+        began = self.world.now - REVOKE_DEADLINE
+        if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
+            self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
+
     def _may_come_again(self, earlier: Handed) -> bool:
         """At-least-once: the claim did not end in order, or nobody had to wait for the work on it any longer."""
         if earlier.claim in self._unclean or not earlier.claim:
             return True
         done = self.world.now if earlier.done is None else earlier.done
         left = earlier.member.left_at
-        return done - earlier.at >= GroupSettings(id="g").revoke_deadline or (left is not None and done >= left)
+        return done - earlier.at >= REVOKE_DEADLINE or (left is not None and done >= left)
 
     def _committed(self, session: int, operations: Sequence[Operation]) -> None:
         """Every transaction that ZooKeeper executed."""
