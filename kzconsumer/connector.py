@@ -119,7 +119,8 @@ class ConsumerConnector:
         """Join the group with this many streams per topic; at most once per connector.
 
         Returns topic -> streams after the first rebalance, so what could be claimed at once is owned. Waits for
-        ZooKeeper to come up, for as long as that takes. Topics that do not exist yet are picked up when they are made.
+        ZooKeeper to come up, for as long as that takes, or for `leave`, which ends the streams. Topics that do not
+        exist yet are picked up when they are made.
         Source: `ZookeeperConsumerConnector.createMessageStreams` (1.1.1).
         """
         # What is registered must be right: a registration that is not stops every original member of the group.
@@ -323,18 +324,18 @@ class ConsumerConnector:
         """Commit what is processed and leave the group; streams end. Idempotent, bounded by `[stop] deadline`.
 
         With explicit acknowledgement the commit waits for that of what is handed out, for a third of the deadline.
+        A call that is cancelled stops waiting; the member leaves all the same. In a call of the rebalance listener
+        this returns at once, since the member cannot leave before that call has ended.
         """
         await self._leave(self._settings.stop.deadline / 3 if self._explicit else 0.0)
 
     async def _leave(self, patience: float) -> None:
-        if not self._streams:
-            return
         if self._member is not None and not self._leaving.is_set():
             self._member.patience = patience
         self._leaving.set()
         self._connecting.cancel()
         self._sessions.deadline = min(self._sessions.deadline, anyio.current_time() + self._settings.stop.deadline)
-        with anyio.CancelScope(shield=True):
+        if self._streams and not self._listener.calling:
             await self._left.wait()
 
     def hurry(self, seconds: float) -> None:
@@ -351,6 +352,7 @@ class ConsumerConnector:
                     await self._stay_away()
         finally:
             self._left.set()  # first: whatever else goes wrong here, nobody waits for ever
+            self._joined.set()  # also when it was left before the first rebalance
             for stream in self._streams.values():
                 stream.close()
 
@@ -490,7 +492,8 @@ async def connect(
             try:
                 yield connector
             finally:
-                await connector._leave(0.0)  # nobody is left to acknowledge anything
+                with anyio.CancelScope(shield=True):
+                    await connector._leave(0.0)  # nobody is left to acknowledge anything
                 connector.rejects.close()
                 tasks.cancel_scope.cancel()
     except BaseExceptionGroup as group:

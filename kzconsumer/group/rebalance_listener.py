@@ -23,9 +23,10 @@ Call = Callable[[int, frozenset[TopicPartition]], Awaitable[None]]
 class RebalanceListener:
     """Override what you need; each method is awaited, within `deadline` seconds, with the generation and partitions.
 
-    What they raise ends the member. A change of stream inside the member is no rebalance. Beside
-    `kafka.javaapi.consumer.ConsumerRebalanceListener` (0.9 to 1.1) the last method is new: there, lost partitions were
-    told as released ones, or not at all.
+    What they raise ends the member. A method may await `leave()`, which returns at once there: the call is cancelled at
+    its next await, and `on_revoked` follows for everything owned. A change of stream inside the member is no rebalance.
+    Beside `kafka.javaapi.consumer.ConsumerRebalanceListener` (0.9 to 1.1) the last method is new: there, lost
+    partitions were reported as released, or not at all.
     """
 
     deadline: float = 5.0
@@ -46,10 +47,16 @@ class ListenerCalls:
     def __init__(self, listener: RebalanceListener | None) -> None:
         self._listener = listener
         self._told: set[TopicPartition] = set()
+        self._tasks: set[int] = set()
         self.generation = 0
 
     def __repr__(self) -> str:
         return f"<ListenerCalls of {self._listener!r} at generation {self.generation}>"
+
+    @property
+    def calling(self) -> bool:
+        """Whether the current task is in a call of the listener: what waits for the membership to end must not run."""
+        return anyio.get_current_task().id in self._tasks
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
         if self._listener is not None:
@@ -74,8 +81,13 @@ class ListenerCalls:
         if not partitions:
             return
         assert self._listener is not None
-        with anyio.move_on_after(self._listener.deadline) as scope:
-            await call(self.generation, frozenset(partitions))
+        task = anyio.get_current_task().id
+        self._tasks.add(task)
+        try:
+            with anyio.move_on_after(self._listener.deadline) as scope:
+                await call(self.generation, frozenset(partitions))
+        finally:
+            self._tasks.discard(task)
         if scope.cancelled_caught:
             name = getattr(call, "__name__", repr(call))
             log.error("the listener was not waited for any longer", call=name, seconds=self._listener.deadline)

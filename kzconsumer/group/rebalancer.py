@@ -104,23 +104,21 @@ class Rebalancer:
     async def run(self) -> None:
         """Until cancelled. Raises SessionExpired, PluginError, Unfit, NotPermitted."""
         self._trigger.fire("start")
-        retry = FIRST_RETRY
-        done = False
+        retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
         while True:
-            reasons = await self._trigger.wait(self._reconciler.pause if done else retry * random.uniform(0.8, 1.2))
+            reasons = await self._trigger.wait(retry * random.uniform(0.8, 1.2) if retry else self._reconciler.pause)
             if not reasons:
                 self._watches.reread()  # what the timer is for: an event that did not come
             try:
-                if reasons or not done:
-                    done = await self._attempt(reasons or ["retry"])
-                    retry = FIRST_RETRY if done else min(retry * 2, LONGEST_RETRY)
+                if reasons or retry:
+                    retry = 0.0 if await self._attempt(reasons or ["retry"]) else longer(retry)
                 if self._reconciler.due:
                     await self._look_after()
             except NotPermitted:
                 raise  # not by waiting: and meanwhile nobody would have what is to be ours
             except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
-                done = False
+                retry = longer(retry)
 
     async def _attempt(self, reasons: list[str]) -> bool:
         began = now()
@@ -285,3 +283,8 @@ class Rebalancer:
         reason = f"owner of {partition}"
         if await self._watches.exists(blocked.path, reason) is None:
             self._trigger.fire(reason)
+
+
+def longer(retry: float) -> float:
+    """Seconds to the next attempt, after one more that was not complete."""
+    return min(max(retry * 2, FIRST_RETRY), LONGEST_RETRY)

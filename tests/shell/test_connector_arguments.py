@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import anyio
 import pytest
 
 import kzconsumer
+from kzconsumer.connector import ConsumerConnector
 from tests.support.members import settings
 
 NOBODY = "127.0.0.1:1"
@@ -77,3 +79,23 @@ async def test_a_plain_pair_is_a_partition() -> None:
         consumer.pause([("orders", 0)])  # type: ignore[list-item]
         (paused,) = consumer.paused
         assert str(paused) == "orders-0"
+
+
+@pytest.mark.parametrize("before", [False, True])
+async def test_leaving_before_zookeeper_answers_ends_the_streams(before: bool) -> None:
+    configured = settings(NOBODY, "g")
+    with anyio.fail_after(5):
+        async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
+            if before:
+                await consumer.leave()
+            else:
+                tasks.start_soon(leave_soon, consumer)
+            streams = await consumer.create_message_streams({"orders": 2})
+            assert len(streams["orders"]) == 2
+            for stream in streams["orders"]:
+                assert [message async for message in stream] == []
+
+
+async def leave_soon(consumer: ConsumerConnector) -> None:
+    await anyio.sleep(0.1)
+    await consumer.leave()

@@ -1,0 +1,45 @@
+"""A member whose rebalances fail tries again ever less often, on the virtual clock of the simulated group."""
+
+from __future__ import annotations
+
+import pytest
+
+from kzconsumer.errors import ZooKeeperError
+from kzconsumer.group import rebalancer
+from kzconsumer.group.snapshot_reader import SnapshotReader
+from tests.support.simulated.group import simulated_group
+
+MINUTE = 60.0
+
+
+def attempts_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> int:
+    attempts = 0
+
+    async def refused(self: SnapshotReader) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ZooKeeperError("/consumers/g/ids", "refused")
+
+    with simulated_group(1) as group:
+        group.logs.grow("t", 2)
+        member = group.join("m", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(5.0)
+        assert len(member.held) == 2
+        with monkeypatch.context() as fault:
+            fault.setattr(SnapshotReader, "members", refused)
+            group.poison(0.01)  # an event: the member looks at the group
+            group.world.pass_time(MINUTE)
+            failed = attempts
+        group.world.pass_time(2 * rebalancer.LONGEST_RETRY)
+        assert len(member.held) == 2
+        group.check()
+    return failed
+
+
+def test_failed_rebalances_back_off_and_end_with_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 10 <= attempts_in_a_minute(monkeypatch) <= 20
+
+
+def test_without_growth_the_same_minute_has_many_more_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebalancer, "longer", lambda retry: rebalancer.FIRST_RETRY)
+    assert attempts_in_a_minute(monkeypatch) > 90
