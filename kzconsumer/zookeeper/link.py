@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 import anyio
+import structlog
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
@@ -22,6 +23,8 @@ from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.authentication import authenticate
 from kzconsumer.zookeeper.connect_string import host_port
+
+log = structlog.get_logger("kzconsumer.zookeeper")
 
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
@@ -185,6 +188,9 @@ class Link(asyncio.Protocol):
                 start = end
         except (ProtocolError, ConnectionLost) as error:
             self._fail(str(error))
+        except Exception as error:  # a fault of ours; asyncio would close the connection and tell nobody here
+            log.exception("reading from ZooKeeper failed", host=self.where)
+            self._fail(f"what it sent could not be read: {error!r}")
         del buffer[:start]
 
     def _frame(self, frame: bytes) -> None:
@@ -202,8 +208,8 @@ class Link(asyncio.Protocol):
             _, call = self._calls.popleft()
             try:
                 call.answered(reply)
-            except (ProtocolError, ConnectionLost) as error:
-                call.lost(f"{self.where}: {error}")
+            except Exception as error:
+                call.lost(f"{self.where}: {error}")  # it is in no queue any more: nobody else would tell it
                 raise
         if reply.zxid > 0 and not self.lost.done():
             self._on_zxid(reply.zxid)

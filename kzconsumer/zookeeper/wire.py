@@ -16,6 +16,7 @@ from aiozk.protocol.transaction import MultiHeader
 from kzconsumer.errors import (
     BadVersion,
     ConnectionLost,
+    KzConsumerError,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -143,7 +144,10 @@ def exists(path: str, full: str, *, watch: bool = False) -> Request[Stat]:
 
 def children(path: str, full: str, *, watch: bool = False) -> Request[list[str]]:
     def decode(body: bytes) -> list[str]:
-        return sorted(protocol.GetChildren2Response.deserialize(body).children)
+        names = protocol.GetChildren2Response.deserialize(body).children
+        if None in names:
+            raise ProtocolError("a child without a name")
+        return sorted(names)
 
     return _request(path, protocol.GetChildren2Request(path=full, watch=watch), decode)
 
@@ -311,5 +315,7 @@ def _nothing(body: bytes) -> None:
 def _read(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
-    except (struct.error, UnicodeDecodeError, KeyError) as error:
+    except KzConsumerError:
+        raise
+    except Exception as error:  # the codec checks little: bytes that are no such reply may raise anything
         raise ProtocolError(f"unreadable reply: {error!r}") from error

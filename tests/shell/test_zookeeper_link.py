@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +16,11 @@ import pytest
 from kzconsumer.errors import ConnectionLost, ProtocolError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
+from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
+from kzconsumer.zookeeper.session_calls import Asked
+from kzconsumer.zookeeper.watch import EventType
+from tests.fuzz.mutations import mutate
+from tests.support.simulated import zookeeper_frames as frames
 
 HELLO = struct.pack("!iiqi", 0, 6000, 7, 16) + bytes(16) + b"\0"
 
@@ -121,3 +128,69 @@ async def test_a_handshake_that_is_none(hello: bytes) -> None:
     with pytest.raises((ConnectionLost, ProtocolError)):
         async with link_to(hello):
             pass
+
+
+async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_every_caller() -> None:
+    def broken(body: bytes) -> None:
+        raise RuntimeError("a bug")
+
+    calls = [Recorded() for _ in range(2)]
+    async with link_to(frame(HELLO), reply(1) + reply(-1, zxid=-1), on_event=broken) as (link, _):
+        for call in calls:
+            link.send(b"body", call)
+        with anyio.fail_after(5):
+            assert "RuntimeError('a bug')" in await link.lost
+        assert isinstance(calls[1].outcome, str)
+        assert "a bug" in calls[1].outcome
+
+
+class Deaf(asyncio.Transport):
+    """A transport whose other side is the test."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+NODE = frames.data_body(b"content") + frames.stat_body(Stat(1, 2, 3, 4, 0, 0, 5, 6), 7, 1)
+RESULTS = frames.written_body(
+    frames.MULTI, [Create("/a", b""), SetData("/b", b"", 1), Check("/c", 2)], [None, Stat(1, 2, 3, 4, 0, 0, 5, 6), None]
+)
+EVENT = frames.event(EventType.DELETED, "/a")[20:]
+ANSWERS: list[tuple[wire.Request[Any], bytes]] = [
+    (wire.get("/a", "/a"), NODE),
+    (wire.exists("/a", "/a"), NODE[11:]),
+    (wire.children("/a", "/a"), frames.names_body(["x", "y"]) + NODE[11:]),
+    (wire.create("/a", "/a", b"", ephemeral=True), frames.data_body(b"/a")),
+    (wire.multi([Create("/a", b""), SetData("/b", b"", 1), Check("/c", 2)], str), RESULTS),
+    (wire.multi([Check("/a", 0), Check("/b", 0)], str), frames.failed_body(2, 1, -103)),
+]
+
+
+def read_event(body: bytes) -> None:
+    wire.event(body)
+
+
+async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
+    """Each call gets an outcome, at the latest when the connection ends; and reading never raises into the loop."""
+    rng = random.Random(7)
+    for _ in range(4000):
+        link = Link(("server", 1), read_event, lambda zxid: None)
+        link.connection_made(Deaf())
+        link.data_received(frame(HELLO))
+        chosen = rng.choices(ANSWERS, k=2)
+        calls = [Asked(request, ConnectionLost) for request, _ in chosen]
+        for call in calls:
+            link.send(call.request.body, call)
+        replies = [reply(xid, body=mutate(body, rng)) for xid, (_, body) in enumerate(chosen, 1)]
+        replies.insert(rng.randrange(3), reply(-1, zxid=-1, body=mutate(EVENT, rng)))
+        link.data_received(b"".join(replies))
+        link.connection_lost(None)
+        assert all(call.outcome.done() for call in calls), replies
+        for call in calls:
+            call.outcome.exception()
