@@ -38,6 +38,10 @@ _SIZE = struct.Struct("!i")
 _SIZE_XID = struct.Struct("!ii")
 
 
+class HungUp(ConnectionLost):
+    """The server closed a connection without TLS before it answered the handshake."""
+
+
 class Call(Protocol):
     """Something sent that awaits its reply."""
 
@@ -69,6 +73,7 @@ class Link(asyncio.Protocol):
         """Done when the connection is over, with the reason."""
         self.arrived = clock.now()
         """When the last bytes came, of whole frames or not."""
+        self._hung_up = False
         self.refused: str | None = None
         """Why the server will not take us on another connection either, if that is how this one ended."""
         self._hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -97,8 +102,8 @@ class Link(asyncio.Protocol):
     ) -> tuple[Link, wire.Established]:
         """Connect, shake hands and say who we are.
 
-        Raises ConnectionLost or ProtocolError, with the reason, also after `timeout`; SecurityError when either side
-        does not accept the other.
+        Raises ConnectionLost (HungUp) or ProtocolError, with the reason, also after `timeout`; SecurityError when
+        either side does not accept the other.
         """
         link = cls((host, port), on_event, on_zxid, access)
         try:
@@ -123,6 +128,8 @@ class Link(asyncio.Protocol):
             raise ConnectionLost(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
         except ConnectionLost as error:
             link.abort(str(error))
+            if link._hung_up:
+                raise HungUp(str(error)) from error
             if link.refused is None or isinstance(error, SecurityError):
                 raise
             raise SecurityError(f"{link.where}: {link.refused}") from error
@@ -164,9 +171,8 @@ class Link(asyncio.Protocol):
             # With TLS 1.3 a server says what it misses of a certificate when our side of the handshake is over.
             self._refuse(explain(exc, ZOOKEEPER, certificate_given=self._access.certificate_given))
             return
-        early = not self._hello.done() and self._access.tls is None
-        hint = " before it answered: does this port want TLS? ([zookeeper] secure, connect)" if early else ""
-        self._fail((str(exc) if exc else "closed by the server") + hint)
+        self._hung_up = not self._hello.done() and self._access.tls is None
+        self._fail(str(exc) if exc else "closed by the server")
 
     def data_received(self, data: bytes) -> None:
         self.arrived = clock.now()

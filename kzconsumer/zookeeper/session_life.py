@@ -19,11 +19,11 @@ from anyio import to_thread
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SecurityError, SessionExpired, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import hung_up, wire
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
-from kzconsumer.zookeeper.link import Link
+from kzconsumer.zookeeper.link import HungUp, Link
 from kzconsumer.zookeeper.operations import Check
 from kzconsumer.zookeeper.session_calls import Arming, Asked, Own
 from kzconsumer.zookeeper.watch import WatchTable, run_callback
@@ -197,6 +197,11 @@ class SessionLife:
                     )
                 except SecurityError as error:
                     refusals.append(str(error))
+                    continue
+                except HungUp as error:
+                    # Servers have let us in before: what they want is known, and they are not asked every second.
+                    why = "it has no quorum, or is behind" if self.id else await hung_up.explain(host, port)
+                    reasons.append(f"{error}: {why}")
                     continue
                 except (ConnectionLost, ProtocolError) as error:
                     log.debug("connection refused", reason=str(error))

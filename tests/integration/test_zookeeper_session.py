@@ -15,9 +15,14 @@ from structlog.testing import capture_logs
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, NoNode, SessionExpired
+from kzconsumer.sandbox.jars import resolve_jars
 from kzconsumer.sandbox.ports import free_port
+from kzconsumer.sandbox.readiness import _four_letters
+from kzconsumer.sandbox.versions import NEWEST
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import ConnectString, Create, SessionState, ZooKeeperSession
+from tests.support.ensemble import EnsembleServer
+from tests.support.processes import wait_until
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import expire, session, until
@@ -432,3 +437,21 @@ async def test_a_session_survives_the_server_s_restart(servers: Servers) -> None
         await zk.set("/e", b"x", 0)
         await watch.wait()
     server.kill()
+
+
+async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(servers: Servers, unique: str) -> None:
+    """One server of three: it listens, and closes every connection that wants a session."""
+    jars = resolve_jars(NEWEST.jars, servers.java)
+    alone, *others = (EnsembleServer(number, servers.folder / unique, servers.java, jars) for number in (1, 2, 3))
+    alone.reached = {other: other.quorum_port for other in others}
+    alone.start()
+    try:
+        assert wait_until(lambda: bool(_four_letters(alone.host, alone.port, b"srvr")), 30)
+        zk = ZooKeeperSession(ConnectString.parse(alone.connect), T)
+        with capture_logs() as lines, anyio.move_on_after(1.0):
+            await zk.__aenter__()
+        await zk.close()
+    finally:
+        alone.kill()
+    told = next(line for line in lines if line["event"] == "no ZooKeeper server answers")
+    assert told["reasons"] == [f"{alone.connect}: closed by the server: it has no quorum, so it serves nobody"]

@@ -14,13 +14,15 @@ import anyio
 import pytest
 
 from kzconsumer.errors import ConnectionLost, ProtocolError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import hung_up, wire
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.session_calls import Asked
 from kzconsumer.zookeeper.watch import EventType
 from tests.fuzz.mutations import mutate
 from tests.support.simulated import zookeeper_frames as frames
+from tests.support.zookeeper_sessions import until
 
 HELLO = struct.pack("!iiqi", 0, 6000, 7, 16) + bytes(16) + b"\0"
 
@@ -194,3 +196,39 @@ async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
         assert all(call.outcome.done() for call in calls), replies
         for call in calls:
             call.outcome.exception()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"This ZooKeeper instance is not currently serving requests\n", "it has no quorum, so it serves nobody"),
+        (b"srvr is not executed because it is not in the whitelist.\n", "has it a quorum?"),
+        (b"Zookeeper version: 3.8.4\n", "it serves others: is it behind, or starting?"),
+        (b"", "or does this port want TLS? ([zookeeper] secure, connect)"),
+        (b"\x15\x03\x03\x00\x02\x02\x50", "or does this port want TLS? ([zookeeper] secure, connect)"),
+        (None, "or does this port want TLS? ([zookeeper] secure, connect)"),
+    ],
+)
+async def test_why_a_server_hangs_up_is_asked_of_itself(
+    said: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None: to that question it is silent, and hangs up on handshakes all the same."""
+    if said is None:
+        monkeypatch.setattr(hung_up, "LIMIT", 0.1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.read(100))[:4] == b"srvr":
+            writer.write(said or b"")
+            if said is None:
+                await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        zk = ZooKeeperSession(ConnectString.parse(f"127.0.0.1:{port}"), 2.0)
+        entering = asyncio.ensure_future(zk.__aenter__())
+        await until(lambda: zk.refusals)
+        entering.cancel()
+        await asyncio.wait([entering])
+    assert zk.refusals[0].startswith(f"127.0.0.1:{port}: closed by the server: ")
+    assert zk.refusals[0].endswith(reason)

@@ -37,13 +37,17 @@ class SimulatedNetwork:
         """Session id -> who has it."""
         self.world.network = self
 
-    async def connect(self, process: Process, factory: Callable[[], P], host: str, port: int) -> None:
+    async def connect(
+        self, process: Process, factory: Callable[[], P], host: str, port: int
+    ) -> tuple[asyncio.Transport, P]:
         while process in self.silent:
             await asyncio.sleep(0.1)
         await asyncio.sleep(self.delay(process))
-        line = Line(self, process, factory(), int(host.removeprefix("zk")))
+        client = factory()
+        line = Line(self, process, client, int(host.removeprefix("zk")))
         self.lines.append(line)
-        line.client.connection_made(line)
+        client.connection_made(line)
+        return line, client
 
     def delay(self, process: Process) -> float:
         return self.world.random.uniform(*self.latency.get(process, QUICK))

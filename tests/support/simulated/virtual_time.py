@@ -31,7 +31,9 @@ MOST_TURNS = 100_000
 class Network(Protocol):
     """What processes reach the outside by."""
 
-    async def connect(self, process: Process, factory: Callable[[], P], host: str, port: int) -> None: ...
+    async def connect(
+        self, process: Process, factory: Callable[[], P], host: str, port: int
+    ) -> tuple[asyncio.Transport, P]: ...
 
 
 class _NoFiles(selectors.BaseSelector):
@@ -68,9 +70,9 @@ class Process(asyncio.SelectorEventLoop):
         return self.world.now
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None, server_hostname: None
-    ) -> None:
-        await self.world.network.connect(self, protocol_factory, host, port)
+        self, protocol_factory: Callable[[], P], host: str, port: int, *, ssl: None = None, server_hostname: None = None
+    ) -> tuple[asyncio.Transport, P]:
+        return await self.world.network.connect(self, protocol_factory, host, port)
 
     @property
     def due(self) -> float:
