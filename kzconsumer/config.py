@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import MOST_STREAMS, TopicPartition
 from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table, tables_of
 from kzconsumer.setting_layers import Layers, read_layers
 from kzconsumer.setting_types import (
@@ -158,6 +158,8 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.run is not None and self.stop_at is None:
             raise ValueError("run goes with stop_at: only what ends has runs")
+        if sum(self.topics.values()) > MOST_STREAMS or self.streams > MOST_STREAMS:
+            raise ValueError(f"more than {MOST_STREAMS} streams: members take such a registration for unreadable")
 
     @property
     def paused_partitions(self) -> frozenset[TopicPartition]:

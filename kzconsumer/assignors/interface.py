@@ -26,5 +26,14 @@ class AssignmentContext(msgspec.Struct, frozen=True):
     partitions: Mapping[str, tuple[int, ...]]
 
 
+def subscribers(context: AssignmentContext) -> dict[str, frozenset[ConsumerThreadId]]:
+    """Topic -> its threads, as a set. Topics with the same tuple of threads share one, as those of a list do."""
+    sets: dict[int, frozenset[ConsumerThreadId]] = {}
+    for threads in context.threads.values():
+        if id(threads) not in sets:
+            sets[id(threads)] = frozenset(threads)
+    return {topic: sets[id(threads)] for topic, threads in context.threads.items()}
+
+
 class Assignor(Protocol):
     def __call__(self, context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]: ...

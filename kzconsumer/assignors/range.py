@@ -17,7 +17,7 @@ def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]
         partitions = context.partitions.get(topic, ())
         share, extra = divmod(len(partitions), len(threads))
         first = 0
-        for index, thread in enumerate(threads):
+        for index, thread in enumerate(threads if share else threads[:extra]):
             until = first + share + (index < extra)
             for partition in partitions[first:until]:
                 owners[TopicPartition(topic, partition)] = thread

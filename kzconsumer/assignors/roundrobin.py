@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kzconsumer.assignors.interface import AssignmentContext
+from kzconsumer.assignors.interface import AssignmentContext, subscribers
 from kzconsumer.assignors.java_hash import java_hash
-from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.model import ConsumerThreadId, TopicPartition, thread_order
 
 
 def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
@@ -31,8 +31,9 @@ def _deal(context: AssignmentContext, text: Callable[[TopicPartition], str]) -> 
     original leaves them in the order of a Scala hash map, which nothing specifies (with 1.1.1 it was `AaAa`, `BBBB`,
     `AaBB`, `BBAa`): the only place where an original member may compute something else.
     """
-    ring = sorted({thread for threads in context.threads.values() for thread in threads})
-    subscribed = {topic: frozenset(threads) for topic, threads in context.threads.items()}
+    subscribed = subscribers(context)
+    everybody: set[ConsumerThreadId] = set().union(*set(subscribed.values()))
+    ring = sorted(everybody, key=thread_order)
     partitions = sorted(TopicPartition(topic, n) for topic in subscribed for n in context.partitions.get(topic, ()))
     partitions.sort(key=lambda partition: java_hash(text(partition)))
     owners = {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kzconsumer.assignors.interface import AssignmentContext, Assignor
+from kzconsumer.assignors.interface import AssignmentContext, Assignor, subscribers
 from kzconsumer.errors import PluginError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
@@ -38,7 +38,7 @@ def assignment(
         assigned = assignor(context)
     except Exception as error:
         raise PluginError(f"assignor {assignor_name} failed: {type(error).__name__}: {error}") from error
-    subscribed = {topic: frozenset(threads) for topic, threads in context.threads.items()}
+    subscribed = subscribers(context)
     for partition, thread in assigned.items():
         if thread not in subscribed.get(partition.topic, ()):
             raise PluginError(f"assignor {assignor_name} gave {partition} to {thread}, which does not subscribe to it")

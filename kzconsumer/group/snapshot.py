@@ -5,7 +5,7 @@ Pure and frozen; one per rebalance attempt. Built by the rebalancer from what th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -24,16 +24,23 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
 
     def context(self) -> AssignmentContext:
         """What every member's assignor computes from. Raises ValueError for a wildcard nobody can expand."""
-        threads: dict[str, list[ConsumerThreadId]] = {}
+        asking: dict[str, list[tuple[str, int]]] = {}
         for consumer, registration in self.members.items():
             for topic, streams in streams_by_topic(registration, self.all_topics).items():
-                threads.setdefault(topic, []).extend(ConsumerThreadId(consumer, n) for n in range(streams))
+                asking.setdefault(topic, []).append((consumer, streams))
+        # A list has the same threads on all its topics: made once, or each would cost streams times topics.
+        threads = {who: _threads(who) for who in {tuple(who) for who in asking.values()}}
         return AssignmentContext(
-            threads={topic: tuple(sorted(ids, key=thread_order)) for topic, ids in sorted(threads.items())},
+            threads={topic: threads[tuple(who)] for topic, who in sorted(asking.items())},
             partitions={
-                topic: self.topics[topic].partitions if topic in self.topics else () for topic in sorted(threads)
+                topic: self.topics[topic].partitions if topic in self.topics else () for topic in sorted(asking)
             },
         )
+
+
+def _threads(asking: Iterable[tuple[str, int]]) -> tuple[ConsumerThreadId, ...]:
+    made = (ConsumerThreadId(consumer, number) for consumer, streams in asking for number in range(streams))
+    return tuple(sorted(made, key=thread_order))
 
 
 def subscribed_topics(members: Mapping[str, Registration], all_topics: tuple[str, ...]) -> list[str]:

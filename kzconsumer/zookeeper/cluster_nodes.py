@@ -7,15 +7,15 @@ with the reason. Forms: `kafka.zk.ZkData` (3.9), `kafka.utils.ZkUtils` (0.8), an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from kzconsumer.zookeeper.listeners import Listener
+from kzconsumer.zookeeper.node_json import read_json
+from kzconsumer.zookeeper.paths import is_number
 from kzconsumer.zookeeper.znodes import decode_listeners
-
-T = TypeVar("T")
 
 NO_LEADER = -1
 """A partition's leader when it has none."""
@@ -75,6 +75,10 @@ class _Controller(msgspec.Struct):
     kraftControllerEpoch: int = -1  # as the node has it
 
 
+class _Cluster(msgspec.Struct):
+    id: str
+
+
 class _Assignment(msgspec.Struct):
     partitions: dict[_Id, _Replicas]
     adding_replicas: dict[_Id, _Replicas] = {}
@@ -106,15 +110,20 @@ class _Partitions(msgspec.Struct):
 def decode_broker(data: bytes) -> BrokerNode:
     if not data.lstrip().startswith(b"{"):
         return BrokerNode(0, (_of_0_7(data),), None, None)
-    fields = _read(data, _Broker)
+    fields = read_json(data, _Broker)
     return BrokerNode(fields.version, decode_listeners(data), _time(fields.timestamp), fields.rack)
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """`/cluster/id`."""
+    return read_json(data, _Cluster).id
 
 
 def decode_controller(data: bytes) -> ControllerNode:
     """JSON, or the broker's number alone, as 0.8 takes it from controllers older than itself."""
     if data.isdigit():
         return ControllerNode(int(data), None)
-    fields = _read(data, _Controller)
+    fields = read_json(data, _Controller)
     return ControllerNode(fields.brokerid, _time(fields.timestamp), fields.kraftControllerEpoch >= 0)
 
 
@@ -126,23 +135,23 @@ def decode_epoch(data: bytes) -> int:
 
 
 def decode_assignment(data: bytes) -> AssignmentNode:
-    fields = _read(data, _Assignment)
+    fields = read_json(data, _Assignment)
     return AssignmentNode(fields.partitions, fields.adding_replicas, fields.removing_replicas, fields.topic_id)
 
 
 def decode_state(data: bytes) -> StateNode:
-    fields = _read(data, _State)
+    fields = read_json(data, _State)
     return StateNode(fields.leader, fields.leader_epoch, fields.controller_epoch, fields.isr)
 
 
 def decode_config(data: bytes) -> dict[str, str]:
     """`/config/topics/<topic>`: what the topic has of its own."""
-    return _read(data, _Config).config
+    return read_json(data, _Config).config
 
 
 def decode_requested(data: bytes) -> dict[tuple[str, int], _Replicas]:
     """`/admin/reassign_partitions` or `/admin/preferred_replica_election`: partition -> replicas it is to have."""
-    return {(each.topic, each.partition): each.replicas for each in _read(data, _Partitions).partitions}
+    return {(each.topic, each.partition): each.replicas for each in read_json(data, _Partitions).partitions}
 
 
 def decode_partition_counts(children: Mapping[str, bytes]) -> dict[int, int]:
@@ -152,7 +161,7 @@ def decode_partition_counts(children: Mapping[str, bytes]) -> dict[int, int]:
     """
     counts: dict[int, int] = {}
     for name, data in children.items():
-        if not (name.isascii() and name.isdecimal() and data.isdigit()):
+        if not (is_number(name) and data.isdigit()):
             raise ValueError(f"{name!r} is no 0.7 broker with a number of partitions")
         counts[int(name)] = int(data)
     return counts
@@ -163,13 +172,6 @@ def _of_0_7(data: bytes) -> Listener:
     if len(parts) != 3 or not parts[1] or not (parts[2].isascii() and parts[2].isdecimal()):
         raise ValueError("neither JSON nor <creator>:<host>:<port>, as 0.7 brokers write")
     return Listener("PLAINTEXT", "PLAINTEXT", parts[1], int(parts[2]))
-
-
-def _read(data: bytes, kind: type[T]) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(str(error)) from None
 
 
 def _time(text: str | int | None) -> int | None:

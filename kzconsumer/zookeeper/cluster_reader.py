@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-import msgspec
-
 from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import NoNode, NotThere
 from kzconsumer.options import nearest
@@ -61,7 +59,7 @@ class _Reader:
             return []
 
     async def numbers(self, path: str) -> list[str]:
-        return [name for name in await self.children(path) if name.isascii() and name.isdecimal()]
+        return [name for name in await self.children(path) if paths.is_number(name)]
 
 
 async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
@@ -77,7 +75,7 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
     topics = await reader.children(paths.BROKER_TOPICS)
     brokers = await reader.values(((each, paths.broker(each)) for each in ids), nodes.decode_broker)
     return cluster_description(
-        cluster_id=await reader.value(paths.CLUSTER_ID, _cluster_id),
+        cluster_id=await reader.value(paths.CLUSTER_ID, nodes.decode_cluster_id),
         controller=await reader.value(paths.CONTROLLER, nodes.decode_controller),
         epoch=await reader.value(paths.CONTROLLER_EPOCH, nodes.decode_epoch),
         brokers={int(number): node for number, node in brokers.items()},
@@ -167,10 +165,3 @@ async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSetting
     """Raises NotThere where no cluster is."""
     if await session.exists(paths.BROKERS) is None:
         raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
-
-
-def _cluster_id(data: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(data, type=dict[str, str])["id"])
-    except (msgspec.DecodeError, KeyError) as error:
-        raise ValueError(f"no cluster's id: {error}") from None

@@ -5,9 +5,14 @@ Pure, owns no state. Read from the configuration; used by the session to dial an
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 DEFAULT_PORT = 2181
+
+# Java looks at UTF-16 units: whatever needs two of them is refused with the surrogates.
+_REFUSED = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class ConnectString(msgspec.Struct, frozen=True):
@@ -60,15 +65,9 @@ def path_fault(path: str) -> str:
     for name in path[1:].split("/"):
         if name in ("", ".", ".."):
             return f"has {name!r} between its slashes"
-    for character in path:
-        if not _allowed(ord(character)):
-            return f"holds the character {character!r}"
+    if wrong := _REFUSED.search(path):
+        return f"holds the character {wrong[0]!r}"
     return ""
-
-
-def _allowed(code: int) -> bool:
-    # Java looks at UTF-16 units: whatever needs two of them is refused with the surrogates.
-    return not (code <= 0x1F or 0x7F <= code <= 0x9F or 0xD800 <= code <= 0xF8FF or code >= 0xFFF0)
 
 
 def _host(text: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper.node_json import read_json
 
 GROUP_RUN_VERSION = 1
 
@@ -68,8 +69,8 @@ def encode_group_run(run: GroupRun) -> bytes:
 def decode_group_run(data: bytes) -> GroupRun:
     """Raises ValueError for what this version does not know."""
     try:
-        run = msgspec.json.decode(data, type=GroupRun)
-    except msgspec.DecodeError as error:
+        run = read_json(data, GroupRun)
+    except ValueError as error:
         raise ValueError(f"not a group's run: {error}") from error
     if run.version != GROUP_RUN_VERSION:
         raise ValueError(f"a group's run of format {run.version}, this version knows {GROUP_RUN_VERSION}")

@@ -18,7 +18,7 @@ from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExist
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.zookeeper.paths import GroupPaths, is_number
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 from kzconsumer.zookeeper.znodes import CLAIM_RECORD_VERSION, ClaimRecord
@@ -174,7 +174,7 @@ class OwnerRegistry:
             children = await self._session.children(self._paths.containers(topic)[0])
         except NoNode:
             return []
-        return [name for name in children if name.isascii() and name.isdecimal()]
+        return [name for name in children if is_number(name)]
 
     async def standing(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Blocked]:
         """Those that have an owner node, as a claim of ours would find them blocked."""

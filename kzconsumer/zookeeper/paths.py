@@ -39,6 +39,11 @@ def topic_config(name: str) -> str:
     return f"/config/topics/{name}"
 
 
+def is_number(name: str) -> bool:
+    """Whether a name is that of a broker or a partition: a number of 32 bits, in decimal digits."""
+    return name.isascii() and name.isdecimal() and len(name) <= 10 and int(name) < 1 << 31
+
+
 def topic_of(leaf: str) -> str:
     """The topic of a group's owner, offset or claim node."""
     return leaf.split("/")[-2]
@@ -47,7 +52,7 @@ def topic_of(leaf: str) -> str:
 def partition_of(leaf: str) -> TopicPartition:
     """The partition of a group's owner, offset or claim node. Raises ValueError for another name."""
     name = leaf.rpartition("/")[2]
-    if not (name.isascii() and name.isdecimal()):
+    if not is_number(name):
         raise ValueError(f"{name!r} is not a partition's number")
     return TopicPartition(topic_of(leaf), int(name))
 
@@ -63,7 +68,7 @@ class PartitionOf07(NamedTuple):
 def partition_of_0_7(leaf: str) -> PartitionOf07:
     """That of a group's offset node, `<broker>-<number>`. Raises ValueError for another name."""
     broker, dash, number = leaf.rpartition("/")[2].partition("-")
-    if not dash or not all(part.isascii() and part.isdecimal() for part in (broker, number)):
+    if not dash or not is_number(broker) or not is_number(number):
         raise ValueError(f"{leaf!r} is no partition of Kafka 0.7")
     return PartitionOf07(topic_of(leaf), int(broker), int(number))
 

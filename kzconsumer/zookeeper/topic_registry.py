@@ -6,13 +6,13 @@ addresses).
 
 from __future__ import annotations
 
-import msgspec
 import structlog
 
 from kzconsumer.config import BrokersSettings
-from kzconsumer.errors import NoNode
+from kzconsumer.errors import NoNode, ZooKeeperError
 from kzconsumer.model import Broker
 from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.zookeeper.cluster_nodes import decode_cluster_id
 from kzconsumer.zookeeper.listeners import choose
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -80,15 +80,20 @@ class TopicRegistry:
         return Broker(number, listener.host, listener.port)
 
     async def cluster_id(self) -> str:
-        """The cluster's own id; empty before 0.10.1, which wrote none."""
+        """The cluster's own id; empty before 0.10.1, which wrote none. Raises ZooKeeperError for one that is no id."""
         node = await self._session.find(paths.CLUSTER_ID)
-        return str(msgspec.json.decode(node.data).get("id", "")) if node else ""
+        if node is None:
+            return ""
+        try:
+            return decode_cluster_id(node.data)
+        except ValueError as error:
+            raise ZooKeeperError(paths.CLUSTER_ID, str(error)) from error
 
 
 def _numbers(names: list[str]) -> list[int]:
     numbers = []
     for name in names:
-        if name.isascii() and name.isdigit():
+        if paths.is_number(name):
             numbers.append(int(name))
         else:
             log.error("not a broker id", path=f"{paths.BROKER_IDS}/{name}")

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
+from kzconsumer.model import MOST_STREAMS
 from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, TopicFilter
+from kzconsumer.zookeeper.connect_string import path_fault
 from kzconsumer.zookeeper.listeners import Listener
+from kzconsumer.zookeeper.node_json import read_json, read_object
+from kzconsumer.zookeeper.paths import is_number
 
 STATIC = "static"
+
+MOST_PARTITIONS = 20_000
+"""Of one topic: one with more is taken for unreadable."""
+
+_SHOWN = 80
+"""Characters of a name in an error."""
 
 # As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
 ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
@@ -34,12 +44,14 @@ class Registration(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_topics(cls, topics: Mapping[str, int]) -> Registration:
-        """A member of ours for these topics: topic -> number of streams."""
+        """A member of ours for these topics: topic -> number of streams. Raises ValueError beyond MOST_STREAMS."""
+        _check_streams(topics)
         return cls(STATIC, dict(topics), ours=True)
 
     @classmethod
     def of_filter(cls, topics: TopicFilter, streams: int) -> Registration:
-        """A member of ours for all topics that the list allows."""
+        """A member of ours for all topics that the list allows. Raises ValueError beyond MOST_STREAMS."""
+        _check_streams({topics.regex: streams})
         return cls(topics.pattern, {topics.regex: streams}, ours=True)
 
 
@@ -59,28 +71,43 @@ def encode_registration(
 
 
 def decode_registration(data: bytes) -> Registration:
-    """Reads any member's registration; 1.1.x retries with doubled backslashes, for 0.8 writers, and so do we."""
+    """Reads any member's registration; 1.1.x retries with doubled backslashes, for 0.8 writers, and so do we.
+
+    All members read everybody's at each rebalance, so what nobody means is refused: more than MOST_STREAMS streams, and
+    names that ZooKeeper takes for no path (the original fails on those itself).
+    """
     try:
-        fields = _json_object(data)
+        fields = read_object(data)
     except ValueError:
-        fields = _json_object(data.replace(b"\\", b"\\\\"))
+        fields = read_object(data.replace(b"\\", b"\\\\"))
     subscription = fields.get("subscription")
     pattern = fields.get("pattern")
     if not isinstance(subscription, dict) or not isinstance(pattern, str):
         raise ValueError("no pattern or no subscription")
     for topic, streams in subscription.items():
         if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
-            raise ValueError(f"{streams!r} is not a number of streams (for {topic!r})")
+            shown = streams if isinstance(streams, (int, float)) else type(streams).__name__
+            raise ValueError(f"{shown} is not a number of streams (for {topic[:_SHOWN]!r})")
+    _check_streams(subscription)
     if pattern not in (WHITE_LIST, BLACK_LIST):
         pattern = STATIC  # as the original reads any other word
     elif not subscription:
         raise ValueError(f"a {pattern} without a pattern")
+    if pattern == STATIC:
+        for topic in subscription:
+            if fault := path_fault(f"/{topic}"):
+                raise ValueError(f"{topic[:_SHOWN]!r} is no topic: its path {fault}")
     return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)
+
+
+def _check_streams(subscription: Mapping[str, int]) -> None:
+    if sum(subscription.values()) > MOST_STREAMS:
+        raise ValueError(f"more than {MOST_STREAMS} streams in one member")
 
 
 def decode_listeners(data: bytes) -> tuple[Listener, ...]:
     """Where a broker listens, from registrations v1 to v5, in their order."""
-    fields = _json_object(data)
+    fields = read_object(data)
     host, port = fields.get("host"), fields.get("port")
     endpoints = fields.get("endpoints")
     if endpoints is None:  # version 1: 0.8
@@ -90,13 +117,15 @@ def decode_listeners(data: bytes) -> tuple[Listener, ...]:
     protocols = fields.get("listener_security_protocol_map") or {}
     if not isinstance(endpoints, list) or not isinstance(protocols, dict):
         raise ValueError("endpoints of an unknown form")
-    matches = [match for endpoint in endpoints if (match := ENDPOINT.fullmatch(str(endpoint)))]
+    if not all(isinstance(text, str) for text in (*endpoints, *protocols.values())):
+        raise ValueError("endpoints of an unknown form")
+    matches = [match for endpoint in endpoints if (match := ENDPOINT.fullmatch(endpoint))]
     return tuple(
         Listener(
             match["listener"],
-            str(protocols.get(match["listener"], match["listener"])),
+            protocols.get(match["listener"]) or match["listener"],
             # An empty host means all interfaces: the registration's own host field says which name to use.
-            match["host"] or str(host or ""),
+            match["host"] or (host if isinstance(host, str) else ""),
             int(match["port"]),
         )
         for match in matches
@@ -112,10 +141,15 @@ class Topic(msgspec.Struct, frozen=True):
 
 def decode_topic(data: bytes) -> tuple[int, ...]:
     """The partition numbers of a topic, ascending, from `/brokers/topics/<topic>` versions 1 to 3."""
-    partitions = _json_object(data).get("partitions")
+    partitions = read_object(data).get("partitions")
     if not isinstance(partitions, dict):
         raise ValueError("no partitions")
-    return tuple(sorted(int(number) for number in partitions))
+    if len(partitions) > MOST_PARTITIONS:
+        raise ValueError(f"more than {MOST_PARTITIONS} partitions")
+    for name in partitions:
+        if not is_number(name):
+            raise ValueError(f"{name[:_SHOWN]!r} is not a partition")
+    return tuple(sorted(int(name) for name in partitions))
 
 
 def encode_offset(offset: int) -> bytes:
@@ -189,22 +223,12 @@ def encode_claim_record(record: ClaimRecord) -> bytes:
 def decode_claim_record(data: bytes) -> ClaimRecord:
     """Raises ValueError for a format this version does not know: such a partition must not be consumed."""
     try:
-        fields = msgspec.json.decode(data)
+        fields = read_json(data)
         if isinstance(fields, dict) and isinstance(plan := fields.get("plan"), dict):
             plan.pop("attempts", None)  # of failed writes, which nobody ever counted: plans do not have it any more
         record = msgspec.convert(fields, type=ClaimRecord)
-    except msgspec.DecodeError as error:
+    except (ValueError, msgspec.DecodeError) as error:
         raise ValueError(f"not a claim record: {error}") from error
     if record.version != CLAIM_RECORD_VERSION:
         raise ValueError(f"claim record of format {record.version}, this version knows {CLAIM_RECORD_VERSION}")
     return record
-
-
-def _json_object(data: bytes) -> dict[str, Any]:
-    try:
-        fields = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError("not a JSON object")
-    return fields

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.assignors.range import assign as range_assign
+from kzconsumer.assignors.roundrobin import assign as roundrobin_assign
+from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
-from kzconsumer.model import ConsumerThreadId
+from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
 from kzconsumer.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 
@@ -66,3 +72,21 @@ def test_a_pattern_nobody_can_expand() -> None:
     broken = Registration(WHITE_LIST, {"(": 1}, ours=False)
     with pytest.raises(ValueError, match="not a regular expression"):
         subscribed_topics({"a": broken}, ALL_TOPICS)
+
+
+@pytest.mark.parametrize("assign", [range_assign, roundrobin_assign])
+def test_a_list_with_the_most_streams_and_many_topics(assign: Assignor) -> None:
+    """One member that anybody may register, 10 million pairs of topic and thread: a moment for the others."""
+    topics = {f"t{n}": Topic((0, 1, 2), n) for n in range(2000)}
+    absurd = Registration(WHITE_LIST, {".*": MOST_STREAMS}, ours=False)
+    members = {
+        "a": Registration(STATIC, {"t1": 2}, ours=True),
+        "b": absurd,
+        "c": Registration(WHITE_LIST, {"t.": 1}, ours=True),
+    }
+    began = time.process_time()
+    context = GroupSnapshot(members, tuple(topics), topics).context()
+    owners = assignment("any", assign, context)
+    assert time.process_time() - began < 3.0  # 18 s where each pair is made
+    assert len(context.threads["t1"]) == MOST_STREAMS + 3
+    assert len(owners) == 6000

@@ -56,3 +56,12 @@ def test_what_java_reads_otherwise_is_not_written(text: str) -> None:
 @pytest.mark.parametrize("text", ["orders.*", "a|b", r"my\.topic-\d+", "(?:a|b)c?", "[^x]+", "a{1,3}b*"])
 def test_what_both_read_alike_is(text: str) -> None:
     Whitelist(text).portable()
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 3000 + ")" * 3000, "a{99999999999999999}", "a{" + "9" * 5000 + "}", "a|" * 40_000]
+)
+def test_a_text_that_is_no_expression_anybody_would_write(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a regular expression") as refused:
+        Whitelist(text)
+    assert len(str(refused.value)) < 500

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST
+from kzconsumer.model import MOST_STREAMS
+from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
+from kzconsumer.zookeeper.cluster_nodes import decode_cluster_id, decode_controller
+from kzconsumer.zookeeper.group_run import decode_group_run
 from kzconsumer.zookeeper.listeners import Listener
 from kzconsumer.zookeeper.znodes import (
+    MOST_PARTITIONS,
     STATIC,
     ClaimRecord,
     Plan,
@@ -308,3 +314,84 @@ def test_a_plan_of_another_version_is_not_read(old: bytes, new: bytes) -> None:
 def test_what_is_no_claim_record_of_ours(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode_claim_record(data)
+
+
+# What anybody may write and no member wrote: it costs the members that read it nothing but the error.
+
+READERS: list[tuple[Callable[[bytes], object], bytes]] = [
+    (decode_registration, b'{"subscription":{"t":1},"pattern":"static","more":%s}'),
+    (decode_registration, b'{"subscription":{"t":%s},"pattern":"static"}'),
+    (decode_topic, b'{"partitions":{"0":%s}}'),
+    (decode_listeners, b'{"endpoints":[%s]}'),
+    (decode_listeners, b'{"endpoints":["A://a:1"],"listener_security_protocol_map":{"A":%s}}'),
+    (decode_claim_record, b'{"version":1,"assignor":"range","incarnation":"0x2a","plan":%s}'),
+    (decode_group_run, b'{"version":1,"id":%s}'),
+    (decode_cluster_id, b'{"id":%s}'),
+    (decode_controller, b'{"brokerid":1,"more":%s}'),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("depth", [5000, 970, 950, 900])
+def test_what_is_nested_too_deeply_is_unreadable(read: tuple[Callable[[bytes], object], bytes], depth: int) -> None:
+    """Just below the depth at which reading gives up, it must not be looking at the value that does so."""
+    decode, form = read
+    with contextlib.suppress(ValueError):
+        decode(form % (b"[" * depth + b"]" * depth))
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_larger_than_any_node_needs_to_be_is_unreadable(read: tuple[Callable[[bytes], object], bytes]) -> None:
+    decode, form = read
+    with pytest.raises(ValueError, match="bytes"):
+        decode(form % (b'"' + b"x" * (8 << 20) + b'"'))
+
+
+@pytest.mark.parametrize(
+    "subscription", [{"t": MOST_STREAMS}, {f"t{n}": 1 for n in range(MOST_STREAMS)}, {"a": 1, "b": MOST_STREAMS - 1}]
+)
+def test_a_registration_of_very_many_streams(subscription: dict[str, int]) -> None:
+    assert decode_registration(encode_registration(subscription, 1, "0.1")).subscription == subscription
+
+
+@pytest.mark.parametrize("pattern", [STATIC, WHITE_LIST])
+@pytest.mark.parametrize(
+    "subscription", [{"t": 1_000_000}, {"t": MOST_STREAMS + 1}, {"t": MOST_STREAMS, "u": 1}, {"t": 10**30}]
+)
+def test_a_registration_of_more_streams_than_anybody_has(subscription: dict[str, int], pattern: str) -> None:
+    data = json.dumps({"subscription": subscription, "pattern": pattern}).encode()
+    with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
+        decode_registration(data)
+
+
+def test_what_we_would_not_read_we_do_not_register() -> None:
+    with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
+        Registration.of_topics({"t": MOST_STREAMS, "u": 1})
+    with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
+        Registration.of_filter(Whitelist("a.*"), MOST_STREAMS + 1)
+
+
+@pytest.mark.parametrize("topic", ["a\0b", "\x1f"])
+def test_a_topic_that_zookeeper_takes_for_no_path(topic: str) -> None:
+    with pytest.raises(ValueError, match="topic"):
+        decode_registration(json.dumps({"subscription": {topic: 1}, "pattern": "static"}).encode())
+
+
+def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="not a number of streams") as refused:
+        decode_registration(json.dumps({"subscription": {"t" * 100_000: ["s"] * 10_000}, "pattern": "static"}).encode())
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("number", ["-1", "+1", " 1", "1_0", "\u0663", str(2**31), "9" * 5000])
+def test_a_partition_that_brokers_do_not_know(number: str) -> None:
+    """Its number would be in requests to brokers, in 32 bits."""
+    with pytest.raises(ValueError, match="is not a partition"):
+        decode_topic(json.dumps({"partitions": {"0": [1], number: [1]}}).encode())
+
+
+def test_a_topic_of_more_partitions_than_any_has() -> None:
+    partitions = {str(number): [1] for number in range(MOST_PARTITIONS)}
+    assert len(decode_topic(json.dumps({"partitions": partitions}).encode())) == MOST_PARTITIONS
+    with pytest.raises(ValueError, match=f"more than {MOST_PARTITIONS} partitions"):
+        decode_topic(json.dumps({"partitions": partitions | {"100000": [1]}}).encode())

@@ -133,10 +133,10 @@ class SimulatedGroup:
         self.promises.may_go_to(partition, offset)
         member.seeks.append(member.process.create_task(member.seek(partition, offset)))
 
-    def poison(self, seconds: float) -> None:
+    def poison(self, seconds: float, registration: bytes = b"a topic") -> None:
         """A registration that nobody can read: everybody waits until it leaves."""
         path = self.paths.member("unreadable")
-        self.ensemble.operate(Create(path, b"a topic"))
+        self.ensemble.operate(Create(path, registration))
         self.world.after(seconds, lambda: self.ensemble.operate(Delete(path, -1)))
 
     def take_brokers(self, seconds: float) -> None:
