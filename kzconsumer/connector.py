@@ -51,7 +51,7 @@ from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Plan, Registration
@@ -92,6 +92,7 @@ class ConsumerConnector:
         self._streams: dict[tuple[str | None, int], KafkaStream] = {}
         self._paused: set[TopicPartition] = set()
         self._session: ZooKeeperSession | None = None
+        self._former: FormerSession | None = None
         self._member: Member | None = None
         self._hold_down = HoldDown()
         self._let_in = False
@@ -363,6 +364,9 @@ class ConsumerConnector:
             with anyio.CancelScope() as self._connecting:
                 await exits.enter_async_context(session)
                 self._let_in = True
+                if self._former is not None:
+                    await session.end_former(self._former)
+                    self._former = None
                 if not await self._is_fit(session):
                     self._hold_down.begin(now())
                     return
@@ -374,6 +378,7 @@ class ConsumerConnector:
                 await self._be_member(session, registration)
             except* SessionExpired as expired:
                 log.warning("the ZooKeeper session is over, joining anew", reason=str(expired.exceptions[0]))
+                self._former = session.former
             except* Unfit as unfit:
                 log.error("left the group to members that can work", reason=str(sole_cause(unfit)))
                 self._hold_down.begin(now())

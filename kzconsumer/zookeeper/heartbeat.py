@@ -56,6 +56,7 @@ class Heartbeat:
         self._evidence: Instant | None = (
             None  # sending of the last answered probe, or of the handshake that began the session
         )
+        self._answered = 0.0  # sending of the same, also when it was doubted since
         self._not_before = 0.0  # what was sent before this is no evidence
         self._heard = 0.0  # when the last answer came
         self._patience, self._most_patience = self.PATIENCE
@@ -118,7 +119,13 @@ class Heartbeat:
             return 0.0
         return self._evidence.boottime + self._timeout / 2
 
+    @property
+    def kept_until(self) -> float:
+        """On the boottime clock: before this the server cannot have expired the session, and nobody was told more."""
+        return self._answered + self._timeout
+
     def _renew(self, sent: Instant) -> None:
+        self._answered = max(self._answered, sent.boottime)
         if sent.boottime >= self._not_before and (self._evidence is None or sent > self._evidence):
             self._evidence = sent
 

@@ -21,6 +21,7 @@ from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
 from kzconsumer.zookeeper import paths, wire
 from kzconsumer.zookeeper.access import Access, load_access, needs_access
 from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.former_session import FormerSession
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
 from kzconsumer.zookeeper.session_calls import Arming
 from kzconsumer.zookeeper.session_life import SessionLife, SessionState
@@ -31,6 +32,7 @@ __all__ = [
     "ConnectString",
     "Create",
     "Delete",
+    "FormerSession",
     "Node",
     "Operation",
     "SessionState",
@@ -162,6 +164,15 @@ class ZooKeeperSession:
     def expired(self) -> bool:
         """The server ended the session; our own close does not count."""
         return self._life.state is SessionState.EXPIRED
+
+    @property
+    def former(self) -> FormerSession | None:
+        """After the end: what `end_former` of the next session takes; None where no server ever let us in."""
+        return self._life.former
+
+    async def end_former(self, former: FormerSession) -> None:
+        """Remove all that another session of this process has left, and nothing else. Raises nothing of servers."""
+        await self._life.end_former(former)
 
     def trusted(self) -> bool:
         """Whether the lease holds right now."""

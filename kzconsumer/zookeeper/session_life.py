@@ -22,6 +22,7 @@ from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, Securi
 from kzconsumer.zookeeper import hung_up, wire
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer.zookeeper.former_session import FormerSession
 from kzconsumer.zookeeper.heartbeat import Beat, Heartbeat, Instant
 from kzconsumer.zookeeper.link import HungUp, Link
 from kzconsumer.zookeeper.operations import Check
@@ -34,6 +35,7 @@ R = TypeVar("R")
 _PLAIN = Access()
 PAUSE = 0.05, 1.0
 """Seconds between rounds over the hosts, first and longest; each is shortened by up to half, at random."""
+FORMER_ATTEMPTS = 3
 MIN_ATTEMPT = 0.5
 """Seconds a host is given at least to answer the handshake."""
 
@@ -95,6 +97,27 @@ class SessionLife:
     @property
     def safe_until(self) -> float:
         return 0.0 if self._over else self._heartbeat.safe_until(_now())
+
+    @property
+    def former(self) -> FormerSession | None:
+        """For the next session to end, since a server may have been wrong about the end of this one."""
+        return FormerSession(self.id, self._password, self.timeout, self._heartbeat.kept_until) if self.id else None
+
+    async def end_former(self, former: FormerSession) -> None:
+        """Have the server that we are connected with close it, if it is still kept. A few attempts, then it is left."""
+        reason: object = "keys or passwords cannot be read"
+        for _ in range(FORMER_ATTEMPTS):
+            access = await self._read_access([])
+            if self._link is None or access is None or self._over:
+                break
+            try:
+                if await former.end(self._link.host, access):
+                    log.info("ended our former session, which ZooKeeper still kept", former=repr(former))
+                return
+            except (ConnectionLost, ProtocolError, TimeoutError) as error:
+                reason = error
+                await anyio.sleep(PAUSE[0])
+        log.warning("our former session is left to expire", former=repr(former), reason=str(reason))
 
     def check(self) -> None:
         """Raises SessionExpired after the end, ConfigError when that is that no server lets us in."""

@@ -7,6 +7,7 @@ T is 3 s and a tick 0.5 s: the leader expires a session within T .. T + tick and
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
+from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
 from tests.support.ensemble import Ensemble, connect_string
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, member, shared_evenly, watched
@@ -181,6 +182,47 @@ async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ens
         await anyio.sleep(T)
         tasks.cancel_scope.cancel()
     assert promise.margin > 0
+
+
+class Reply:
+    """What came of a request on a bare link; None while nothing has."""
+
+    def __init__(self) -> None:
+        self.outcome: object = None
+
+    def answered(self, reply: wire.Reply) -> None:
+        self.outcome = reply.code
+
+    def lost(self, reason: str) -> None:
+        self.outcome = reason
+
+
+async def test_a_session_that_was_given_up_is_ended_through_any_server(three: Ensemble, unique: str) -> None:
+    """Its node goes at once, though its timeout is 20 s, and what its old connection still sends is not executed."""
+    for here, there in itertools.product(three.servers, repeat=2):
+        link, given = await Link.open(
+            here.host,
+            here.port,
+            wire.handshake(0, bytes(16), 20.0, 0),
+            timeout=T,
+            on_event=lambda body: None,
+            on_zxid=lambda zxid: None,
+        )
+        made, late = Reply(), Reply()
+        link.send(wire.create("", f"/{unique}", b"", ephemeral=True).body, made)
+        await until(lambda: made.outcome == wire.OK)  # noqa: B023
+        async with session(there.connect, T) as zk:
+            began = clock.now()
+            await zk.end_former(FormerSession(given.session_id, given.password, given.timeout, kept_until=0.0))
+            link.send(wire.create("", f"/{unique}-late", b"", ephemeral=False).body, late)
+            await zk.sync()
+            assert await zk.exists(f"/{unique}") is None
+            assert clock.now() - began < 10
+            await until(lambda: late.outcome is not None)  # noqa: B023
+            await zk.sync()
+            assert late.outcome != wire.OK
+            assert await zk.exists(f"/{unique}-late") is None
+        link.abort("end")
 
 
 @pytest.mark.parametrize("fault", ["leader killed", "its follower killed", "its follower cut off"])

@@ -20,7 +20,7 @@ from kzconsumer.sandbox.ports import free_port
 from kzconsumer.sandbox.readiness import _four_letters
 from kzconsumer.sandbox.versions import NEWEST
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
-from kzconsumer.zookeeper.session import ConnectString, Create, SessionState, ZooKeeperSession
+from kzconsumer.zookeeper.session import ConnectString, Create, FormerSession, SessionState, ZooKeeperSession
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
 from tests.support.proxy import FaultProxy
@@ -455,3 +455,48 @@ async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(server
         alone.kill()
     told = next(line for line in lines if line["event"] == "no ZooKeeper server answers")
     assert told["reasons"] == [f"{alone.connect}: closed by the server: it has no quorum, so it serves nobody"]
+
+
+def given_up(zk: ZooKeeperSession) -> FormerSession:
+    """As after a server's "expired" that was wrong, a timeout after the last answer."""
+    zk._life.end(SessionState.EXPIRED, "expired")
+    zk._life._heartbeat._answered -= zk.timeout
+    former = zk.former
+    assert former is not None
+    return former
+
+
+async def test_a_session_that_was_given_up_is_ended_with_its_nodes_and_nobody_elses(
+    zookeeper: ZooKeeperServer, root: str
+) -> None:
+    async with session(zookeeper.connect, 20) as old, session(zookeeper.connect) as zk, session(zookeeper.connect) as b:
+        await zk.ensure(root)
+        for path in ("owner", "registration"):
+            await old.create(f"{root}/{path}", ephemeral=True)
+        for owner, name in ((b, "theirs"), (zk, "ours")):
+            await owner.create(f"{root}/{name}", ephemeral=True)
+        former = given_up(old)
+        began = time.monotonic()
+        await zk.end_former(former)
+        await zk.sync()
+        assert await zk.children(root) == ["ours", "theirs"]
+        assert seconds_since(began) < 10  # its timeout is 20 s
+
+
+async def test_nodes_that_another_session_has_made_in_between_are_left(zookeeper: ZooKeeperServer, root: str) -> None:
+    """Under the same name and at the same version; once made when the old ones went, once when they had expired."""
+    async with session(zookeeper.connect, 20) as old, session(zookeeper.connect) as zk, session(zookeeper.connect) as b:
+        await zk.ensure(root)
+        await old.create(f"{root}/e", ephemeral=True)
+        _, gone = await b.watch_exists(f"{root}/e")
+        gone.add_callback(lambda: made.append(asyncio.ensure_future(b.create(f"{root}/e", b"theirs", ephemeral=True))))
+        made: list[asyncio.Future[None]] = []
+        former = given_up(old)
+        await zk.end_former(former)
+        await until(lambda: made and made[0].done())
+        await made[0]
+        for _ in range(3):
+            await zk.end_former(former)
+            await zk.sync()
+            assert (await zk.get(f"{root}/e")).stat.ephemeral_owner == b.id
+        assert b.state is SessionState.CONNECTED

@@ -163,6 +163,11 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.cut_off(which % 3, lasts)
         self.wait(wait)
 
+    @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
+    def stop_the_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:
+        self.group.stop_leader(which % 3, lasts, alone)
+        self.wait(wait)
+
     # -- what others do
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.simulated.group import simulated_group
+from tests.support.simulated.group import SESSION_TIMEOUT, simulated_group
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,41 @@ def test_an_absurd_registration_is_waited_for(registration: bytes) -> None:
         group.check()
         assert group.world.pass_time(30, lambda: not group.settled())
         assert third.held
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_leader_that_wrongly_says_expired_costs_no_second_timeout(seed: int) -> None:
+    """The ensemble keeps the sessions, with all their nodes; members end those themselves, and own all at once."""
+    with simulated_group(seed) as group:
+        group.logs.grow("t", 6)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
+        assert group.world.pass_time(10, lambda: not group.settled())
+        kept = [session for session in group.ensemble.sessions.values() if session.alive]
+        group.stop_leader(0, SESSION_TIMEOUT, 3.0)
+        group.world.pass_time(SESSION_TIMEOUT + 2.9)
+        assert all(session.alive for session in kept)
+        assert not any(member.held for member in members)
+        assert group.world.pass_time(3.0, lambda: all(len(member.held) == 3 for member in members))
+        group.check()
+        assert not any(session.alive for session in kept)
+        group.come_to_rest(10, 3)
+
+
+def test_a_session_that_was_given_up_early_is_ended_no_earlier_than_it_could_expire() -> None:
+    """What was promised of it to sinks and applications holds, though nobody of ours would go by it any more."""
+    with simulated_group(1) as group:
+        group.logs.grow("t", 6)
+        members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
+        assert group.world.pass_time(10, lambda: not group.settled())
+        kept = [session for session in group.ensemble.sessions.values() if session.alive]
+        began = group.world.now
+        group.stop_leader(0, 0.1, 2.5)
+        for member in members:
+            group.network.cut(member.process, arrives=True)
+        group.world.pass_time(4.0)
+        assert len(group.ensemble.sessions) == 4  # both have given up theirs, and have another
+        assert all(session.alive for session in kept)
+        assert group.world.pass_time(SESSION_TIMEOUT, lambda: all(len(member.held) == 3 for member in members))
+        assert not any(session.alive for session in kept)
+        assert SESSION_TIMEOUT - 1.5 < group.world.now - began < SESSION_TIMEOUT + 1.5  # 2.6 s more without our doing
+        group.check()

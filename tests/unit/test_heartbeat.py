@@ -169,3 +169,12 @@ def test_without_a_connection_no_beat_is_late() -> None:
     heartbeat = attached()
     heartbeat.detach()
     assert heartbeat.safe_until(at(102.9)) == pytest.approx(103.0)
+
+
+def test_a_session_is_kept_for_a_whole_timeout_after_the_last_answer_doubt_or_not() -> None:
+    """What was promised before the doubt was promised: a worker that knows of it only the time goes by that."""
+    heartbeat = attached()
+    heartbeat.probe_answered(at(101.0), at(101.1))
+    assert heartbeat.beat(at(109.0), NOTHING) is Beat.DOUBT
+    assert heartbeat.safe_until(at(109.0)) == 0.0
+    assert heartbeat.kept_until == pytest.approx(101.0 + T)

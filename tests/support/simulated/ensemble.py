@@ -88,6 +88,32 @@ class Ensemble:
         self.world.at(session.expires, lambda: self._look(session))
         return session
 
+    def stop_leader(self, stale: Server, stopped: float, alone: float) -> None:
+        """The leader stands still, then goes on, and does not know for a while that the others wait for a new one.
+
+        Meanwhile it says "expired" of every session that it knows, on its own account; the others keep them, and the
+        new leader lets their time begin anew.
+        """
+        for server in self.servers:
+            server.set_cut_off(True)
+
+        def goes_on() -> None:
+            stale.disowns = True
+            for connection in list(stale.connections):
+                connection.close()
+
+        def elected() -> None:
+            stale.disowns = False
+            for session in self.sessions.values():
+                self.touch(session)
+            for server in self.servers:
+                server.set_cut_off(False)
+
+        self.world.after(stopped, goes_on)
+        self.world.after(stopped + alone, elected)
+        for session in self.sessions.values():
+            session.expires = max(session.expires, self.world.now + stopped + alone + 1.0)  # nobody is there to end it
+
     def touch(self, session: Session) -> None:
         session.expires = self.world.now + session.timeout + self.world.random.uniform(0, TICK)
 
@@ -126,6 +152,8 @@ class Server:
         self.tree = Tree()
         self.connections: dict[Connection, None] = {}
         self.cut_off = False
+        self.disowns = False
+        """Cut off, it says of each session that it has expired."""
         self._watching: dict[str, dict[str, dict[Connection, None]]] = {"data": {}, "child": {}}
         self._applied = 0
         self._arrives = 0.0
@@ -229,6 +257,9 @@ class Connection:
 
     def _greet(self, hello: frames.Handshake) -> None:
         ensemble = self.server.ensemble
+        if self.server.disowns and hello.session:
+            self._later(0, frames.established(0, bytes(16), 0))
+            return
         if self.server.cut_off:
             return  # it cannot ask about the session: no answer
         if hello.last_zxid > self.server.tree.zxid:

@@ -57,6 +57,7 @@ class SimulatedGroup:
         self._assignor = cast(Assignor, load_chosen(ASSIGNORS, assignor, "test"))
         self._reset = reset
         self._looks = looks
+        self._no_leader_until = 0.0
 
     # -- what the caller does
 
@@ -64,6 +65,8 @@ class SimulatedGroup:
         process = self.world.process(name)
         member = Member(self.promises, name, process, subscription, pace, in_batches)
         self.members.append(member)
+        if self._no_leader_until > self.world.now:
+            self.trouble(member, self._no_leader_until - self.world.now)
         settings = kzconsumer.Settings.from_dict(
             {
                 "zookeeper": {"connect": "zk0:2181,zk1:2181,zk2:2181", "session_timeout": f"{SESSION_TIMEOUT}s"},
@@ -114,6 +117,15 @@ class SimulatedGroup:
             self.trouble(member, seconds)
         self.ensemble.servers[server].set_cut_off(True)
         self.world.after(seconds, lambda: self.ensemble.servers[server].set_cut_off(False))
+
+    def stop_leader(self, server: int, stopped: float, alone: float) -> None:
+        """It stands still, then says for a while that sessions have expired which the others keep. One at a time."""
+        if self._no_leader_until > self.world.now:
+            return
+        self._no_leader_until = self.world.now + stopped + alone
+        for member in self.members:
+            self.trouble(member, stopped + alone)
+        self.ensemble.stop_leader(self.ensemble.servers[server], stopped, alone)
 
     def expire(self, member: Member) -> None:
         """An operator ends its session, which no lease can foresee."""
