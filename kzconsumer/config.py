@@ -417,18 +417,23 @@ class Settings(_File, frozen=True, kw_only=True):
         wanted = self.subscription
         return topic in wanted.topics or (wanted.filter is not None and wanted.filter.allows(topic))
 
+    def require_sink(self) -> SinkSettings:
+        """The sink to run; raises ConfigError when the file names none."""
+        if self.sink is None:
+            raise ConfigError([f"{self.source}: [sink] plugin: missing"])
+        return self.sink
+
     def require_daemon(self) -> SinkSettings:
         """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
         faults: list[str] = []
-        try:
-            self.require_subscription()
-        except ConfigError as error:
-            faults += error.faults
-        if self.sink is None:
-            faults.append(f"{self.source}: [sink] plugin: missing")
-        if faults or self.sink is None:
+        for require in (self.require_subscription, self.require_sink):
+            try:
+                require()
+            except ConfigError as error:
+                faults += error.faults
+        if faults:
             raise ConfigError(faults)
-        return self.sink
+        return self.require_sink()
 
 
 def layers_of(path: str | os.PathLike[str], flags: Sequence[str] = ()) -> Layers:

@@ -29,24 +29,21 @@ from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.log import configure, finish
 from kzconsumer.log_facts import facts
 from kzconsumer.model import TopicPartition
-from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.rejects.rejects import RejectedRecord, check_rejected
+from kzconsumer.rejects.rejects import RejectedRecord
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
-from kzconsumer.sinks.configured import check_sink, configured_sink
+from kzconsumer.sinks.configured import configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.status.access import load_token
 from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.cluster import cluster_identity
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
@@ -76,14 +73,10 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
 
     `load` gives the settings anew when a SIGHUP asks for them; it raises ConfigError or PluginError, and may block.
     `show` is called now and then with how much this member has read of its part of a run, and how much that is.
-    Raises ConfigError and PluginError for what the settings name and what cannot be used, AlreadyRunning.
+    The settings have been checked (`cli/checks`). Raises ConfigError and PluginError for what a server or the start of
+    the sink shows to be wrong with them, AlreadyRunning.
     """
     manager = Manager.from_environment(os.environ, os.getpid())
-    check_sink(settings)
-    load_security(settings.brokers, settings.source)  # faults are found before a sink is started
-    load_token(settings.status, settings.source)
-    load_access(settings.zookeeper, settings.source)
-    check_rejected(settings)
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
             return anyio.run(_serve, settings, load, manager, show)

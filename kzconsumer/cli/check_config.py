@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer.cli.configuration import add_configuration, checked, layers_given
+from kzconsumer.cli.configuration import add_configuration, layers_given
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -29,6 +29,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from kzconsumer.cli.checks import checked
     from kzconsumer.sinks.configured import look_at_sink
 
     layers = layers_given(arguments)

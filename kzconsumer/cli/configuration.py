@@ -1,4 +1,4 @@
-"""A group's configuration on the command line: its file and flags as arguments, and all faults that need no server.
+"""A group's configuration on the command line: its file and flags as arguments.
 
 Owns no state. Used by the verbs that run or check a member, and by those that take a group's file to look from outside.
 """
@@ -8,12 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer.errors import ConfigError, SinkFailed
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from kzconsumer.config import Settings
     from kzconsumer.setting_layers import Layers
 
 
@@ -57,42 +52,3 @@ def layers_given(arguments: argparse.Namespace) -> Layers:
 def flags_given(arguments: argparse.Namespace) -> list[str]:
     """What `--set` says, before the verb and behind it."""
     return [*arguments.flags, *arguments.flags_of_verb]
-
-
-def checked(layers: Layers, check_sink: Callable[[Settings], object]) -> Settings:
-    """A daemon's settings, after everything that can be checked without a server. Raises ConfigError, PluginError.
-
-    `check_sink` finds the sink's faults; what it raises of SinkFailed is a fault too.
-    """
-    from kzconsumer.config import Settings
-    from kzconsumer.network.security import load_security
-    from kzconsumer.plugins import ASSIGNORS, load_chosen
-    from kzconsumer.rejects.rejects import check_rejected
-    from kzconsumer.status.access import load_token
-    from kzconsumer.zookeeper.access import load_access
-
-    settings = Settings.of(layers)
-    faults: list[str] = []
-    checks: list[Callable[[], object]] = [
-        lambda: load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor"),
-        lambda: check_sink(settings),
-        lambda: load_security(settings.brokers, settings.source),
-        lambda: load_token(settings.status, settings.source),
-        lambda: load_access(settings.zookeeper, settings.source),
-        lambda: check_rejected(settings),
-    ]
-    if settings.log.format == "journald":
-        from kzconsumer.journal import require_journal
-
-        checks.append(lambda: require_journal(settings.source))
-    for check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            faults += error.faults
-        except SinkFailed as error:
-            faults.append(f"{settings.source}: {error}")
-    if faults:
-        with layers.named():
-            raise ConfigError(faults)
-    return settings

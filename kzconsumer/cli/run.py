@@ -8,12 +8,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from kzconsumer.cli.configuration import add_configuration, checked, layers_given
+from kzconsumer.cli.configuration import add_configuration, layers_given
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from kzconsumer.config import Settings
+    from kzconsumer.sinks.interface import Sink
 
 
 # Seconds for a thread that is about to end.
@@ -38,30 +39,33 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    def in_run(settings: Settings) -> Settings:
-        return settings if arguments.name is None else settings.in_run(arguments.name)
+    from kzconsumer.cli.checks import checked
+    from kzconsumer.cli.run_progress import run_progress
+    from kzconsumer.daemon import run as consume
+    from kzconsumer.log import configure
+    from kzconsumer.sinks.configured import check_sink
 
     def load() -> Settings:
-        from kzconsumer.sinks.configured import check_sink
-
-        return in_run(checked(layers_given(arguments), check_sink))
+        return checked(layers_given(arguments), check_sink, arguments.name)
 
     layers = layers_given(arguments)
-    from kzconsumer.config import Settings
-
-    settings = Settings.of(layers)
+    settings = checked(layers, _look, arguments.name)
     with layers.named():
-        settings.require_daemon()
-        settings = in_run(settings)
-
-        from kzconsumer.cli.run_progress import run_progress
-        from kzconsumer.daemon import run as consume
-        from kzconsumer.log import configure
-
         configure(settings.log.level, settings.log.format)
         with run_progress(settings.subscription.stop_at is not None) as show:
             status = consume(settings, load, show)
     return _ended(status)
+
+
+def _look(settings: Settings) -> Sink:
+    """As `check-config` does; but what is no fault of the configuration is for the sink's own start to report."""
+    from kzconsumer.errors import SinkFailed
+    from kzconsumer.sinks.configured import check_sink, look_at_sink
+
+    try:
+        return look_at_sink(settings)
+    except SinkFailed:
+        return check_sink(settings)
 
 
 def _ended(status: int) -> int:

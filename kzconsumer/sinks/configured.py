@@ -1,6 +1,6 @@
 """The sink that the settings name, built but not entered.
 
-Owns no state; `daemon` and `cli check-config` call it, so that both find the same faults.
+Owns no state; `daemon` and `cli` call it, so that both find the same faults.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ def check_sink(settings: Settings) -> Sink:
     return configured_sink(settings, context)
 
 
-def look_at_sink(settings: Settings) -> None:
+def look_at_sink(settings: Settings) -> Sink:
     """And what a start would stumble over, where the sink can tell by its `check`. Raises also SinkFailed."""
     sink = check_sink(settings)
     if isinstance(sink, Checkable):
         with faults_in(settings.source):
             sink.check()
+    return sink
 
 
 def configured_sink(settings: Settings, context: SinkContext) -> Sink:
@@ -33,7 +34,7 @@ def configured_sink(settings: Settings, context: SinkContext) -> Sink:
 
     Raises ConfigError (lines that begin with the file) for faults of the settings, PluginError for those of the plugin.
     """
-    chosen = settings.require_daemon()
+    chosen = settings.require_sink()
     build = cast(SinkPlugin, load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin"))
     try:
         with faults_in(settings.source):

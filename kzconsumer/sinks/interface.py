@@ -153,9 +153,10 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Checkable(Protocol):
-    """A sink that can tell beforehand what entering it would stumble over: `kzconsumer check-config` asks it.
+    """A sink that can tell beforehand why entering it would fail. `check-config` and the daemon's start call `check`.
 
-    `check` changes nothing. No server has been asked, so the context's `cluster` is empty. It raises SinkFailed.
+    `check` changes nothing. No server has been asked, so the context's `cluster` is empty. It raises ConfigError or
+    PluginError for what a restart does not change, SinkFailed for the rest.
     """
 
     def check(self) -> None: ...

@@ -111,6 +111,69 @@ def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None
     )
 
 
+FAULTY = """
+[zookeeper]
+connect = "127.0.0.1:1"
+[group]
+revoke_deadline = 5
+assignor = "rang"
+[subscription]
+topics = { orders = 0 }
+[brokers]
+security_protocol = "SASL_SSL"
+[sink]
+on_batch_failure = "go on"
+plugin = "callable"
+options = { function = "not_there:write" }
+[log]
+level = "loud"
+"""
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_every_fault_is_told_at_once_and_before_anything_is_asked(file: Path, verb: str) -> None:
+    """Values that cannot be read hide neither plugins nor their options, nor a table that is incomplete."""
+    file.write_text(FAULTY)
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    told = {}
+    for line in done.stderr.splitlines():
+        place, reason = re.findall(r": +((?:\d+: )?\[[\w.]+\] [\w.]+): (.*)", line.replace(f"{file}:", ""))[0]
+        told[place] = reason
+    assert list(told) == [
+        "5: [group] revoke_deadline",
+        "[group] id",
+        "8: [subscription] topics.orders",
+        "12: [sink] on_batch_failure",
+        "16: [log] level",
+        "6: [group] assignor",
+        "14: [sink.options] function",
+        "[brokers.sasl] mechanism",
+        "[brokers.sasl] username",
+        "[brokers.sasl] password_file",
+    ]
+    assert len(told) == len(done.stderr.splitlines())
+    assert 'plugin named "rang"' in told["6: [group] assignor"]
+    assert "cannot import not_there" in told["14: [sink.options] function"]
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+@pytest.mark.parametrize(
+    ("changed", "begin"),
+    [
+        ('id = "orders"\nassignor = "rang"', "6: [group] assignor: no kzconsumer.assignors plugin named"),
+        ('id = "orders"\n[offsets]\nstorage = "kafka"\ndual_commit = false', "8: [offsets] dual_commit: "),
+    ],
+    ids=["an assignor that is not installed", "storage that the run cannot have"],
+)
+def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, changed: str, begin: str) -> None:
+    file.write_text(GOOD.replace('id = "orders"', changed).replace("1 }", '1 }\nstop_at = "end"'))
+    done = kzconsumer(verb, str(file), "--set", "zookeeper.connect=127.0.0.1:1")
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kzconsumer: {file}:{begin}")
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -161,7 +224,7 @@ def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], m
         "sink verify",
         "sink replay --from-time 2026-01-01 --to-time 2026-01-02 --into x",
         "sink compact",
-        "run --run today",
+        "run --run today --set subscription.stop_at=end",
     ],
 )
 def test_every_verb_that_takes_a_file_reads_all_layers(

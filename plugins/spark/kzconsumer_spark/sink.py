@@ -31,7 +31,7 @@ from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.compaction import Busy
 from kzconsumer_spark.compaction_report import compact
-from kzconsumer_spark.daemon_side import daemon_side
+from kzconsumer_spark.daemon_side import DaemonSide, daemon_side
 from kzconsumer_spark.holdings import described, finish, held_by
 from kzconsumer_spark.identity import Owner, fingerprint, scope
 from kzconsumer_spark.java import java_environment
@@ -66,16 +66,31 @@ class SparkSink:
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._options = read_options(options)
         self._context = context
-        try:
-            check_files(self._options.columns)
-        except ValueError as error:
-            raise ConfigError([f"{WHERE} {error}"]) from error
-        self._destination = daemon_side(self._options.to)
+        self._destination = self._checked()
         # Milliseconds, then counted up: a batch_id is never seen twice, also not by a function of an earlier run.
         self._next_batch = time.time_ns() // 1_000_000
         self._worker: WorkerProcess | None = None
         self.last_batch: dict[str, object] = {}
         self._stack = AsyncExitStack()
+
+    def _checked(self) -> DaemonSide:
+        """The destination. Raises ConfigError with its faults and those of the files that the options name."""
+        faults: list[str] = []
+        try:
+            check_files(self._options.columns)
+        except ValueError as error:
+            faults.append(f"{WHERE} {error}")
+        try:
+            destination = daemon_side(self._options.to)
+        except ConfigError as error:
+            raise ConfigError([*faults, *error.faults]) from error
+        if faults:
+            raise ConfigError(faults)
+        return destination
+
+    def check(self) -> None:
+        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java."""
+        java_environment(os.environ)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._worker or 'no worker'}, next batch {self._next_batch})"
