@@ -32,21 +32,22 @@ class Events:
         self._observer = observer
         self._made = -math.inf
         self._documents: dict[str, bytes] = {}
-        self._open = 0
+        self.streams: set[object] = set()
+        """The server's connections that are streams."""
         self._ended = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<Events on {self._open} streams>"
+        return f"<Events on {len(self.streams)} streams>"
 
     async def end(self) -> None:
         """No stream goes on."""
         self._ended.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        if self._open >= MOST:
+        if len(self.streams) >= MOST:
             raise web.HTTPServiceUnavailable(text=f"{MOST} streams are open already\n", headers={"Retry-After": "10"})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        self._open += 1
+        self.streams.add(request.protocol)
         try:
             await response.prepare(request)
             if request.method == "GET":
@@ -54,7 +55,7 @@ class Events:
         except (ConnectionResetError, TimeoutError):
             pass  # whoever asked is gone
         finally:
-            self._open -= 1
+            self.streams.discard(request.protocol)
         return response
 
     async def _send(self, response: web.StreamResponse) -> None:

@@ -1,8 +1,8 @@
 """Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Nothing can be changed here.
 
-Owns the listening socket and the connections to it. The daemon enters `serving`. What is answered is made of a report
-at that moment, by functions in `ROUTES`. aiohttp: it serves TCP and unix sockets inside a loop
-that is not its own, leaves signals alone, bounds what it reads, and streams.
+Owns the listening socket; `status/connections` accepts from it. The daemon enters `serving`. Answers are made from a
+report at that moment, by functions in `ROUTES`. aiohttp: it serves TCP and unix sockets inside a loop that is not its
+own, leaves signals alone, bounds what it reads, and streams.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 from kzconsumer.errors import CannotListen
 from kzconsumer.setting_types import host_and_port
 from kzconsumer.status.access import load_token, refusal
+from kzconsumer.status.connections import accept
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.events import Events
 from kzconsumer.status.metrics import families
@@ -40,6 +41,8 @@ log = structlog.get_logger("kzconsumer.status")
 
 #: Seconds for answers under way when the daemon ends.
 LAST_ANSWERS = 0.5
+#: Seconds for a request to arrive whole: of a new connection, and after each answer of one that is kept.
+IDLE = 10.0
 #: These have nothing of the member in them, and ask for the token themselves: a browser brings none of its own accord.
 SHOW_NOTHING = ("/", "/status")
 
@@ -51,18 +54,17 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
     """At `[status] listen`, while the block lasts. Raises ConfigError for the token, CannotListen."""
     status, source = observer.settings.status, observer.settings.source
     assert status.listen is not None
+    app = application(observer, load_token(status, source))
     runner = web.AppRunner(
-        application(observer, load_token(status, source)),
-        handle_signals=False,
-        access_log=None,
-        shutdown_timeout=LAST_ANSWERS,
+        app, handle_signals=False, access_log=None, shutdown_timeout=LAST_ANSWERS, keepalive_timeout=IDLE
     )
     listening = _listen(status.listen, source)
     try:
         await runner.setup()
-        await web.SockSite(runner, listening).start()
+        assert runner.server is not None
         log.info("status is served", at=_address(listening))
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(accept, listening, runner.server, app[_EVENTS].streams)
             tasks.start_soon(observer.run)
             yield
             tasks.cancel_scope.cancel()

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from kzconsumer.config import Settings
 from kzconsumer.errors import CannotListen
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
-from kzconsumer.status import events
+from kzconsumer.status import events, server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.page import page
@@ -190,3 +191,90 @@ def test_a_daemon_that_serves_nothing_loads_nothing_for_it() -> None:
     code = "import sys, kzconsumer.daemon; print({'aiohttp', 'prometheus_client'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
+
+
+def half_a_request(address: str) -> socket.socket:
+    """From a client that never sends the rest."""
+    if address.startswith("unix:"):
+        client = socket.socket(socket.AF_UNIX)
+        client.connect(address.removeprefix("unix:"))
+    else:
+        host, _, port = address.rpartition(":")
+        client = socket.create_connection((host, int(port)))
+    client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n")
+    return client
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+async def test_half_requests_take_few_descriptors_and_keep_nobody_out(tmp_path: Path, kind: str) -> None:
+    """Nor do they end a stream of events that somebody reads."""
+    address = f"127.0.0.1:{free_port()}" if kind == "tcp" else f"unix:{tmp_path / 's'}"
+    unix = aiohttp.UnixConnector(str(tmp_path / "s"), force_close=True)
+    connector = unix if kind == "unix" else aiohttp.TCPConnector(force_close=True)
+    client = aiohttp.ClientSession(f"http://{address}" if kind == "tcp" else "http://localhost", connector=connector)
+    async with asyncio.timeout(60), serving(observer(address)), client:
+        pages = [await client.get("/api/v1/events") for _ in range(3)]
+        before, half = descriptors(), []
+        try:
+            for number in range(300):
+                half.append(half_a_request(address))
+                if number % 50 == 49:
+                    async with client.get("/health/live") as answer:
+                        assert answer.status == 200
+            async with client.get("/metrics") as answer:
+                assert "kzconsumer_ready" in await answer.text()
+            assert descriptors() - before - len(half) <= 70
+            for page_of_events in pages:
+                sent = texts(page_of_events)
+                assert "event: " in await anext(sent)
+                async with asyncio.timeout(20):
+                    while await anext(sent) != ":":
+                        pass
+                page_of_events.close()
+        finally:
+            for each in half:
+                each.close()
+
+
+async def test_a_request_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is a connection that is not used: neither waits to be pushed out."""
+    monkeypatch.setattr(server, "IDLE", 0.2)
+    address = f"127.0.0.1:{free_port()}"
+    async with asyncio.timeout(30), serving(observer(address)):
+        with half_a_request(address) as half:
+            half.setblocking(False)
+            assert await asyncio.get_running_loop().sock_recv(half, 100) == b""
+
+
+async def test_without_descriptors_it_waits_and_says_so_in_one_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with asyncio.timeout(30), serving(observer(address)):
+        with socket.socket() as client:
+            client.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+            lowest_free = os.dup(0)
+            os.close(lowest_free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, most[1]))
+            try:
+                await asyncio.sleep(0.1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, most)
+            client.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            client.setblocking(False)
+            answer = await asyncio.get_running_loop().sock_recv(client, 1000)
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    told = capfd.readouterr()
+    assert "Traceback" not in told.out + told.err + caplog.text
+    assert (told.out + told.err + caplog.text).count("status connection not accepted") == 1

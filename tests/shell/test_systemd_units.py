@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import EXIT_CONFIG
+from kzconsumer.status import connections, events
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "kzconsumer@.service"
@@ -113,3 +114,9 @@ def test_records_can_be_decoded_quickly() -> None:
     assert not re.search(r"^MemoryDenyWriteExecute=", text, re.MULTILINE)
     assert "\nCacheDirectory=kzconsumer/%i\n" in text
     assert "\nEnvironment=NUMBA_CACHE_DIR=%C/kzconsumer/%i\n" in text
+
+
+@pytest.mark.parametrize("file", [UNIT, ROOT / "docs" / "scheduled-jobs.md"], ids=lambda path: path.name)
+def test_there_are_descriptors_for_more_than_status_clients(file: Path) -> None:
+    (limit,) = re.findall(r"^LimitNOFILE=(\d+)$", file.read_text(), re.MULTILINE)
+    assert int(limit) >= 100 * (connections.MOST + events.MOST)

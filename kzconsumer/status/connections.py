@@ -1,0 +1,52 @@
+"""Accepts the status listener's connections, and bounds how many there are.
+
+The member needs its file descriptors for ZooKeeper and brokers, so clients get a fixed share of them. At the limit the
+oldest connection that is not a stream of events is closed: a client that opens many cannot keep others out. Streams are
+bounded by `status/events`. asyncio's own server has neither a limit nor a quiet way to be out of descriptors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Collection
+
+import structlog
+from aiohttp import web
+
+log = structlog.get_logger("kzconsumer.status")
+
+#: Connections at once, beside streams of events.
+MOST = 64
+#: Seconds until the next attempt, when the process or the system has no descriptor left.
+PAUSE = 1.0
+
+
+async def accept(listening: socket.socket, server: web.Server, streams: Collection[object]) -> None:
+    """For ever; `streams` are those of the server's connections that do not count."""
+    loop = asyncio.get_running_loop()
+    listening.setblocking(False)
+    while True:
+        try:
+            connection, _ = await loop.sock_accept(listening)
+        except ConnectionAbortedError:
+            continue
+        except OSError as error:
+            log.warning("status connection not accepted", reason=error.strerror)
+            await asyncio.sleep(PAUSE)
+            continue
+        await _make_room(server, streams)
+        try:
+            await loop.connect_accepted_socket(server, connection)
+        except OSError:
+            connection.close()
+
+
+async def _make_room(server: web.Server, streams: Collection[object]) -> None:
+    counted = [each for each in server.connections if each not in streams and each.transport is not None]
+    if len(counted) < MOST:
+        return
+    for oldest in counted[: len(counted) - MOST + 1]:
+        assert oldest.transport is not None
+        oldest.transport.abort()
+    await asyncio.sleep(0)  # the descriptor is closed in the loop's next turn
