@@ -57,8 +57,8 @@ ONE_SIGNAL = 0.2
 AT_ONCE = 0.2
 # Whoever has just started a member wants to know whether it gets anywhere.
 FIRST_PROGRESS = 5.0
-# What a sink may take to start, as the service manager is told.
-SINK_START = 300.0
+# What a sink may take to start, with all its attempts, as the service manager is told.
+SINK_START = 900.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0
 # EX_TEMPFAIL of sysexits.h: the run goes on when a member is started again.

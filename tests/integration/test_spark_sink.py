@@ -10,6 +10,8 @@ import json
 import math
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
+from structlog.testing import capture_logs
 
 from kzconsumer import clock
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner, data_file
@@ -68,6 +71,43 @@ async def wait_for(file: Path, lines: int) -> None:
             await anyio.sleep(0.02)
 
 
+@asynccontextmanager
+async def killed_while_starting(workers: int) -> AsyncIterator[None]:
+    """SIGKILL to so many of our next workers, each as soon as it is there, before it can have started Spark."""
+
+    async def kill() -> None:
+        killed: set[int] = set()
+        while len(killed) < workers:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            for pid in {int(each) for each in children} - killed:
+                with suppress(FileNotFoundError):
+                    if b"kzconsumer_spark.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        os.kill(pid, signal.SIGKILL)
+                        killed.add(pid)
+            await anyio.sleep(0.01)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(kill)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def test_a_worker_that_dies_while_it_starts_is_started_as_often_as_a_batch_is_tried(tmp_path: Path) -> None:
+    """Not so where the settings are at fault: then no other start can be better."""
+    options = {"destination": "parquet", "path": str(tmp_path / "out"), "scratch": str(tmp_path / "scratch")}
+    sink = SparkSink({**options, "retry_backoff": "100ms"}, context())
+    with capture_logs() as logs:
+        async with killed_while_starting(3):
+            with pytest.raises(SinkFailed, match="did not start in 3 attempts: the Spark worker process died"):
+                await sink.__aenter__()
+    assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3]
+    with capture_logs() as logs, pytest.raises(ConfigError) as caught:
+        async with SparkSink({**options, "conf": {"spark.driver.memory": "lots"}}, context()):
+            pass
+    assert caught.value.faults == ("[sink.options] conf: Invalid maximum heap size: -Xmxlots",)
+    assert len([each for each in logs if each["event"] == "spark starting"]) == 1
+
+
 async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path: Path) -> None:
     out, scratch = tmp_path / "out", tmp_path / "scratch"
     until = math.inf
@@ -84,7 +124,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         record(5, value=None, timestamp=None, timestamp_type=-1),
         record(9, timestamp_type=1),
     ]
-    async with SparkSink(options, lease) as sink:
+    async with killed_while_starting(1), SparkSink(options, lease) as sink:
         # Ranges of very different sizes in one batch, with gaps, without records, of one partition number twice.
         await sink.write(
             Batch(

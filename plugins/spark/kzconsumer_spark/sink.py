@@ -7,6 +7,7 @@ loop never waits for py4j or the JVM, and a dead worker does not cost the member
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import anyio.to_thread
 import msgspec
 import structlog
 
-from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
+from kzconsumer.errors import ConfigError, PluginError, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.interface import Batch, Compacted, Holdings, Preview, SinkContext
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
@@ -58,8 +59,9 @@ class SparkSink:
     """Writes batches through Spark's foreachBatch, in a process of its own.
 
     Options: `kzconsumer_spark.options.SparkOptions`. Entering starts Spark (about ten seconds) and raises ConfigError
-    for a target that is another group's, PluginError without Java, SinkFailed when Spark does not start. `write` raises
-    SinkFailed after the last attempt. When `write` is cancelled, the worker and its JVM are killed and gone before it
+    for a target that is another group's and for what Spark refuses of `conf`, PluginError without Java or PySpark. It
+    raises SinkFailed when Spark did not start in as many attempts as a batch has. `write` raises SinkFailed after the
+    last attempt. When `write` is cancelled, the worker and its JVM are killed and gone before it
     returns: what was not published by then will not be.
     """
 
@@ -89,8 +91,8 @@ class SparkSink:
         return destination
 
     def check(self) -> None:
-        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java."""
-        java_environment(os.environ)
+        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark."""
+        _environment(self._options.conf)
 
     def __repr__(self) -> str:
         return f"SparkSink({self._options.destination}, {self._worker or 'no worker'}, next batch {self._next_batch})"
@@ -102,10 +104,7 @@ class SparkSink:
             stack.push_async_callback(anyio.to_thread.run_sync, self._scratch.remove)
             stack.push_async_callback(anyio.to_thread.run_sync, self._spool.remove)
             stack.push_async_callback(self._close_worker)
-            try:
-                await self._open_worker()
-            except WorkerDied as error:
-                raise SinkFailed(f"Spark did not start: {error}") from error
+            await self._start_worker()
             self._stack = stack.pop_all()
         self._heartbeats = await anyio.create_task_group().__aenter__()
         self._heartbeats.start_soon(self._send_heartbeats)
@@ -266,8 +265,23 @@ class SparkSink:
             return event.error
         raise AssertionError(f"batch {batch.number} answered by {event!r}")
 
+    async def _start_worker(self) -> None:
+        """The first worker: it has as many attempts as a batch has, which starts a new one when it dies later.
+
+        Raises SinkFailed after the last attempt, ConfigError at once.
+        """
+        for attempt, pause in self._attempts():
+            try:
+                await self._open_worker()
+                return
+            except WorkerDied as error:
+                reason = error
+                _log.warning("spark start failed", attempt=attempt, error=str(error))
+            await anyio.sleep(pause)
+        raise SinkFailed(f"Spark did not start in {self._options.attempts} attempts: {reason}") from reason
+
     async def _open_worker(self, next_batch: int | None = None) -> WorkerProcess:
-        """Raises WorkerDied when Spark does not start in time."""
+        """Raises WorkerDied when Spark does not start or not in time, ConfigError for settings that Spark refuses."""
         directory = Path(self._scratch.path, f"worker-{time.monotonic_ns()}")
         start = self._start(str(directory), self._next_batch if next_batch is None else next_batch, self._spool)
         began = time.monotonic()
@@ -372,8 +386,10 @@ def _private(option: str, path: str) -> PrivateDirectory:
 def _environment(conf: Mapping[str, str]) -> dict[str, str]:
     """The worker's environment: Spark's Python processes are this Python and import what this process can import.
 
-    On a cluster the machines of the executors may have theirs elsewhere.
+    On a cluster the machines of the executors may have theirs elsewhere. Raises PluginError without Java or PySpark.
     """
+    if importlib.util.find_spec("pyspark") is None:
+        raise PluginError("kzconsumer-spark: pyspark is not installed: pip install kzconsumer-spark")
     return java_environment(os.environ) | {
         "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,

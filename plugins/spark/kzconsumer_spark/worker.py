@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -55,6 +56,11 @@ from kzconsumer_spark.tracebacks import Tracebacks
 
 LOG_NAME = "spark.log"
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
+# What Java and Spark say of settings that they cannot use. Everything else may be otherwise at the next start.
+_REFUSED = re.compile(
+    r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
+    r"|Unrecognized (VM )?option|not allowed to specify max heap"
+)
 
 
 def main() -> None:
@@ -74,9 +80,10 @@ def main() -> None:
         query = RangeQuery(session, _query_directory(start), start.next_batch - 1, tracebacks)
         _warm(start, session, query)
     except BaseException as error:
-        if not isinstance(error, ConfigError) and _NO_JAVA not in str(error):  # these are a line, told by the daemon
+        refused = fault_of_settings(error, start)
+        if refused is None and _NO_JAVA not in str(error):  # these are a line, told by the daemon
             traceback.print_exc()
-        _say(events, Failed(number=None, error=reason_of(error, start), settings=isinstance(error, ConfigError)))
+        _say(events, Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
         _exit()
     _say(events, Ready(application=session.sparkContext.applicationId))
     failed = False
@@ -113,15 +120,25 @@ def _exit() -> NoReturn:
     os._exit(1)
 
 
-def reason_of(error: BaseException, start: Start) -> str:
-    """The error; of a JVM that did not come up, what it said last, which is all that anybody knows of it."""
+def fault_of_settings(error: BaseException, start: Start) -> str | None:
+    """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
     if isinstance(error, ConfigError):
         return str(error)
+    said = _java_said(start) if _NO_JAVA in str(error) else [first_line(error)]
+    found = next((line for line in said if _REFUSED.search(line)), None)
+    return f"[sink.options] conf: {found[:800]}" if found else None
+
+
+def reason_of(error: BaseException, start: Start) -> str:
+    """The error; of a JVM that did not come up, what it said last, which is all that anybody knows of it."""
+    lines = _java_said(start) if _NO_JAVA in str(error) else []
+    return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}" if lines else first_line(error)
+
+
+def _java_said(start: Start) -> list[str]:
     log = Path(start.scratch, LOG_NAME)
-    if _NO_JAVA not in str(error) or not log.exists():
-        return first_line(error)
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}"
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _query_directory(start: Start) -> Path:
