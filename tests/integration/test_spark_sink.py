@@ -11,7 +11,8 @@ import math
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,34 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     assert not [file for file in scratch.rglob("*") if file.is_file()]
 
 
-async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
-    tmp_path: Path, database: Postgres, unique: str
+async def test_two_members_put_one_record_into_the_directory_of_one_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever the time zone of each is: TIME is the 14th in UTC and in New York, and the 15th in Tokyo."""
+    options = {
+        "destination": "parquet",
+        "path": str(tmp_path / "out"),
+        "select": "offset, date(timestamp) AS day, hour(timestamp) AS hour",
+        "partition_by": ["day"],
+    }
+    async with AsyncExitStack() as members:
+        for partition, zone in enumerate(("America/New_York", "Asia/Tokyo")):
+            monkeypatch.setenv("TZ", zone)
+            member = await members.enter_async_context(SparkSink(options, context()))
+            await member.write(Batch((range_data("t", partition, 0, 1),)))
+    files = list((tmp_path / "out").glob("day=*/*.parquet"))
+    assert [file.parent.name for file in files] == ["day=2023-11-14"] * 2
+    assert [pq.read_table(file, partitioning=None).column("hour").to_pylist() for file in files] == [[22], [22]]
+
+
+async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
+    tmp_path: Path, database: Postgres, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    database.query(
+        f'CREATE TABLE "{unique}" (key bytea, value bytea, topic text, "partition" int, "offset" bigint,'
+        ' "timestamp" timestamp without time zone, "timestampType" int, headers jsonb)'
+    )
     secret = tmp_path / "password"
     secret.write_text(f"{database.password}\n")
     options = {
@@ -225,6 +251,8 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         await sink.write(Batch((range_data("t", 0, 0, 3000), range_data("t", 1, 4, 5))))
         expected = [*((0, n, b"v%d" % n) for n in range(3000)), (1, 4, b"v4")]
         assert rows() == expected
+        ((stored,),) = database.query(f'SELECT "timestamp" FROM "{unique}" WHERE "partition" = 1')
+        assert stored.replace(tzinfo=UTC).timestamp() * 1000 == TIME + 4, "a column without time zone has UTC"
         identity = RangeIdentity("t", 0, 0x2A, 0, 0, 3000)
         assert await sink.has([identity, identity._replace(until=2999)]) == [identity]
 
@@ -283,6 +311,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
     fail, stall, calls = tmp_path / "fail", tmp_path / "stall", tmp_path / "calls"
     _publish_without_spark(tmp_path / "table", ["a", "b"])
     options = {
@@ -311,6 +340,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
             (0, 1, b"v1"),
             (1, 4, b"v4"),
         ]
+        assert seen["local"] == ["2023-11-14 22:13:20", "2023-11-14 22:13:20.001000", "2023-11-14 22:13:20.004000"]
         assert seen["table"] == ["a", "b"], "Spark must read a target as the published rows and nothing else"
         assert call["pid"] == worker_of(sink)
 

@@ -27,6 +27,7 @@ def obey(df: Any, batch_id: int) -> None:
     seen = {
         "schema": df.schema.simpleString(),
         "rows": [json.loads(row) for row in df.orderBy("partition", "offset").toJSON().collect()],
+        "local": [str(row["timestamp"]) for row in df.orderBy("partition", "offset").collect()],
     }
     if (directory / "table").exists():
         table = df.sparkSession.read.parquet(str(directory / "table"))

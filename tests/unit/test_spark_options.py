@@ -14,7 +14,7 @@ from kzconsumer_spark.cluster import local_address
 from kzconsumer_spark.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.sink import SparkSink, _environment
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
@@ -164,9 +164,32 @@ def start(destination: To, conf: dict[str, str], master: str = "local[1]") -> St
 def test_the_users_settings_come_before_our_defaults() -> None:
     made = settings(start(FILES, {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
     assert made["spark.driver.memory"] == "3g"
-    assert made["spark.driver.extraJavaOptions"] == '-Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
+    assert made["spark.driver.extraJavaOptions"] == (
+        '-Duser.timezone=UTC -Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
+    )
     assert made["spark.master"] == "local[1]"
     assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
+
+
+@pytest.mark.parametrize(
+    ("given", "java", "environment"),
+    [
+        (None, "UTC", "UTC"),
+        ("Europe/Berlin", "Europe/Berlin", "Europe/Berlin"),
+        ("+05:30", "GMT+05:30", "<+0530>-05:30"),
+        ("-03:00", "GMT-03:00", "<-0300>+03:00"),
+    ],
+)
+def test_the_time_zone_is_utc_or_what_the_settings_say(given: str | None, java: str, environment: str) -> None:
+    """For Spark, Java and Python alike, in the worker and in executors."""
+    conf = {"spark.sql.session.timeZone": given} if given else {}
+    for master in ("local[1]", "spark://h:7077"):
+        made = settings(start(FILES, {**conf, "spark.executor.extraJavaOptions": "-Dx=y"}, master))
+        assert made["spark.sql.session.timeZone"] == (given or "UTC")
+        assert made["spark.driver.extraJavaOptions"].split()[0] == f"-Duser.timezone={java}"
+        assert made["spark.executor.extraJavaOptions"] == f"-Duser.timezone={java} -Dx=y"
+        assert made["spark.executorEnv.TZ"] == environment
+    assert _environment(conf)["TZ"] == environment
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])
@@ -191,4 +214,6 @@ def test_what_shapes_the_rows_tells_destinations_apart() -> None:
 
     assert told() == told(scratch="/elsewhere", attempts=1)
     text = {"format": "string", "on_error": "column"}
-    assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text)}) == 4
+    zone = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text), told(conf=zone)}) == 5
+    assert told() == told(conf={"spark.sql.session.timeZone": "UTC", "spark.driver.memory": "2g"})

@@ -6,6 +6,8 @@ defaults and before what must hold; nothing of it is overridden silently.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from kzconsumer_spark.cluster import is_cluster
@@ -42,6 +44,9 @@ _ONE_FILE_PER_RANGE: Final = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
+_ZONE: Final = "spark.sql.session.timeZone"
+_OFFSET: Final = re.compile(r"([+-])(\d\d:\d\d)")
 
 # Each open file is a writer with buffers of its own; with more of them than this a task sorts its rows first.
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
@@ -58,9 +63,22 @@ RESERVED: Final[dict[type, frozenset[str]]] = {
 }
 
 
+def time_zone(conf: Mapping[str, str]) -> str:
+    """In which timestamps become dates and text. Not the machine's: members of a group may run in different ones."""
+    return conf.get(_ZONE, "UTC")
+
+
+def environment_zone(conf: Mapping[str, str]) -> str:
+    """The same as the variable TZ has it, for Python processes; signs of offsets mean the opposite there."""
+    zone = time_zone(conf)
+    offset = _OFFSET.fullmatch(zone)
+    return zone if offset is None else f"<{zone.replace(':', '')}>{'-' if offset[1] == '+' else '+'}{offset[2]}"
+
+
 def settings(start: Start) -> dict[str, str]:
     """Everything the session is built with."""
-    defaults = _DEFAULTS if is_cluster(start.master) else _DEFAULTS | _LOCAL_DEFAULTS
+    zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
+    defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
     warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
     own = {"spark.master": start.master, "spark.local.dir": start.scratch}
     match start.destination:
@@ -70,8 +88,11 @@ def settings(start: Start) -> dict[str, str]:
             merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE
         case ToFunction():
             merged = defaults | warehouse | start.conf | own
+    # ORC and columns of a database that have no time zone get what Java's own says.
+    java_zone = f"-Duser.timezone={'GMT' if _OFFSET.fullmatch(zone[_ZONE]) else ''}{zone[_ZONE]}"
+    merged[_EXECUTOR_JAVA_OPTIONS] = f"{java_zone} {start.conf.get(_EXECUTOR_JAVA_OPTIONS, '')}".strip()
     # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
     merged[_JAVA_OPTIONS] = (
-        f'{start.conf.get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'.strip()
+        f'{java_zone} {start.conf.get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'
     )
     return merged

@@ -39,6 +39,7 @@ from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.options import WHERE, read_options, redirected
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.settings import environment_zone, time_zone
 from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace, is_object_store
 from kzconsumer_spark.spooling import Spooling
@@ -126,7 +127,10 @@ class SparkSink:
     def fingerprint(self) -> str:
         """The destination's, and of what shapes the rows; empty for what cannot be replayed."""
         found, columns = self._destination.fingerprint, self._options.columns
-        return found if not found or columns.change_nothing else fingerprint(found, columns.shape)
+        shape = () if columns.change_nothing else columns.shape
+        zone = time_zone(self._options.conf)
+        shape += () if zone == "UTC" else (zone,)
+        return fingerprint(found, shape) if found and shape else found
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that the destination's ledger has. Raises SinkFailed after the last attempt."""
@@ -393,5 +397,6 @@ def _environment(conf: Mapping[str, str]) -> dict[str, str]:
     return java_environment(os.environ) | {
         "PYSPARK_PYTHON": conf.get("spark.pyspark.python", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "TZ": environment_zone(conf),
         "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
     }
