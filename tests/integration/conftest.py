@@ -18,6 +18,5 @@ def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """In this process, with the worker's settings and PostgreSQL's driver."""
     from tests.support.spark_session import spark_session  # half a second, which most tests have no use for
 
-    conf = {"spark.jars": str(driver_jar()), "spark.sql.session.timeZone": "UTC"}
-    with spark_session(tmp_path_factory.mktemp("spark"), conf) as running:
+    with spark_session(tmp_path_factory.mktemp("spark"), {"spark.jars": str(driver_jar())}) as running:
         yield running

@@ -30,6 +30,7 @@ from structlog.testing import capture_logs
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner, data_file
 from kzconsumer_spark.messages import SpooledRange
@@ -37,8 +38,9 @@ from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.target import Target
 from tests.support.delta import spark_columns
-from tests.support.postgres import Postgres, driver_jar
+from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone
+from tests.support.proxy import FaultProxy
 from tests.support.range_data import TIME, range_data, record
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
@@ -234,7 +236,8 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     secret.write_text(f"{database.password}\n")
     options = {
         "destination": "jdbc",
-        "url": database.url,
+        "master": "local[2,4]",
+        "where": "offset >= 0",
         "table": unique,
         "user": database.user,
         "password_file": str(secret),
@@ -247,7 +250,10 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     def rows() -> list[tuple[Any, ...]]:
         return database.query(f'SELECT "partition", "offset", value FROM "{unique}" ORDER BY 1, 2')
 
-    async with SparkSink(options, context()) as sink:
+    async with (
+        FaultProxy(HOST, database.port) as proxy,
+        SparkSink(options | {"url": f"jdbc:postgresql://{proxy.connect}/postgres"}, context()) as sink,
+    ):
         await sink.write(Batch((range_data("t", 0, 0, 3000), range_data("t", 1, 4, 5))))
         expected = [*((0, n, b"v%d" % n) for n in range(3000)), (1, 4, b"v4")]
         assert rows() == expected
@@ -255,6 +261,17 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         assert stored.replace(tzinfo=UTC).timestamp() * 1000 == TIME + 4, "a column without time zone has UTC"
         identity = RangeIdentity("t", 0, 0x2A, 0, 0, 3000)
         assert await sink.has([identity, identity._replace(until=2999)]) == [identity]
+
+        # The database commits what a task has staged, Spark does not hear of it, and runs the task again.
+        proxy.lose_answer_to = JDBC_COMMIT
+        with capture_logs() as logs:
+            await sink.write(Batch((range_data("t", 1, 5, 9),)))
+        assert proxy.lose_answer_to is None
+        (failed,) = [each["error"] for each in logs if each["event"] == "spark batch failed"]
+        assert "_each_task_once" in failed
+        assert "v5" not in failed
+        expected += [(1, n, b"v%d" % n) for n in range(5, 9)]
+        assert rows() == expected
 
         # Held up by a lock in the middle of its transaction, killed, and tried again by another worker.
         pid = worker_of(sink)

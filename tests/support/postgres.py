@@ -30,6 +30,8 @@ from kzconsumer.sandbox.versions import Artifact, JarSet
 
 _DRIVER = JarSet("postgresql-42.7.4", (Artifact("org.postgresql", "postgresql", "42.7.4"),), 2)
 _START_SECONDS = 30.0
+#: In what the JDBC driver sends for COMMIT, and psycopg does not.
+JDBC_COMMIT = b"COMMIT\0\0\0B"
 
 
 class Postgres:

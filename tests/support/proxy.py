@@ -29,6 +29,8 @@ class FaultProxy:
         """The server's bytes are written one by one."""
         self.cut_reply_after: int | None = None
         """So many more bytes from the server, then FIN."""
+        self.lose_answer_to: bytes | None = None
+        """The next request with these bytes reaches the server; its answer is lost, and the connection with it."""
         self.accepted = 0
         self.port = listen
         self._upstream = host, port
@@ -114,9 +116,14 @@ class FaultProxy:
                     pair.broken[from_server] = True
                 if pair.broken[from_server]:
                     continue
+                if from_server and pair.loses_answer:
+                    break
                 if from_server:
                     await self._answer(pair, writer, data)
                 else:
+                    if self.lose_answer_to is not None and self.lose_answer_to in data:
+                        self.lose_answer_to = None
+                        pair.loses_answer = True
                     writer.write(data)
                     await writer.drain()
         if not (from_server and (self.silent or pair.broken[True])):
@@ -143,6 +150,7 @@ class _Pair:
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self._writers = client, server
         self.broken = {True: False, False: False}  # from the server, from the client
+        self.loses_answer = False
 
     def close(self, *, reset: bool) -> None:
         for writer in self._writers:

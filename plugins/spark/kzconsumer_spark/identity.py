@@ -18,6 +18,8 @@ RANGE_TOPIC: Final = "_kz_topic"
 RANGE_PARTITION: Final = "_kz_partition"
 #: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
 RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+#: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
+STAGED_ROW: Final = "_kz_row"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """The JDBC destination in the worker: Spark inserts ranges into a staging table, one transaction publishes them.
 
 Owns this worker's connection and staging table. Executors write the stage and nothing else, the worker publishes. After
-any failure both are given up for new ones: a task of the failed job may still be writing.
+any failure both are given up for new ones: a task of the failed job may still be writing. A stage takes the rows of
+each task once, however often Spark runs it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.destinations import Written
-from kzconsumer_spark.identity import RANGE_COLUMNS
+from kzconsumer_spark.identity import RANGE_COLUMNS, STAGED_ROW
 from kzconsumer_spark.jdbc_table import Connection, JdbcTable
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
@@ -99,7 +100,10 @@ class JdbcDestination:
 
     def _write_stage(self, frame: DataFrame, stage: str) -> None:
         password = self._table.password()
+        frame = frame.withColumn(STAGED_ROW, sql.monotonically_increasing_id())
         writer = frame.write.format("jdbc").mode("append").option("reWriteBatchedInserts", "true")
+        # What the driver says of a row that fails has the values of all rows beside it.
+        writer = writer.option("logServerErrorDetail", "false")
         writer = writer.options(**self._to.write_options).option("url", self._to.url).option("dbtable", stage)
         # Text goes into columns of any type that PostgreSQL can make of it: jsonb, uuid, enumerations.
         writer = writer.option("driver", DRIVER).option("stringtype", "unspecified").option("user", self._to.user)

@@ -24,7 +24,7 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.secret import read_secret
 from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner, fingerprint, range_name
+from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.target import NotOurs
 
@@ -39,6 +39,7 @@ _SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREAT
 _SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s'"
 _IDENTITY: Final = SQL('owner, topic, "partition", incarnation, epoch, first, until')
 _COUNTS: Final = SQL("records_in, records_out, records_quarantined")
+_ROW_IN_TASK: Final = SQL(str((1 << 33) - 1))  # the bits of a row's id that count rows within a task
 _TEN: Final = SQL(", ").join([SQL("%s")] * 10)
 
 
@@ -171,12 +172,19 @@ class JdbcTable:
     def make_stage(self, connection: Connection, stage: str, columns: Sequence[str]) -> str:
         """An empty table with these columns of the user's table, and those that tell the range; its name as in SQL.
 
-        Not logged: it is written once and read once. It has no constraints: those are the user's table's.
+        Not logged: it is written once and read once. Its only constraint is that each task's first row is there once:
+        a task that Spark runs again, since it did not hear of the commit of the first run, fails. The others are those
+        of the user's table.
         """
-        query = SQL("CREATE UNLOGGED TABLE {} AS SELECT {}, ''::text AS {}, 0 AS {} FROM {} WITH NO DATA")
-        tags = Identifier(RANGE_TOPIC), Identifier(RANGE_PARTITION)
-        with database_errors():
+        query = SQL(
+            "CREATE UNLOGGED TABLE {} AS SELECT {}, ''::text AS {}, 0 AS {}, 0::bigint AS {} FROM {} WITH NO DATA"
+        )
+        tags = Identifier(RANGE_TOPIC), Identifier(RANGE_PARTITION), Identifier(STAGED_ROW)
+        each_task_once = SQL("CREATE UNIQUE INDEX {} ON {} ({}) WHERE {} & {} = 0")
+        with database_errors(), connection.transaction():
             connection.execute(query.format(self._name(stage), _names(columns), *tags, self._table))
+            index, row = Identifier(f"{stage}_each_task_once"), Identifier(STAGED_ROW)
+            connection.execute(each_task_once.format(index, self._name(stage), row, row, _ROW_IN_TASK))
         return self._name(stage).as_string(connection)
 
     def drop_stage(self, connection: Connection, stage: str) -> None:

@@ -196,8 +196,8 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
         # Not by a reader: its faults show the value, and who puts a password into a URL shall not find it in the log.
         if is_cluster(self.master):
             raise ValueError(
-                f'destination "jdbc" does not go with master "{self.master}", only with a local one: the rows of a task'
-                " that Spark runs again, because its executor was lost, would be staged twice"
+                f'destination "jdbc" does not go with master "{self.master}", only with a local one: a task'
+                " that Spark runs again, because its executor was lost, cannot stage its rows again"
             )
         scheme, _, rest = self.url.partition(":")
         parts = split_url(rest)

@@ -50,7 +50,7 @@ _OFFSET: Final = re.compile(r"([+-])(\d\d:\d\d)")
 
 # Each open file is a writer with buffers of its own; with more of them than this a task sorts its rows first.
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
-# A task that is run twice would stage its rows twice.
+# A task that staged its rows fails when it is run again: the batch has attempts of its own.
 _EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
 _ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
 
