@@ -7,7 +7,7 @@ decoded, unless that is small; a partition whose stream's queue is full is left 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import anyio
@@ -59,6 +59,11 @@ QUICK_BYTES = 2 * 1024 * 1024
 QUICK_EXPANSION = 2.0
 # Bytes read so without a turn of the event loop, which would go on with the socket and leave these go cold.
 MOST_AT_ONCE = 4 * 1024 * 1024
+# Bytes that the compressed batches of a small response may take for the event loop to decompress them, all together:
+# a millisecond. Nothing compressed is read there in a larger response.
+ROOM_AT_ONCE = 256 * 1024
+# Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
+MOST_DECODED = 256 * 1024 * 1024
 # Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
 BYTES_WHILE_COLD = 64 * 1024
 # A corrupt batch is fetched again: another replica may lead by then, and have it whole.
@@ -249,14 +254,23 @@ class BrokerFetcher:
     async def _deliver(self, arrived: Arrived) -> None:
         """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
         began = now()
-        parts = tuple(arrived)
-        results: Iterator[Decoded] = (self._read(part, start) for _, part, start in parts)
-        if not _quick(arrived):
-            results = iter(await to_thread.run_sync(list, results))
+        room = ROOM_AT_ONCE if _size(arrived) < FEW_BYTES else 0
+        quick = _quick(arrived)
+        decoded: Iterator[Decoded] = iter(())  # by a thread
         hopeless: list[Hopeless] = []
-        seconds, at_once = 0.0, 0
-        for state, part, start in parts:
-            result = next(results)
+        seconds, at_once, held = 0.0, 0, 0
+        while arrived:
+            state, part, start = arrived[0]
+            result = self._read(part, start, room) if quick else next(decoded, None)
+            if result is None or result.no_room:
+                quick = False
+                if held >= MOST_DECODED and not state.queue.has_room:
+                    self._take_back([arrived.pop(0)])
+                    continue
+                decoded = iter(await to_thread.run_sync(self._read_some, tuple(arrived)))
+                result = next(decoded)
+            room = 0 if result.corrupt else room - result.decompressed  # nobody knows what a corrupt batch has cost
+            held += result.size
             seconds += now() - began
             del arrived[0]  # what is queued must not be taken back, however the rest ends
             self._enqueue(state, start, len(part.records), result)
@@ -279,6 +293,17 @@ class BrokerFetcher:
             self._tally.decoding.add(seconds)
         for each in hopeless:
             await self._give_up(*each)
+
+    def _read_some(self, arrived: Sequence[tuple[PartitionFetchState, FetchedPartition, int]]) -> list[Decoded]:
+        """Read the first of them, at least one: what several hold together is bounded. For a thread."""
+        decoded: list[Decoded] = []
+        held = 0
+        for _, part, start in arrived:
+            decoded.append(self._read(part, start))
+            held += decoded[-1].size
+            if held >= MOST_DECODED:
+                break
+        return decoded
 
     def _count(self, topic: str, start: int, size: int, decoded: Decoded) -> None:
         rows = decoded.batch.num_rows if decoded.batch is not None else max(0, decoded.next_offset - start)

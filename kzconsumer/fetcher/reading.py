@@ -6,8 +6,7 @@ takes long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol
 
 from kzconsumer.model import Wants
 from kzconsumer.protocol.fetch import FetchedPartition
@@ -18,8 +17,13 @@ from kzconsumer.records.whole_batches import keep
 SMALL = 16 * 1024
 """Bytes in which it is worth while to look for few records."""
 
-Reading: TypeAlias = Callable[[FetchedPartition, int], Decoded]
-"""Of one partition's part of a response and the offset that was asked for; never raises."""
+
+class Reading(Protocol):
+    """Reads one partition's part of a response."""
+
+    def __call__(self, part: FetchedPartition, start: int, room: int | None = None, /) -> Decoded:
+        """`start`: the offset that was asked for; `room`: as for `decode`. Never raises."""
+        ...
 
 
 def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
@@ -30,7 +34,7 @@ def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
     if wants == "raw":
         return _raw
 
-    def columns(part: FetchedPartition, start: int) -> Decoded:
+    def columns(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         topic, partition = part.topic_partition
         return decode(
             part.records,
@@ -39,13 +43,14 @@ def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
             start=start,
             aborted=part.aborted,
             largest_body=largest_body,
+            room=room,
         )
 
-    def few_or_columns(part: FetchedPartition, start: int) -> Decoded:
+    def few_or_columns(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
         size = len(part.records)
         found = read_few(part.records, start) if size <= SMALL and not part.aborted else None
         if found is None:
-            return columns(part, start)
+            return columns(part, start, room)
         records, until = found
         few = FewRecords(records, lambda: columns(part, start).batch)
         return Decoded(None, until, False, None, size, few=few)
@@ -53,5 +58,5 @@ def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
     return few_or_columns if few else columns
 
 
-def _raw(part: FetchedPartition, start: int) -> Decoded:
+def _raw(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
     return keep(part.records, start)

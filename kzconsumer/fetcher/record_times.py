@@ -5,14 +5,16 @@ Owns no state. `group/outside` asks, for lag in seconds; members do not need it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
+
+from anyio import to_thread
 
 from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.fetch import FetchPosition, FetchRequest
+from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.records.decode import decode
 
 # Brokers that know timestamps and this limit (0.10.1) send a larger batch all the same.
@@ -65,11 +67,18 @@ class RecordTimes:
             partitions={each: FetchPosition(offset, BYTES_OF_PARTITION) for each, offset in positions.items()},
         )
         response = await connection.call(request, timeout=self._timeout)
-        found: dict[TopicPartition, int | None] = {}
-        for part in response.partitions:
-            topic, partition = part.topic_partition
-            read = decode(part.records, topic=topic, partition=partition, start=positions[part.topic_partition])
-            if read.batch is not None:
-                time = read.batch.column("timestamp")[0]
-                found[part.topic_partition] = time.value if time.is_valid else None
-        return found
+        return await to_thread.run_sync(_times, response.partitions, positions)
+
+
+def _times(
+    fetched: Iterable[FetchedPartition], positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int | None]:
+    """To be run in a thread: a compressed batch may expand to any size."""
+    found: dict[TopicPartition, int | None] = {}
+    for part in fetched:
+        topic, partition = part.topic_partition
+        read = decode(part.records, topic=topic, partition=partition, start=positions[part.topic_partition])
+        if read.batch is not None:
+            time = read.batch.column("timestamp")[0]
+            found[part.topic_partition] = time.value if time.is_valid else None
+    return found

@@ -24,7 +24,10 @@ class BatchTable:
     `partial` tells that they end inside a batch.
     """
 
-    def __init__(self, records: memoryview, kernels: KernelSet, largest_body: int | None = None) -> None:
+    def __init__(
+        self, records: memoryview, kernels: KernelSet, largest_body: int | None = None, room: int | None = None
+    ) -> None:
+        """`room`: the most bytes that all compressed bodies together may take; `open_bodies` raises NoRoom beyond."""
         self.records = records
         self.fault: str | None = None
         self.fault_at = 0  # the byte where it begins
@@ -32,12 +35,17 @@ class BatchTable:
         self.rows = 0
         self._kernels = kernels
         self._buffer = pa.py_buffer(records)
-        self._scratch = Scratch(largest_body)
+        self._scratch = Scratch(largest_body, room)
         self._bodies: list[Body] = []
         self.table: Table = np.empty((0, L.TABLE_COLUMNS), np.int64)
 
     def __repr__(self) -> str:
         return f"BatchTable({self.rows} rows of {len(self.records)} bytes, fault={self.fault!r})"
+
+    @property
+    def decompressed(self) -> int:
+        """Bytes of the bodies that `open_bodies` has decompressed."""
+        return sum(map(len, self._bodies))
 
     def scan(self, *, check: bool) -> None:
         """Fill the table by the framing alone; `check` compares the checksums as well."""

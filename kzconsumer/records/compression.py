@@ -6,6 +6,7 @@ it is made: from the block headers (lz4, zstd), from the declared length (snappy
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -26,17 +27,26 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_BLOCK_SIZES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_SIZE = 128 << 10
+_NEXT_MEMBER = 512  # bytes of input that a gzip member after the first is given at first
 
 
 class BadCompression(Exception):
     """The bytes are not what their codec says, or decompress to more than is allowed."""
 
 
-class Scratch:
-    """Memory for decompressed bodies, given out piece by piece and freed as a whole. No body is larger than `limit`."""
+class NoRoom(Exception):
+    """The bodies of one response take more than the room given for all of them."""
 
-    def __init__(self, limit: int | None = None) -> None:
+
+class Scratch:
+    """Memory for decompressed bodies, given out piece by piece and freed as a whole.
+
+    No body is larger than `limit`, and all bodies together are no larger than `room`.
+    """
+
+    def __init__(self, limit: int | None = None, room: int | None = None) -> None:
         self.limit = L.MAX_BODY if limit is None else limit
+        self.left = sys.maxsize if room is None else room
         self._chunk: Body = np.empty(0, np.uint8)
         self._used = 0
 
@@ -50,17 +60,31 @@ class Scratch:
             self._used = 0
         return self._chunk[self._used :]
 
+    @property
+    def most(self) -> int:
+        """Bytes that the next body may have."""
+        return min(self.limit, self.left)
+
+    def too_large(self) -> BadCompression | NoRoom:
+        """The error of a body with more than `most` bytes."""
+        if self.left < self.limit:
+            return NoRoom(f"more than {self.left} bytes")
+        return BadCompression(f"it decompresses to more than {self.limit} bytes")
+
     def keep(self, size: int) -> Body:
         """The first `size` bytes of the last room."""
+        self.left -= size
         self._used += size
         return self._chunk[self._used - size : self._used]
 
 
 def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Body:
-    """The records of a batch whose attributes name `codec`. Raises BadCompression."""
+    """The records of a batch whose attributes name `codec`. Raises BadCompression, and NoRoom if they do not fit."""
+    if scratch.left <= 0:
+        raise NoRoom("no room is left")
     try:
         if codec == L.GZIP:
-            return np.frombuffer(_gunzip(data, scratch.limit), np.uint8)
+            return _gunzip(data, scratch)
         if codec == L.SNAPPY:
             return _snappy(data, scratch)
         if codec == L.LZ4:
@@ -69,44 +93,48 @@ def decompress(codec: int, magic: int, data: memoryview, scratch: Scratch) -> Bo
                 frame = _with_right_header_checksum(frame)
             return _into(cramjam.lz4.decompress_into, frame, bound, scratch)
         if codec == L.ZSTD and magic == 2:
-            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data, scratch.limit), scratch)
+            return _into(cramjam.zstd.decompress_into, data, _zstd_bound(data, scratch.most), scratch)
     except (cramjam.DecompressionError, zlib.error, IndexError) as error:
         raise BadCompression(f"it cannot be decompressed: {error}") from error
     raise BadCompression(f"its compression codec {codec} is unknown")
 
 
-def _too_large(limit: int) -> BadCompression:
-    return BadCompression(f"it decompresses to more than {limit} bytes")
-
-
 def _into(decoder: Callable[[Any, Any], int], data: memoryview, bound: int, scratch: Scratch) -> Body:
-    bound = min(bound, scratch.limit)
+    bound = min(bound, scratch.most)
     room = scratch.room(bound)[:bound]
     try:
         size = decoder(data, room)
     except cramjam.DecompressionError:
-        if bound == scratch.limit:
-            raise _too_large(bound) from None
+        if bound == scratch.most:
+            raise scratch.too_large() from None
         raise
     return scratch.keep(size)
 
 
-def _gunzip(data: memoryview, limit: int) -> bytes:
+def _gunzip(data: memoryview, scratch: Scratch) -> Body:
     parts: list[bytes] = []
-    left = limit
-    rest: bytes | memoryview = data
+    left = scratch.most
+    at = 0
+    size = len(data)
     while True:
         member = zlib.decompressobj(wbits=31)
-        part = member.decompress(rest, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _too_large(limit)
-        if not member.eof:
-            raise BadCompression("it cannot be decompressed: its gzip data is cut off")
-        parts.append(part)
-        rest = member.unused_data
-        if not rest.startswith(b"\x1f\x8b"):  # java.util.zip.GZIPInputStream ends here, too
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        while not member.eof:
+            if at >= len(data):
+                raise BadCompression("it cannot be decompressed: its gzip data is cut off")
+            part = member.decompress(data[at : at + size], left + 1)
+            left -= len(part)
+            if left < 0:
+                raise scratch.too_large()
+            parts.append(part)
+            at = min(at + size, len(data))
+            size *= 2
+        at -= len(member.unused_data)
+        if bytes(data[at : at + 2]) != b"\x1f\x8b":  # java.util.zip.GZIPInputStream ends here, too
+            break
+        size = _NEXT_MEMBER  # zlib copies the input behind a member's end: all of it each time would be quadratic
+    body = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+    scratch.left -= len(body)
+    return body
 
 
 def _snappy(data: memoryview, scratch: Scratch) -> Body:
@@ -125,8 +153,8 @@ def _snappy(data: memoryview, scratch: Scratch) -> Body:
             position += size
     sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
     total = sum(sizes)
-    if total > scratch.limit:
-        raise _too_large(scratch.limit)
+    if total > scratch.most:
+        raise scratch.too_large()
     room = scratch.room(total)
     at = 0
     for block, size in zip(blocks, sizes, strict=True):

@@ -6,7 +6,7 @@ on any input, and keeps no reference to the bytes it was given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow as pa
 from kzconsumer.records import layout as L
 from kzconsumer.records.batches import BatchTable
 from kzconsumer.records.columns import SCHEMA, RecordColumns
+from kzconsumer.records.compression import NoRoom
 from kzconsumer.records.few_records import FewRecords
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, ready_kernels
 from kzconsumer.records.kernel_set import KernelSet
@@ -61,6 +62,10 @@ class Decoded(msgspec.Struct, frozen=True):
     """Bytes of memory that `batch` or `raw` holds."""
     raw: memoryview | None = None
     """Instead of `batch`: the whole batches as they were fetched, for who asked for bytes (`whole_batches`)."""
+    no_room: bool = False
+    """The compressed batches take more than the `room` given: nothing was decoded."""
+    decompressed: int = 0
+    """Bytes that compressed batches were decompressed to."""
     few: FewRecords | None = None
     """Instead of `batch`: the records one by one, for who asked for messages (`few_records`)."""
 
@@ -73,6 +78,7 @@ def decode(
     start: int,
     aborted: Sequence[tuple[int, int]] = (),
     largest_body: int | None = None,
+    room: int | None = None,
 ) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
@@ -82,9 +88,11 @@ def decode(
     `aborted`: (producer id, first offset) of the aborted transactions that the response names (read_committed): their
     batches give no rows. A response names all that its records belong to, wherever it begins: nothing is kept.
     `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
+    `room`: for the event loop, the most bytes that all compressed batches together may decompress to. Beyond that the
+    result has `no_room`, after at most so many bytes of work, whatever size the batches declare.
     Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return decode_with(kernels_for(len(records)), records, topic, partition, start, aborted, largest_body)
+    return _decode(kernels_for, records, topic, partition, start, aborted, largest_body, room)
 
 
 def decode_with(
@@ -97,15 +105,37 @@ def decode_with(
     largest_body: int | None = None,
 ) -> Decoded:
     """`decode` by the kernels given."""
-    batches = BatchTable(records, kernels, largest_body)
+    return _decode(lambda _: kernels, records, topic, partition, start, aborted, largest_body, None)
+
+
+def _decode(
+    choose: Callable[[int], KernelSet],
+    records: memoryview,
+    topic: str,
+    partition: int,
+    start: int,
+    aborted: Sequence[tuple[int, int]],
+    largest_body: int | None,
+    room: int | None,
+) -> Decoded:
+    """`choose`: the kernels for so many bytes."""
+    kernels = choose(len(records))
+    batches = BatchTable(records, kernels, largest_body, room)
     batches.scan(check=True)
     if aborted:
         batches.hide_aborted(aborted)
     incomplete = batches.partial and batches.rows == 0
-    batch = _read(batches, topic, partition, start, kernels)
+    try:
+        most_records, size = batches.open_bodies(start)
+    except NoRoom:
+        return Decoded(None, start, False, None, 0, no_room=True)
+    if room is None and size > len(records):  # there is time to load the kernels for what has expanded
+        kernels = choose(size)
+    batch = _read(batches, topic, partition, start, kernels, most_records, size)
     next_offset = batches.next_offset(start)
     corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
-    return Decoded(batch, next_offset, incomplete, corrupt, 0 if batch is None else batch.get_total_buffer_size())
+    held = 0 if batch is None else batch.get_total_buffer_size()
+    return Decoded(batch, next_offset, incomplete, corrupt, held, decompressed=batches.decompressed)
 
 
 def scan_next_offset(records: memoryview, start: int) -> int:
@@ -138,8 +168,9 @@ def kernels_for(size: int) -> KernelSet:
     return ready_kernels() or (PYTHON_KERNELS if size <= QUICK_ENOUGH else load_kernels())
 
 
-def _read(batches: BatchTable, topic: str, partition: int, start: int, kernels: KernelSet) -> pa.RecordBatch | None:
-    records, size = batches.open_bodies(start)
+def _read(
+    batches: BatchTable, topic: str, partition: int, start: int, kernels: KernelSet, records: int, size: int
+) -> pa.RecordBatch | None:
     if batches.rows == 0:
         return None
     columns = RecordColumns(records, size, start)

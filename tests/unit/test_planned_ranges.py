@@ -36,7 +36,7 @@ def planned(partition: int, first: int, until: int) -> PartitionFetchState:
     return PartitionFetchState(claim, ChunkQueue(1 << 20), first, 1 << 20)
 
 
-def read_nothing(part: FetchedPartition, start: int) -> Decoded:
+def read_nothing(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
     raise AssertionError("nothing is fetched here")
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
+import time
 import tracemalloc
 
 import cramjam
@@ -11,9 +13,16 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.records import layout as L
-from kzconsumer.records.compression import BadCompression, Scratch, decompress, lz4_header_checksum
-from kzconsumer.testing.record_sets import compress
+from kzconsumer.records.compression import BadCompression, NoRoom, Scratch, decompress, lz4_header_checksum
+from kzconsumer.testing.record_sets import Codec, compress
 
+CODECS_OF_BATCHES: list[tuple[int, Codec]] = [
+    (L.GZIP, "gzip"),
+    (L.SNAPPY, "snappy"),
+    (L.SNAPPY, "snappy-raw"),
+    (L.LZ4, "lz4"),
+    (L.ZSTD, "zstd"),
+]
 DATA = b"some text, some text, and some more of it. " * 3000
 
 
@@ -44,6 +53,37 @@ def test_bodies_in_one_scratch_do_not_overlap() -> None:
 def test_gzip_members_and_zstd_frames_may_follow_each_other() -> None:
     assert plain(L.GZIP, compress("gzip", DATA) + compress("gzip", b"more") + bytes(8)) == DATA + b"more"
     assert plain(L.ZSTD, compress("zstd", DATA) + compress("zstd", b"more")) == DATA + b"more"
+
+
+def test_many_gzip_members_take_time_in_proportion_to_their_bytes() -> None:
+    members = compress("gzip", b"") * (4_000_000 // len(compress("gzip", b"")))
+    began = time.process_time()
+    assert plain(L.GZIP, members + compress("gzip", b"the last")) == b"the last"
+    assert time.process_time() - began < 3  # the square of it was 10 s of processor time
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+def test_gzip_members_are_cut_off_at_any_byte(members: int) -> None:
+    """Whole members are read; the input of the later ones is handed to zlib piece by piece."""
+    one = compress("gzip", random.Random(members).randbytes(700))
+    whole = len(one) * (members - 1)
+    for end in range(whole + 2, whole + len(one)):
+        with pytest.raises(BadCompression, match="cut off"):
+            plain(L.GZIP, one * (members - 1) + one[: end - whole])
+    assert len(plain(L.GZIP, one * members)) == 700 * members
+
+
+@pytest.mark.parametrize(("codec", "name"), CODECS_OF_BATCHES)
+def test_all_bodies_together_fit_into_the_room(codec: int, name: Codec) -> None:
+    scratch = Scratch(room=2 * len(DATA) + 10)
+    body = memoryview(compress(name, DATA))
+    assert [decompress(codec, 2, body, scratch).tobytes() for _ in range(2)] == [DATA] * 2
+    assert scratch.left == 10
+    with pytest.raises(NoRoom):
+        decompress(codec, 2, body, scratch)
+    assert decompress(codec, 2, memoryview(compress(name, b"ten bytes!")), scratch).tobytes() == b"ten bytes!"
+    with pytest.raises(NoRoom):
+        decompress(codec, 2, body, scratch)
 
 
 def test_lz4_ends_at_the_first_end_mark() -> None:

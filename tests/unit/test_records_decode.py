@@ -258,6 +258,21 @@ def test_large_inputs_wait_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     data = record_batch([Record(None, bytes(100_000))] * 3, base_offset=0)
     assert rows(decode(memoryview(data), topic="events", partition=7, start=0))[-1]["offset"] == 2
     assert loaded == [True]
+    bomb = memoryview(record_batch([Record(None, bytes(100_000))] * 3, base_offset=0, codec="zstd"))
+    assert decode(bomb, topic="events", partition=7, start=0, room=400_000).next_offset == 3
+    assert loaded == [True], "the event loop does not wait for them"
+    assert rows(decode(bomb, topic="events", partition=7, start=0))[-1]["offset"] == 2
+    assert loaded == [True, True]
+
+
+def test_nothing_is_decoded_of_what_has_no_room() -> None:
+    data = record_batch(RECORDS, base_offset=0)
+    data += record_batch([Record(None, bytes(10_000))], base_offset=len(RECORDS), codec="zstd")
+    found = decode(memoryview(data), topic="events", partition=7, start=0, room=10_000)
+    assert (found.no_room, found.batch, found.next_offset, found.corrupt) == (True, None, 0, None)
+    found = decode(memoryview(data), topic="events", partition=7, start=0, room=11_000)
+    assert (found.no_room, found.next_offset) == (False, len(RECORDS) + 1)
+    assert 10_000 < found.decompressed < 10_100
 
 
 def test_the_scan_never_waits_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""A broker in this process that answers Fetch with record bytes a test makes up.
+
+For bytes and response shapes that a real broker cannot be brought to send on demand. It speaks ApiVersions 0 and
+Fetch 4, over a socket, so that everything from the connection on is the product's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from kzconsumer.model import Broker
+from kzconsumer.protocol.versions import FETCH
+
+Log = Callable[[int, int], bytes]
+"""(partition, offset) -> the record bytes that a response has of it; none for the end of the log."""
+
+_IDLE = 0.05  # seconds before an empty answer
+
+
+@asynccontextmanager
+async def log_broker(log: Log, answering: Callable[[int], object] = int) -> AsyncIterator[Broker]:
+    """A broker that leads every partition it is asked for; `answering` is called with the size of each response."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                request = await reader.readexactly(size)
+                api_key, _, correlation, client = struct.unpack_from(">hhih", request)
+                if api_key == FETCH:
+                    parts = [
+                        (partition, log(partition, offset)) for partition, offset in _asked(request[10 + client :])
+                    ]
+                    if not any(records for _, records in parts):
+                        await asyncio.sleep(_IDLE)
+                    body = _fetched(parts)
+                    answering(len(body))
+                else:
+                    body = struct.pack(">hihhh", 0, 1, FETCH, 4, 4)
+                writer.write(struct.pack(">ii", 4 + len(body), correlation) + body)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # asyncio.start_server logs a cancelled handler as an error
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield Broker(1, "127.0.0.1", server.sockets[0].getsockname()[1])
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _asked(body: bytes) -> list[tuple[int, int]]:
+    """(partition, offset) in the order of the request, which names a single topic."""
+    (topic,) = struct.unpack_from(">h", body, 21)
+    (count,) = struct.unpack_from(">i", body, 23 + topic)
+    return [
+        (partition, offset)
+        for partition, offset, _ in struct.iter_unpack(">iqi", body[27 + topic : 27 + topic + 16 * count])
+    ]
+
+
+def _fetched(parts: list[tuple[int, bytes]]) -> bytes:
+    topic = b"orders"
+    found = [struct.pack(">iih", 0, 1, len(topic)) + topic + struct.pack(">i", len(parts))]
+    for partition, records in parts:
+        found += (struct.pack(">ihqqii", partition, 0, 1 << 40, 1 << 40, -1, len(records)), records)
+    return b"".join(found)
