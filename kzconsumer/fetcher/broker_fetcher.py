@@ -44,6 +44,7 @@ from kzconsumer.protocol.fetch import (
     FetchedPartition,
     FetchPosition,
     FetchRequest,
+    FetchResponse,
 )
 from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
 from kzconsumer.streams.fetched_chunk import FetchedChunk
@@ -64,6 +65,8 @@ MOST_AT_ONCE = 4 * 1024 * 1024
 ROOM_AT_ONCE = 256 * 1024
 # Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
 MOST_DECODED = 256 * 1024 * 1024
+# Bytes of memory that a chunk takes beside its records': the columns of a single record take six KB.
+CHUNK_BYTES = 6 * 1024
 # Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
 BYTES_WHILE_COLD = 64 * 1024
 # A corrupt batch is fetched again: another replica may lead by then, and have it whole.
@@ -164,20 +167,23 @@ class BrokerFetcher:
                 elif reply is None:
                     await self._wait_for_work(time)
                 if reply is not None:
-                    response = await reply
-                    self._tally.requests.add(now() - sent)
-                    if response.error:
-                        raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
-                    size = sum(len(part.records) for part in response.partitions)
-                    self._limit.spend(now(), size)
-                    self._tally.bytes += size
-                    arrived = self._take(asked, response.partitions)
+                    arrived = self._take(asked, self._accept(await reply, sent))
                 if connection.worn_out:
                     await self._deliver(arrived)
                     self.wake()
                     return
         finally:
             self._take_back(arrived)
+
+    def _accept(self, response: FetchResponse, sent: float) -> list[FetchedPartition]:
+        """A function of its own: the caller's frame would keep the last response in memory while it waits for room."""
+        self._tally.requests.add(now() - sent)
+        if response.error:
+            raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
+        size = sum(len(part.records) for part in response.partitions)
+        self._limit.spend(now(), size)
+        self._tally.bytes += size
+        return response.partitions
 
     def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:
         """What to ask for, and whether something was left out for want of room."""
@@ -317,7 +323,7 @@ class BrokerFetcher:
         state.position = until  # where the framing said otherwise, the answer in flight is dropped
         if until > start:
             # Compressed records may take many times the bytes that were fetched.
-            held = max(size, decoded.size)
+            held = max(size, decoded.size) + CHUNK_BYTES
             if size >= FEW_BYTES:
                 state.expansion = held / size
             state.queue.reserve(held - size)

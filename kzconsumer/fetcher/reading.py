@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+import pyarrow as pa
+
 from kzconsumer.model import Wants
 from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.records.decode import Decoded, decode
@@ -16,6 +19,10 @@ from kzconsumer.records.whole_batches import keep
 
 SMALL = 16 * 1024
 """Bytes in which it is worth while to look for few records."""
+
+VIEWED_SHARE = 5
+"""Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill it together, and are
+mostly held together. By itself a chunk keeps at most five times its bytes."""
 
 
 class Reading(Protocol):
@@ -47,16 +54,28 @@ def reading(wants: Wants, largest_body: int, *, few: bool = False) -> Reading:
         )
 
     def few_or_columns(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
-        size = len(part.records)
-        found = read_few(part.records, start) if size <= SMALL and not part.aborted else None
+        if len(part.records) > SMALL or part.aborted:
+            return columns(part, start, room)
+        found = read_few(part.records, start)
         if found is None:
             return columns(part, start, room)
         records, until = found
-        few = FewRecords(records, lambda: columns(part, start).batch)
-        return Decoded(None, until, False, None, size, few=few)
+        copied = msgspec.structs.replace(part, records=memoryview(bytes(part.records)))  # a view keeps the response
+        few = FewRecords(records, lambda: columns(copied, start).batch)
+        return Decoded(None, until, False, None, len(part.records), few=few)
 
     return few_or_columns if few else columns
 
 
 def _raw(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
-    return keep(part.records, start)
+    found = keep(part.records, start)
+    return found if found.raw is None else msgspec.structs.replace(found, raw=_own(found.raw))
+
+
+def _own(view: memoryview) -> memoryview:
+    """The bytes of a view, copied if they are less than a `VIEWED_SHARE` of the response that it keeps in memory."""
+    if VIEWED_SHARE * len(view) >= memoryview(view.obj).nbytes:
+        return view
+    copy = memoryview(pa.allocate_buffer(len(view))).cast("B")
+    copy[:] = view
+    return copy.toreadonly()

@@ -113,7 +113,7 @@ class _BinaryRoom:
         if nulls == n:
             return pa.Array.from_buffers(kind, n, [_zeros((n + 7) // 8), _zeros(4 * (n + 1)), _zeros(0)], n)
         self._ends.resize(4 * (n + 1))
-        self._data.resize(size)
+        self._data.resize(size, shrink_to_fit=True)  # its room was for all bytes of the records, keys and values alike
         self._validity.resize((n + 7) // 8)
         return pa.Array.from_buffers(kind, n, [self._validity if nulls else None, self._ends, self._data], nulls)
 

@@ -125,8 +125,10 @@ class ChunkQueue:
         return None
 
     def hold(self, tracker: OffsetTracker, rest: FetchedChunk | None) -> None:
-        """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, bytes not counted."""
+        """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, counted again."""
         queued = self._take(tracker)
+        if rest is not None:
+            self._total.take(rest.size)
         self._held[tracker] = deque(queued if rest is None else (rest, *queued))
         self._count(-_bytes(queued))
 

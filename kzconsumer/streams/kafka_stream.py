@@ -203,7 +203,8 @@ class KafkaStream:
             self._give_back_rows()
             if self._row < chunk.rows:
                 first = self._passed if self._message is None else self._message.offset + 1
-                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(self._row), 0)
+                # A slice keeps all of its batch in memory.
+                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(self._row), chunk.size)
                 self._cut = True
         self.queue.hold(tracker, rest)
 

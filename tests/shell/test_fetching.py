@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, cast
 
+import anyio
 import pyarrow as pa
 import pytest
 
@@ -153,3 +155,99 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
         assert pa.total_allocated_bytes() - before < 3 * size
         await take(queue, enough)
     assert sorted(taken) == list(range(PARTITIONS))
+
+
+MIB = 1 << 20
+# A quiet partition beside a busy one: one small record comes with each MiB.
+QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
+BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
+
+
+@pytest.mark.parametrize("wants", ["columns", "raw"])
+async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Wants) -> None:
+    await asyncio.to_thread(decode.warm)
+    stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
+    before = pa.total_allocated_bytes()
+
+    def log(partition: int, offset: int) -> bytes:
+        return at(offset, BUSY if partition else QUIET)
+
+    async with log_broker(log) as broker, fetching(broker, [(0, stalled), (1, consumed)], wants):
+        await take(consumed, lambda chunk: chunk.first >= 8 * 100)
+        chunks, counted, _ = stalled.filled
+        held = pa.total_allocated_bytes() - before
+    assert chunks > 90
+    assert held < 2 * counted + 10 * MIB, "and what is on its way to the other stream"
+
+
+async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
+    """One large partition does, and so do a few equal ones together."""
+    await asyncio.to_thread(decode.warm)
+    queue = ChunkQueue(8 * MIB)
+    log = {0: BUSY}
+    async with (
+        log_broker(lambda partition, offset: log.get(offset, b"")) as broker,
+        fetching(broker, [(n, queue) for n in range(4)], "raw"),
+    ):
+        chunks = [await queue.get() for _ in range(4)]
+    views = [chunk.raw for chunk in chunks if chunk.raw is not None]
+    assert [len(view) for view in views] == 4 * [len(BUSY)]
+    assert len({id(view.obj) for view in views}) == 1
+
+
+async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> None:
+    await asyncio.to_thread(decode.warm)
+    queue = ChunkQueue(MIB)
+    before = pa.total_allocated_bytes()
+    log = {0: b"".join(at(8 * n, BUSY) for n in range(8))}
+    async with log_broker(lambda partition, offset: log.get(offset, b"")) as broker, fetching(broker, [(1, queue)]):
+        async with asyncio.timeout(LIMIT):
+            while queue.filled[0] == 0:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert pa.total_allocated_bytes() - before < 1.5 * queue.filled[1]
+
+
+_HELD = """
+import sys
+from pathlib import Path
+
+from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.reading import reading
+from kzconsumer.model import TopicPartition
+from kzconsumer.protocol.fetch import FetchedPartition
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.testing.record_sets import Record, record_batch
+from tests.support.chunks import tracker
+
+queue = ChunkQueue(16 << 20)
+state = PartitionFetchState(tracker(), queue, 0, 1 << 20)
+read = reading(sys.argv[1], 1 << 28, few=sys.argv[2] == "few")
+data = record_batch([Record(b"key", b"value")], base_offset=0)
+
+def fetch():
+    size = len(data)
+    queue.reserve(size)
+    part = FetchedPartition(state.topic_partition, 0, 1, -1, -1, (), memoryview(bytes(data)))
+    BrokerFetcher._enqueue(state, 0, size, read(part, 0))
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+for _ in range(100):
+    fetch()
+before, counted = resident(), queue.filled[1]
+for _ in range(20_000):
+    if queue.has_room:
+        fetch()
+print(resident() - before, queue.filled[1] - counted)
+"""
+
+
+@pytest.mark.parametrize(("wants", "few"), [("columns", "few"), ("columns", "all"), ("raw", "all")])
+async def test_small_chunks_are_counted_with_what_they_take(wants: str, few: str) -> None:
+    """A chunk of one record of ten bytes takes kilobytes: a queue of those must not hold many times its limit."""
+    done = await anyio.run_process([sys.executable, "-c", _HELD, wants, few], stderr=None)
+    held, counted = map(int, done.stdout.split())
+    assert held < 2 * counted + MIB

@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.errors import OffsetLost
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
@@ -530,6 +530,26 @@ async def test_a_pause_keeps_back_what_was_not_handed_out_and_a_resume_brings_it
     assert [(m.partition, m.offset) for m in await take(iterator, 8)] == [(0, offset) for offset in range(2, 10)]
     stream.ack()
     assert (claim.processed, other.processed) == (10, 3)
+
+
+async def test_the_rest_of_a_chunk_that_a_pause_keeps_back_is_counted() -> None:
+    """All its columns stay in memory, and another chunk is in hand meanwhile."""
+    claim, other = tracker(0), tracker(1)
+    first = chunk(claim, 0, 6)
+    total = ByteBudget(first.size)
+    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20, total), LeaseInHand())
+    put(stream.queue, first, chunk(other, 0, 1))
+    iterator = aiter(stream)
+    await take(iterator, 2)
+    claim.paused = True
+    stream.pause(claim)
+    assert [(m.partition, m.offset) for m in await take(iterator, 1)] == [(1, 0)]
+    assert not total.has_room
+    claim.paused = False
+    stream.resume(claim)
+    assert [m.offset for m in await take(iterator, 4)] == [2, 3, 4, 5]
+    assert total.has_room
+    assert stream.queue.filled[:2] == (0, 0)
 
 
 async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:

@@ -239,6 +239,16 @@ def test_the_record_bytes_are_not_kept() -> None:
         decoded.batch.validate(full=True)
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_size_is_that_of_the_memory_held(codec: Codec) -> None:
+    """Keys and values are each given room for all bytes of the records, for nobody knows how long they are."""
+    records = [Record(b"key", b"value" * 200)] * 500
+    data = memoryview(record_batch(records, base_offset=0, codec=codec))
+    before = pa.total_allocated_bytes()
+    decoded = decode(data, topic="events", partition=7, start=0)
+    assert pa.total_allocated_bytes() - before < 1.1 * decoded.size
+
+
 def test_small_inputs_need_no_loaded_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.records.decode.ready_kernels", lambda: None)
     monkeypatch.setattr("kzconsumer.records.decode.load_kernels", lambda: pytest.fail("loaded for a small input"))
