@@ -17,6 +17,10 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 
+# A record batch takes six KiB beside its records. This many in a row with fewer bytes than that are joined.
+SMALL = 6 * 1024
+JOINED = 8
+
 
 class _Range(msgspec.Struct):
     begun: float  # when its first chunk came
@@ -27,6 +31,15 @@ class _Range(msgspec.Struct):
     records: int = 0
     bytes: int = 0
     at_end: bool = False  # nothing more is fetched of this partition
+    small: int = 0  # how many batches at the end are small
+
+    def append(self, batch: pa.RecordBatch, size: int) -> None:
+        self.batches.append(batch)
+        self.small = self.small + 1 if size < SMALL else 0
+        if self.small == JOINED:
+            joined = pa.concat_batches(self.batches[-JOINED:])  # type: ignore[attr-defined]  # not in the stubs
+            self.batches[-JOINED:] = [joined]
+            self.small = int(joined.nbytes < SMALL)
 
 
 class BatchBuilder:
@@ -90,8 +103,8 @@ class BatchBuilder:
         part.at_end = chunk.at_end
         records = size = 0
         if chunk.batch is not None:
-            part.batches.append(chunk.batch)
             records, size = chunk.batch.num_rows, chunk.batch.nbytes
+            part.append(chunk.batch, size)
         elif chunk.raw is not None:
             part.raw.append(chunk.raw)
             records, size = chunk.until - chunk.first, len(chunk.raw)  # nobody has counted: what there may be at most

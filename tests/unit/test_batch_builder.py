@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
 
+import anyio
 import pyarrow as pa
 import pytest
 
 from kzconsumer.config import BatchSettings
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
 from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
@@ -192,3 +195,39 @@ def test_a_lost_replay_is_left_out() -> None:
     # Whoever waits to add has to be let go on by a cut: it is due at once.
     assert (collecting.full, collecting.due_at, collecting.cut(now=0)) == (True, -math.inf, (Batch(()), []))
     assert (bool(collecting), collecting.full, collecting.due_at) == (False, False, math.inf)
+
+
+_HELD = """
+from pathlib import Path
+
+from kzconsumer.config import BatchSettings
+from kzconsumer.sinks.batch_builder import BatchBuilder
+from tests.support.chunks import chunk, tracker
+
+collecting, claim = BatchBuilder(BatchSettings()), tracker()
+
+def collect(first, until):
+    for offset in range(first, until):
+        collecting.add(chunk(claim, offset, offset + 1), now=0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before = collect(0, 500)
+print(collect(500, 2_500) - before)
+"""
+
+
+async def test_records_that_come_one_by_one_take_no_more_memory_than_others() -> None:
+    """Two thousand batches of a record would take 12 MB."""
+    done = await anyio.run_process([sys.executable, "-c", _HELD], stderr=None)
+    assert int(done.stdout) < 4 << 20
+
+
+def test_small_batches_are_joined_in_order() -> None:
+    collecting, claim = builder(), tracker()
+    for first in range(0, 600, 3):
+        collecting.add(chunk(claim, first, first + 3, offsets=[first, first + 2]), now=0)
+    batch, _ = collecting.cut(now=0)
+    assert rows(batch.ranges[0]) == [offset for offset in range(600) if offset % 3 != 1]
+    assert batch.records == 400
+    assert len(batch.ranges[0].batches) < 20
+    assert {each.schema for each in batch.ranges[0].batches} == {SCHEMA}
