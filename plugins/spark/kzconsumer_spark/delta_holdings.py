@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_spark.delta_target import DeltaTarget
-from kzconsumer_spark.holdings import Held, dead_attempts, held_range, kept_aside, range_of
+from kzconsumer_spark.holdings import Held, dead_attempts, held_range, kept_aside
 from kzconsumer_spark.identity import LedgerEntry
 from kzconsumer_spark.messages import ToDelta
 
@@ -31,7 +31,7 @@ def held(to: ToDelta, count_rows: bool) -> Held:
     begins, commits = target.history(table)
     ledger = [entry for commit in commits for entry in commit.ranges]
     entries = [each for each in ledger if not each.kept_aside]
-    notes = [kept_aside(range_of(each)) for each in ledger if each.kept_aside]
+    notes = [kept_aside(each.range) for each in ledger if each.kept_aside]
     notes += dead_attempts(target.attempts)
     if begins > 0:
         notes.append(f"the table's log begins at version {begins}: ranges that were committed before are not looked at")

@@ -74,10 +74,15 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
 
 
 def finish(to: To) -> None:
-    """Have it there what a writer that may be dead has decided for: whoever goes on behind must know of it."""
+    """Have it there what a writer that may be dead has decided for: whoever goes on behind must know of it.
+
+    Raises OSError where that cannot be done.
+    """
     if isinstance(to, ToFiles):
         target = Target(Path(to.path))
-        target.missing([each.identity for each in target.decisions()])
+        decided = [each.identity for each in target.decisions()]
+        if left := target.missing(decided):
+            raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
 
 
 def files(target: Target, kind: str, count_rows: bool) -> Held:
@@ -98,8 +103,8 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     names = {range_name(each.identity) for each in ledger}
     undone = [each for each in decided if range_name(each.identity) not in names]
     late = "is decided for and not there yet: whoever meets it next finishes it"
-    leftovers = [f"{range_of(each)} {late}" for each in undone]
-    leftovers += [kept_aside(range_of(each)) for each in ledger if each.kept_aside]
+    leftovers = [f"{each.range} {late}" for each in undone]
+    leftovers += [kept_aside(each.range) for each in ledger if each.kept_aside]
     leftovers += dead_attempts(target.attempts)
     if compactions.broken_off():
         leftovers.append("a compaction is under way or broken off: the next one, or a member that starts, finishes it")
@@ -112,10 +117,6 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
 
 def kept_aside(part: OffsetRange) -> str:
     return f"{part} was kept aside by a member that could not write it: nobody writes it any more"
-
-
-def range_of(entry: LedgerEntry) -> OffsetRange:
-    return OffsetRange(entry.topic, entry.partition, entry.first, entry.until)
 
 
 def dead_attempts(attempts: Path) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer_spark.messages import SpooledRange
 
@@ -69,6 +70,10 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     def identity(self) -> RangeIdentity:
         incarnation = int(self.incarnation.removeprefix("0x"), 16)
         return RangeIdentity(self.topic, self.partition, incarnation, self.epoch, self.first, self.until)
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.first, self.until)
 
 
 def range_name(part: SpooledRange | RangeIdentity) -> str:

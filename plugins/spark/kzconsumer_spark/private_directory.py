@@ -14,6 +14,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import structlog
+
+_log = structlog.get_logger(__name__)
+
 
 class PrivateDirectory:
     """A directory of our own under `parent`, made at once. `remove` deletes it; dying leaves it to `sweep`."""
@@ -37,10 +41,11 @@ class PrivateDirectory:
             self._lock = -1
 
 
-def sweep(parent: Path, before: Callable[[Path], object] = lambda directory: None) -> int:
-    """Remove the directories under `parent` whose processes are gone; how many there were.
+def sweep(parent: Path, is_needed: Callable[[Path], bool] = lambda directory: False) -> int:
+    """Remove the directories under `parent` whose processes are gone; how many that were.
 
-    `before` is called with each of them when it is certain that nobody will add to it.
+    `is_needed` is asked about each of them when it is certain that nobody will add to it. One that is needed, or for
+    which it raises OSError, stays and is logged: the others are removed all the same.
     """
     removed = 0
     for lock_file in sorted(parent.glob("*.lock")):
@@ -48,13 +53,24 @@ def sweep(parent: Path, before: Callable[[Path], object] = lambda directory: Non
         if lock < 0:
             continue
         try:
-            before(lock_file.with_suffix(""))
-            shutil.rmtree(lock_file.with_suffix(""), ignore_errors=True)
-            lock_file.unlink(missing_ok=True)
+            removed += _remove_unless(is_needed, lock_file.with_suffix(""))
         finally:
             os.close(lock)
-        removed += 1
     return removed
+
+
+def _remove_unless(is_needed: Callable[[Path], bool], directory: Path) -> bool:
+    reason = "a decided range has its files there"
+    try:
+        needed = is_needed(directory)
+    except OSError as error:
+        needed, reason = True, str(error)
+    if needed:
+        _log.warning("staged files kept", directory=str(directory), reason=reason)
+        return False
+    shutil.rmtree(directory, ignore_errors=True)
+    _lock_file(directory).unlink(missing_ok=True)
+    return True
 
 
 def abandoned(parent: Path) -> list[Path]:
@@ -77,6 +93,10 @@ def _locked(path: Path, *, create: bool) -> int:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
         return -1
+    except PermissionError:
+        if create:
+            raise
+        return -1  # another user's: not ours to remove
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # A sweeper may have locked and removed the file between our open and our lock: then we hold a nameless one.

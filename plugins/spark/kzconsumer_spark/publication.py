@@ -7,21 +7,36 @@ would see rows of both. Therefore a **decision** comes before any file: the ledg
 staged files to their final names, links the decision itself as the ledger entry, removes the decision. A second
 decision can only be made after the entry is there, and is void. So it is with the decision that a range is not
 published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
+
+A decision stands for ever, so the final names are tried before it is made: each file is linked beside its final name,
+under a name that readers skip. A range that fails there is not decided for. A decision that cannot be carried out all
+the same (a directory was replaced since) fails its own range, and no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.messages import SpooledRange
+
+
+class NotPublished(OSError):
+    """The file system refuses a name that a range needs."""
+
+    def __init__(self, part: OffsetRange, reason: OSError, more: int = 0) -> None:
+        others = f" (and {more} more ranges)" if more else ""
+        super().__init__(f"{part} cannot be published: {reason}{others}")
 
 
 class StagedRange(NamedTuple):
@@ -52,19 +67,29 @@ class Publication:
         """Publish ranges; how many are published as we staged them, rather than as another writer did.
 
         `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
-        `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be.
+        `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be;
+        NotPublished for one whose names the file system refuses, once the others are published.
         """
-        entries = [(range_name(each.part), self._stage(each, attempt)) for each in staged]
+        blocked: dict[OffsetRange, OSError] = {}
+        entries = []
+        for each in staged:
+            try:
+                self._require_names(each)
+            except OSError as error:
+                blocked[each.part.range] = error
+            else:
+                entries.append((each.part, self._stage(each, attempt)))
         # No decision may outlive a crash that the staged names did not.
         for directory in (attempt, attempt.parent, self._attempts):
             sync_directory(directory)
         require_lease()
-        for name, entry in entries:
-            put_in_place(entry, self._decisions / f"{name}.json")
+        for _, entry in entries:
+            put_in_place(entry, self._decisions / entry.name)
         require_lease()
-        self.finish(name for name, _ in entries)
+        blocked |= self.finish(range_name(part) for part, _ in entries)
         ours = str(attempt.relative_to(self._attempts))
-        published = [self.require_published(each.part) for each in staged]
+        published = [self.require_published(part) for part, _ in entries if part.range not in blocked]
+        _require_none(blocked)
         return sum(entry.attempt == ours for entry in published)
 
     def require_published(self, part: SpooledRange | RangeIdentity) -> LedgerEntry:
@@ -81,7 +106,7 @@ class Publication:
         path = attempt / f"{name}.json"
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
         put_in_place(path, self._decisions / path.name)
-        self.finish([name])
+        _require_none(self.finish([name]))
         entry = self._read(self.entry(name))
         return entry is not None and entry.kept_aside
 
@@ -89,8 +114,12 @@ class Publication:
         """Whether nobody can bring its files back once they are gone: what was staged of them is gone, too."""
         return not any(self._staged(entry, number).exists() for number in range(len(entry.files)))
 
-    def finish(self, names: Iterable[str]) -> None:
-        """Carry out what is decided of these ranges. Raises OSError; then it is to be called again, by anybody."""
+    def finish(self, names: Iterable[str]) -> dict[OffsetRange, OSError]:
+        """Carry out what is decided of these ranges; those whose files cannot be put in place, with the reason.
+
+        Raises OSError where the ledger itself cannot be written. In either case it is to be called again, by anybody.
+        """
+        blocked: dict[OffsetRange, OSError] = {}
         decided: list[tuple[str, Path, LedgerEntry]] = []
         for name in names:
             decision = self._decisions / f"{name}.json"
@@ -103,30 +132,54 @@ class Publication:
         if decided:
             sync_directory(self._decisions)  # no file may outlive a crash that its decision did not
         directories = {self._target}
-        for name, _, entry in decided:
-            for number, file in enumerate(entry.files):
-                final = self._target / file
-                final.parent.mkdir(parents=True, exist_ok=True)
-                self._reveal(self._staged(entry, number), final, name)
-                directories.update(each for each in final.parents if each.is_relative_to(self._target))
-        if decided:
+        carried_out = []
+        for name, decision, entry in decided:
+            try:
+                directories |= self._reveal_all(name, entry)
+            except OSError as error:
+                blocked[entry.range] = error
+            else:
+                carried_out.append((name, decision))
+        if carried_out:
             for directory in sorted(directories, key=lambda each: -len(each.parts)):
                 sync_directory(directory)  # no entry may outlive a crash that its files did not
-            for name, decision, _ in decided:
+            for name, decision in carried_out:
                 self._enter(decision, name)
             sync_directory(self._state)
-            for _, decision, _ in decided:
+            for _, decision in carried_out:
                 decision.unlink(missing_ok=True)
+        return blocked
 
-    def finish_staged_under(self, directory: Path) -> None:
-        """Carry out every decision for files that were staged under `directory`, which may be removed then."""
+    def finish_staged_under(self, directory: Path) -> dict[OffsetRange, OSError]:
+        """Carry out every decision for files that were staged under `directory`; as `finish`.
+
+        The directory may be removed unless one is left.
+        """
         found = [(path.stem, self._read(path)) for path in self._decisions.glob("*.json")]
-        self.finish(
+        return self.finish(
             name for name, entry in found if entry and (self._attempts / entry.attempt).is_relative_to(directory)
         )
 
     def entry(self, name: str) -> Path:
         return self._state / f"{name}.json"
+
+    def _require_names(self, staged: StagedRange) -> None:
+        """Raises OSError where a file of the range could not be linked to its final name."""
+        if (self._decisions / f"{range_name(staged.part)}.json").exists():
+            return  # another writer's files it will be
+        for file, name in staged.files:
+            final = self._target / name
+            final.parent.mkdir(parents=True, exist_ok=True)
+            if final.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
+            probe = final.with_name(f".{final.name}")
+            while True:
+                try:
+                    probe.hardlink_to(file)
+                    break
+                except FileExistsError:  # another writer's of the same range, or one that is dead left it
+                    probe.unlink(missing_ok=True)
+            probe.unlink(missing_ok=True)
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""
@@ -142,6 +195,16 @@ class Publication:
 
     def _staged(self, entry: LedgerEntry, number: int) -> Path:
         return self._attempts / entry.attempt / f"{entry.topic}+{entry.partition}+{number}"
+
+    def _reveal_all(self, name: str, entry: LedgerEntry) -> set[Path]:
+        """Put the files of a decided range in place; the directories to be synced."""
+        directories: set[Path] = set()
+        for number, file in enumerate(entry.files):
+            final = self._target / file
+            final.parent.mkdir(parents=True, exist_ok=True)
+            self._reveal(self._staged(entry, number), final, name)
+            directories.update(each for each in final.parents if each.is_relative_to(self._target))
+        return directories
 
     def _reveal(self, staged: Path, final: Path, name: str) -> None:
         """Link a decided file to its final name, unless somebody has: they linked the same file."""
@@ -169,3 +232,8 @@ class Publication:
             return msgspec.json.decode(decision.read_bytes(), type=LedgerEntry)
         except FileNotFoundError:
             return None
+
+
+def _require_none(blocked: Mapping[OffsetRange, OSError]) -> None:
+    for part, error in blocked.items():
+        raise NotPublished(part, error, len(blocked) - 1) from error

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import structlog
 
+from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
 from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name
@@ -22,6 +24,7 @@ from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.publication import Publication, StagedRange
 
 _Range = TypeVar("_Range", SpooledRange, RangeIdentity)
+_log = structlog.get_logger(__name__)
 
 
 class NotOurs(Exception):
@@ -83,9 +86,12 @@ class Target:
         return self._publication.entry(range_name(part)).exists()
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those without an entry, once what was decided of them is carried out. Raises OSError."""
+        """Those without an entry, once what was decided of them is carried out. Raises OSError.
+
+        One whose decision cannot be carried out is missing, and the reason is logged: others are not held up by it.
+        """
         unknown = [part for part in ranges if not self.has(part)]
-        self._publication.finish(map(range_name, unknown))
+        _tell(self._publication.finish(map(range_name, unknown)))
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: SpooledRange | RangeIdentity) -> None:
@@ -128,11 +134,27 @@ class Target:
         """See `Publication.publish`."""
         return self._publication.publish(staged, attempt, require_lease)
 
-    def discard(self, attempt: Path) -> None:
-        """Remove a directory of staged files: those that a decision stands for are published first."""
-        self._publication.finish_staged_under(attempt)
+    def discard(self, attempt: Path) -> bool:
+        """Remove a directory of staged files: those that a decision stands for are published first.
+
+        False if that cannot be done, which is logged: the directory stays.
+        """
+        if self._is_needed(attempt):
+            return False
         shutil.rmtree(attempt, ignore_errors=True)
+        return True
 
     def sweep(self) -> int:
-        """Discard what dead processes have staged; of how many."""
-        return sweep(self.attempts, self._publication.finish_staged_under)
+        """Discard what dead processes have staged; of how many. What cannot be published yet is logged and stays."""
+        return sweep(self.attempts, self._is_needed)
+
+    def _is_needed(self, attempt: Path) -> bool:
+        """Whether a decided range cannot be published, and has its files there."""
+        blocked = self._publication.finish_staged_under(attempt)
+        _tell(blocked)
+        return bool(blocked)
+
+
+def _tell(blocked: Mapping[OffsetRange, OSError]) -> None:
+    for part, error in blocked.items():
+        _log.warning("decided range not published", range=str(part), error=str(error))
