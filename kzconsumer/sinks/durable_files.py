@@ -11,15 +11,19 @@ import uuid
 from pathlib import Path
 
 
-def create_whole(path: Path, data: bytes) -> None:
-    """Make a small file unless it exists: of several writers one wins, and nobody ever sees a part. Raises OSError."""
+def create_whole(path: Path, data: bytes) -> bool:
+    """Make a small file unless it exists: of several writers one wins, and nobody ever sees a part. Raises OSError.
+
+    True if it is ours.
+    """
     staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         write_new(staged, data)
-        put_in_place(staged, path)
+        won = put_in_place(staged, path)
     finally:
         staged.unlink(missing_ok=True)
     sync_directory(path.parent)
+    return won
 
 
 def put_in_place(staged: Path, final: Path) -> bool:

@@ -21,6 +21,9 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from kzconsumer.errors import ConfigError
+from kzconsumer_spark.columns.options import Columns
+from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.compaction import _MARK, Compactions
 from kzconsumer_spark.compaction_report import compact
 from kzconsumer_spark.daemon_side import daemon_side
@@ -38,6 +41,7 @@ from kzconsumer_spark.plain_parquet import Codec, codec
 from kzconsumer_spark.range_tags import RowsLost, Shaped
 from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace
+from kzconsumer_spark.spool_reader import SCHEMA
 from kzconsumer_spark.target import Target
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
@@ -57,6 +61,7 @@ class Shaping:
     """A shaping that is one function of the frame; `quarantined` are told of, whatever the frame has."""
 
     leaves_out_rows = True
+    columns = None
 
     def __init__(self, function: Callable[[DataFrame], DataFrame], quarantined: int = 0) -> None:
         self._function = function
@@ -293,6 +298,38 @@ def test_delta_tables_of_records_as_they_came_and_of_others(session: SparkSessio
         for each in (destination, failing):
             each.close()
         assert not any((tmp_path / by / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_planned(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    def columns(select: str) -> ColumnShaping:
+        return ColumnShaping(session, Columns(select=select), SCHEMA)
+
+    ranges = batch(tmp_path / "spool")
+    to = ToFiles(path=str(tmp_path / "out"))
+    daemon_side(to).claim(OWNER)
+    first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
+    first.write(1, ranges[:1])
+    for select, told in (
+        ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
+        ("offset AS n", 'column "text" is missing'),
+        ("offset AS n, cast(value AS string) AS text, 1 AS more", '"more" is new and must not be null'),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            FilesDestination(session, to, LEASE, columns(select))
+    with pytest.raises(Misfit, match='column "n" is'):  # where columns are known with the records only
+        FilesDestination(
+            session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *RANGE_COLUMNS))
+        ).write(2, ranges[1:2])
+    more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
+    more.write(3, ranges[1:2])
+    rows = session.read.option("mergeSchema", "true").parquet(to.path)
+    assert (rows.count(), rows.where("key IS NOT NULL").count(), rows.where("text IS NOT NULL").count()) == (
+        2003,
+        3,
+        2003,
+    )
 
 
 def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:

@@ -137,10 +137,10 @@ async def test_a_sink_that_was_not_entered_says_it_and_makes_nothing(target: Tar
     there = sorted(target.path.rglob("*"))
     found = await sink(target.path).holdings(count_rows=True)
     assert (found.destination, len(found.ranges)) == (f"parquet files in {target.path}", 1)
+    assert sorted(target.path.rglob("*")) == there
     made = sink(target.path)
     made._destination.claim(OWNER)
     assert found.fingerprint == made.fingerprint != ""
-    assert sorted(target.path.rglob("*")) == there
     with pytest.raises(SinkFailed, match=r"belongs to group g of cluster c, sink spark; this is group other"):
         await sink(target.path, "other").holdings(count_rows=False)
     with pytest.raises(SinkFailed, match="is not marked as a target of any group"):

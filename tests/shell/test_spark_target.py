@@ -92,11 +92,14 @@ async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
     made.publish([staged(attempt, 0, "x")], attempt, free)
     there, not_there = (RangeIdentity("t", partition, 1, 0, 0, 9) for partition in (0, 1))
     assert await parquet.has([there, not_there, there._replace(epoch=1), there._replace(until=8)]) == [there]
+    for name in ("orc", "by-day"):  # with the same id, and nothing else
+        (tmp_path / name / "_kzconsumer").mkdir(parents=True)
+        shutil.copy(path / "_kzconsumer" / "owner.json", tmp_path / name / "_kzconsumer")
     prints = {
         parquet.fingerprint,
         sink(destination="parquet", path=str(tmp_path / "other")).fingerprint,
-        sink(destination="orc", path=str(path)).fingerprint,
-        sink(destination="parquet", path=str(path), partition_by=["day"]).fingerprint,
+        sink(destination="orc", path=str(tmp_path / "orc")).fingerprint,
+        sink(destination="parquet", path=str(tmp_path / "by-day"), partition_by=["day"]).fingerprint,
     }
     assert len(prints) == 4
     assert sink(destination="function", function="tests.support.spark_functions:obey").fingerprint == ""

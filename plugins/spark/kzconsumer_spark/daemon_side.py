@@ -76,9 +76,11 @@ class Files:
 
     def claim(self, owner: Owner) -> None:
         self._id = self._target.claim(owner)
+        self._target.settle_layout(self.to.format, self.to.partition_by)
 
     def find(self, owner: Owner) -> None:
         self._id = self._target.find(owner)
+        self._target.require_layout(self.to.format, self.to.partition_by)
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         missing = set(self._target.missing(ranges))

@@ -34,7 +34,9 @@ def table_columns(columns: str, partition_by: Collection[str]) -> str:
     for name in partition_by:
         kind = found[name][0] if name in found else None
         if kind not in _IN_NAMES:
-            raise Misfit(f'partition_by: "{name}" is {_told(kind)}; it can be one of {", ".join(sorted(_IN_NAMES))}')
+            raise Misfit(
+                f'partition_by: "{name}" is {type_text(kind)}; it can be one of {", ".join(sorted(_IN_NAMES))}'
+            )
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, (kind, _) in found.items()]
     return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
 
@@ -44,9 +46,9 @@ def require_fit(columns: str, table: str) -> None:
     ours, theirs = _columns(columns), _columns(table)
     for name, (kind, _) in ours.items():
         if name not in theirs:
-            raise Misfit(f'the table has no column "{name}" ({_told(kind)}): add it, or leave it out by select')
+            raise Misfit(f'the table has no column "{name}" ({type_text(kind)}): add it, or leave it out by select')
         if kind != theirs[name][0]:
-            raise Misfit(f'column "{name}" is {_told(kind)}, in the table {_told(theirs[name][0])}')
+            raise Misfit(f'column "{name}" is {type_text(kind)}, in the table {type_text(theirs[name][0])}')
     for name, (_, may_be_null) in theirs.items():
         if name not in ours and not may_be_null:
             raise Misfit(f'the table\'s column "{name}" must not be null, and is not among those to write')
@@ -102,14 +104,15 @@ def _unknown(kind: Any) -> str | None:
     return next(filter(None, (_unknown(each["type"]) for each in kind["fields"])), None)
 
 
-def _told(kind: Any) -> str:
+def type_text(kind: Any) -> str:
+    """A type of Spark's schema in one line, as in DDL."""
     if kind is None:
         return "no column"
     if isinstance(kind, str):
         return kind
     match kind["type"]:
         case "array":
-            return f"array<{_told(kind['elementType'])}>"
+            return f"array<{type_text(kind['elementType'])}>"
         case "map":
-            return f"map<{_told(kind['keyType'])},{_told(kind['valueType'])}>"
-    return f"struct<{','.join(each['name'] + ':' + _told(each['type']) for each in kind['fields'])}>"
+            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
+    return f"struct<{','.join(each['name'] + ':' + type_text(each['type']) for each in kind['fields'])}>"

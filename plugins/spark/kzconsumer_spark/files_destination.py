@@ -11,8 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
+from kzconsumer.errors import ConfigError
 from kzconsumer_spark.compaction import Compactions
+from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToFiles
@@ -40,11 +43,17 @@ class FilesDestination:
         shaping: Shaping | None = None,
         codec: Codec | None = None,
     ) -> None:
-        """`shaping`, `codec`: see `RangeFiles`."""
+        """`shaping`, `codec`: see `RangeFiles`. Raises ConfigError for columns that earlier rows do not fit."""
         self._files = RangeFiles(session, to, shaping, codec)
         self._to = to
         self._lease = lease
         self._target = Target(Path(to.path))
+        self._columns: StructType | None = None
+        if shaping is not None and shaping.columns is not None:
+            try:
+                self._take(shaping.columns, whole=True)
+            except Misfit as misfit:
+                raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
         self._target.sweep()
         # It may wait for readers, and nothing here waits for it.
         threading.Thread(target=_finish, args=(Compactions(self._target),), daemon=True).start()
@@ -65,12 +74,19 @@ class FilesDestination:
         self._attempts += 1
         attempt = self._staging.path / str(self._attempts)
         attempt.mkdir()
-        with_rows = [part for part in missing if part.records]
-        staged = self._files.stage(with_rows, attempt / "staged").ranges if with_rows else []
-        staged += [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
+        staged = [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
+        if with_rows := [part for part in missing if part.records]:
+            files, columns = self._files.stage(with_rows, attempt / "staged")
+            self._take(columns, whole=False)
+            staged += files
         published = self._target.publish(staged, attempt, self._lease.require)
         self._target.discard(attempt)
         return Written(sum(each.rows for each in staged), published, len(ranges) - published)
+
+    def _take(self, columns: StructType, *, whole: bool) -> None:
+        if columns != self._columns:
+            self._target.take_columns(columns.json(), whole=whole)
+            self._columns = columns
 
     def close(self) -> None:
         if self._target.discard(self._staging.path):  # else the next worker's sweep tries again

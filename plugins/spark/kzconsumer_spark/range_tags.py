@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC
@@ -37,6 +38,11 @@ class Shaping(Protocol):
         """False where the frame is written as it comes."""
         ...
 
+    @property
+    def columns(self) -> StructType | None:
+        """Those of the frame to write, if they are known without a record."""
+        ...
+
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped: ...
 
 
@@ -48,6 +54,7 @@ class AsTheyCame:
     """Nothing is changed."""
 
     leaves_out_rows = False
+    columns = None
 
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
         return Shaped(frame, {})

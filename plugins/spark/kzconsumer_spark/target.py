@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,9 @@ import structlog
 from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name
+from kzconsumer_spark.layout import Layouts
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.publication import Publication, StagedRange
@@ -39,6 +42,7 @@ class Target:
         self._state = path / "_kzconsumer"
         self.attempts = self._state / "attempts"
         self._publication = Publication(path, self._state, self.attempts)
+        self._layouts = Layouts(self._state)
 
     def __repr__(self) -> str:
         return f"Target({self.path})"
@@ -80,6 +84,33 @@ class Target:
         if found.owner != owner:
             raise NotOurs(f"{self.path} belongs to {found.owner}; this is {owner}: give another path")
         return found.id
+
+    def settle_layout(self, kind: str, partition_by: Sequence[str]) -> None:
+        """Have the target keep this format and these partition columns. Raises NotOurs if it has others; OSError."""
+        with self._same_layout():
+            self._layouts.settle(kind, partition_by)
+
+    def require_layout(self, kind: str, partition_by: Sequence[str]) -> None:
+        """As `settle_layout`, but nothing is recorded."""
+        with self._same_layout():
+            self._layouts.require(kind, partition_by)
+
+    def take_columns(self, schema: str, *, whole: bool) -> None:
+        """Have the target keep these columns, Spark's as JSON; see `Layouts.take`. Raises Misfit, OSError."""
+        try:
+            added = self._layouts.take(schema, whole=whole)
+        except Misfit as misfit:
+            raise Misfit(f"{self.path}: {misfit}; or give another path") from None
+        if added:
+            note = "null in earlier rows; a reader that takes its columns from one file has to be told of them"
+            _log.warning("columns added to the target", columns=list(added), note=note)
+
+    @contextmanager
+    def _same_layout(self) -> Iterator[None]:
+        try:
+            yield
+        except Misfit as misfit:
+            raise NotOurs(f"{self.path}: {misfit}: readers would miss rows; keep it, or give another path") from None
 
     def has(self, part: SpooledRange | RangeIdentity) -> bool:
         """Whether the ledger has an entry of the range, never whether data files do: published, or kept aside."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange
@@ -47,6 +48,7 @@ class Shaping:
         """Raises ConfigError for what can be seen to be wrong by now, RegistryError."""
         self._columns = columns
         self._cached: DataFrame | None = None
+        self._known: StructType | None = None
         self._quarantine: Quarantine | None = None
         try:
             self._decoding = Decoding(columns)
@@ -80,6 +82,11 @@ class Shaping:
         return Shaped(sql.apply(good, self._columns), quarantined)
 
     @property
+    def columns(self) -> StructType | None:
+        """Those that `shape` makes, if they are known without a record."""
+        return self._known
+
+    @property
     def leaves_out_rows(self) -> bool:
         """Whether a batch that has records may have no row."""
         return not self._columns.change_nothing
@@ -109,17 +116,18 @@ class Shaping:
             self._quarantine.close()
 
     def _check(self, session: SparkSession, spool_schema: str) -> None:
+        nothing = session.createDataFrame([], spool_schema)
         if self._columns.change_nothing:
+            self._known = nothing.schema
             return
         if not self._decoding.known_before:
             sql.check_syntax(session, self._columns)
             return
-        nothing = session.createDataFrame([], spool_schema)
         try:
             decoded = self._decoded(nothing, self._decoding.decoders(None))
         except Unsupported as error:
             raise ConfigError([f"[sink.options] schema: {error}"]) from error
-        sql.apply(decoded.drop(_FATAL, _BAD), self._columns)
+        self._known = sql.apply(decoded.drop(_FATAL, _BAD), self._columns).schema
 
     def _fields(self, on_error: str) -> list[Field]:
         return [name for name, options in self._columns.fields.items() if options.on_error == on_error]

@@ -1,0 +1,178 @@
+"""A target keeps the format, layout and columns that its first rows had: others would hide rows from readers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.daemon_side import Files
+from kzconsumer_spark.delta_columns import Misfit
+from kzconsumer_spark.identity import Owner
+from kzconsumer_spark.messages import ToFiles
+from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.target import NotOurs, Target
+
+OWNER = Owner(cluster="c", group="g")
+
+
+def column(name: str, kind: object = "string", nullable: bool = True) -> dict[str, object]:
+    return {"name": name, "type": kind, "nullable": nullable, "metadata": {}}
+
+
+def schema(*columns: Mapping[str, object]) -> str:
+    return msgspec.json.encode({"type": "struct", "fields": columns}).decode()
+
+
+def struct(*columns: Mapping[str, object]) -> dict[str, object]:
+    return {"type": "struct", "fields": list(columns)}
+
+
+def side(path: Path, **options: object) -> Files:
+    return Files(msgspec.convert({"path": str(path), "type": "files", **options}, ToFiles))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "told"),
+    [
+        ({}, {"partition_by": ["day"]}, r'partition_by is none, these settings say "day"'),
+        ({"partition_by": ["day"]}, {}, r'partition_by is "day", these settings say none'),
+        (
+            {"partition_by": ["a", "b"]},
+            {"partition_by": ["b", "a"]},
+            r'partition_by is "a", "b", these .* say "b", "a"',
+        ),
+        ({}, {"format": "orc"}, r"format is parquet, these settings say orc"),
+    ],
+)
+def test_another_layout_is_refused(
+    tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object], told: str
+) -> None:
+    out = tmp_path / "out"
+    side(out, **first).claim(OWNER)
+    side(out, **first).claim(OWNER)
+    for ask in (side(out, **then).claim, side(out, **then).find):
+        with pytest.raises(NotOurs, match=told) as raised:
+            ask(OWNER)
+        assert "give another path" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+async def test_it_is_a_fault_of_the_settings_and_verify_says_it(tmp_path: Path) -> None:
+    side(tmp_path).claim(OWNER)
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, told)
+    with pytest.raises(ConfigError, match=r"^\[sink.options\]: .* partition_by is none"):
+        await sink.__aenter__()
+    with pytest.raises(SinkFailed, match=r"partition_by is none"):
+        await sink.holdings(count_rows=True)
+
+
+def test_a_target_of_before_gets_the_layout_of_the_first_that_comes(tmp_path: Path) -> None:
+    Target(tmp_path).claim(OWNER)  # the marker alone, as it was
+    side(tmp_path).find(OWNER)
+    side(tmp_path, partition_by=["day"]).claim(OWNER)
+    with pytest.raises(NotOurs):
+        side(tmp_path).find(OWNER)
+
+
+def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
+    both = Barrier(2)
+
+    def claim(out: Path, kind: str) -> str:
+        both.wait(30)
+        try:
+            side(out, format=kind).claim(OWNER)
+        except NotOurs:
+            return ""
+        return kind
+
+    with ThreadPoolExecutor(2) as racers:
+        for number in range(40):
+            out = tmp_path / str(number)
+            won = [racers.submit(claim, out, kind) for kind in ("orc", "json")]
+            (kind,) = filter(None, (each.result(60) for each in won))
+            side(out, format=kind).find(OWNER)
+
+
+def layout(path: Path, kind: str = "parquet") -> Target:
+    side(path, format=kind).claim(OWNER)
+    return Target(path)
+
+
+AS_IT_WAS = (column("id", "long", False), column("text"), column("value", struct(column("a", "integer"))))
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ((column("id"), *AS_IT_WAS[1:]), r'column "id" is string, in the target long'),
+        ((*AS_IT_WAS[:2], column("value", struct(column("a")))), r'column "value.a" is string, in the target integer'),
+        (AS_IT_WAS[:2], r'column "value" is missing.*CAST\(NULL AS struct<a:integer>\)'),
+        ((*AS_IT_WAS, column("n", "long", False)), r'column "n" is new and must not be null'),
+        ((*AS_IT_WAS, column("Text")), r'column "Text" and the target\'s "text" differ in case only'),
+    ],
+)
+def test_columns_that_earlier_rows_do_not_fit_are_refused(
+    tmp_path: Path, columns: tuple[dict[str, object], ...], told: str
+) -> None:
+    target = layout(tmp_path)
+    target.take_columns(schema(*AS_IT_WAS), whole=True)
+    with pytest.raises(Misfit, match=told) as raised:
+        target.take_columns(schema(*columns), whole=True)
+    assert "\n" not in str(raised.value)
+    target.take_columns(schema(*AS_IT_WAS), whole=True)
+
+
+def test_a_column_more_that_may_be_null_is_taken_and_logged(tmp_path: Path) -> None:
+    target = layout(tmp_path)
+    target.take_columns(schema(*AS_IT_WAS), whole=True)
+    more = (*AS_IT_WAS[:2], column("value", struct(column("a", "integer"), column("b"))), column("day", "date"))
+    with capture_logs() as logs:
+        for _ in range(2):
+            target.take_columns(schema(*more), whole=True)
+    (line,) = logs
+    assert (line["event"], line["columns"]) == ("columns added to the target", ["value.b", "day"])
+    with pytest.raises(Misfit, match=r'column "value.b" is missing'):
+        target.take_columns(schema(*AS_IT_WAS), whole=True)
+    # A batch may lack what no record of it has: with a registry columns follow from the records.
+    target.take_columns(schema(*AS_IT_WAS), whole=False)
+
+
+def test_csv_is_read_by_position(tmp_path: Path) -> None:
+    target = layout(tmp_path, "csv")
+    a, b = column("a"), column("b")
+    target.take_columns(schema(a, b), whole=True)
+    for other in ((b, a), (a, b, column("c")), (a,)):
+        with pytest.raises(Misfit, match="csv is read by position: the columns must stay a string, b string"):
+            target.take_columns(schema(*other), whole=False)
+
+
+def test_of_two_that_bring_columns_at_once_both_fit_or_one_is_refused(tmp_path: Path) -> None:
+    both = Barrier(2)
+
+    def take(path: Path, kind: str) -> str:
+        target = Target(path)
+        both.wait(30)
+        try:
+            target.take_columns(schema(column("id", "long"), column(f"of_{kind}"), column("n", kind)), whole=False)
+        except Misfit:
+            return ""
+        return kind
+
+    with ThreadPoolExecutor(2) as racers:
+        for number in range(40):
+            path = layout(tmp_path / str(number)).path
+            Target(path).take_columns(schema(column("id", "long")), whole=True)
+            took = [racers.submit(take, path, kind) for kind in ("long", "string")]
+            (kind,) = filter(None, (each.result(60) for each in took))
+            with pytest.raises(Misfit, match=rf'column "n" is .*, in the target {kind}'):
+                Target(path).take_columns(schema(column("n", "string" if kind == "long" else "long")), whole=False)
