@@ -100,6 +100,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
 def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
     """What the claim records and the offsets say. Raises NotDone for a record of an unknown format."""
     from kzconsumer.errors import NotDone
+    from kzconsumer.offsets.adoption import resume
     from kzconsumer.offsets.destination import RangeIdentity
     from kzconsumer.offsets.moves import offset_in
     from kzconsumer.sinks.proof import Planned, Standing
@@ -119,7 +120,7 @@ def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
             identity = RangeIdentity(*partition, incarnation, plan.epoch, plan.first, plan.until)
             planned = Planned(identity, plan.records, plan.fingerprint)
         offset = nodes.offsets.get(group.offset(partition))
-        stored = offset_in(offset.data) if offset is not None else None
+        stored = resume(offset_in(offset.data) if offset is not None else None, record.committed_until)
         found[partition] = Standing(int(record.incarnation, 16), record.epoch, stored, planned)
     return found
 

@@ -13,7 +13,7 @@ import structlog
 
 from kzconsumer.errors import OffsetLost
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.adoption import Clear, Replay, Start, compare
+from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
 from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -98,9 +98,14 @@ class Adopter:
             event = "offset with the brokers is from before a reset" if reset else "stored offsets differ"
             both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
             log.warning(event, topic=partition.topic, partition=partition.partition, **both, goes_on_at=stored)
+        begin = resume(stored, record.committed_until)
+        if begin != stored:
+            reason = "the destination has what lies between; kzconsumer offsets reset has it consumed again"
+            event, at = "stored offset was moved back by another program", {"stored": stored, "goes_on_at": begin}
+            log.error(event, topic=partition.topic, partition=partition.partition, **at, reason=reason)
         answer = compare(
             plan,
-            stored,
+            begin,
             claimed.stored_version,
             None,
             None,
@@ -113,7 +118,7 @@ class Adopter:
             case Replay(first, until, moved_to):
                 if moved_to is not None:
                     event = "offset moved by somebody who knows no plans; the planned range is written whole"
-                    log.warning(event, **where, first=first, until=until, stored=moved_to)
+                    log.warning(event, **where, first=first, until=until, stored=stored)
                 position: int | None = first
             case Clear(offset, reason):
                 log.warning("a planned range means nothing any more", **where, reason=reason, goes_on_at=offset)

@@ -65,7 +65,8 @@ def compare(
 ) -> Adoption:
     """What becomes of a plan found at a claim, of a topic and an epoch as they are now, by a sink of this fingerprint.
 
-    `stored` and `stored_version` are the offset node's (-1: there is none). With a `log_start` and `log_end` of None
+    `stored` is where the claim goes on without a plan (`resume`), `stored_version` the offset node's (-1: there is
+    none). With a `log_start` and `log_end` of None
     the log has not been asked yet, and is taken to hold the range: it matters to Replay alone, and not even to that
     when the destination has the range.
     """
@@ -86,6 +87,17 @@ def compare(
         return Loss(plan.first, plan.until, lacking)
     as_planned = stored == plan.first and stored_version == plan.offset_version
     return Replay(plan.first, plan.until, None if as_planned else stored)
+
+
+def resume(stored: int | None, committed_until: int | None) -> int | None:
+    """Where a claim goes on: at the stored offset, and never below what its destination is committed up to.
+
+    `committed_until` is the claim record's (None for a sink that is not replayable, and where it is not known). A lower
+    offset was set back, or deleted, by a program that knows no claim records: the destination has those records.
+    """
+    if committed_until is None or (stored is not None and stored >= committed_until):
+        return stored
+    return committed_until
 
 
 def missing(plan: Plan, log_start: int | None, log_end: int | None) -> tuple[tuple[int, int], ...]:

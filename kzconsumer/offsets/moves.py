@@ -90,10 +90,13 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """False where nothing has to be written: the same content, and no plan stands."""
+        """False where nothing has to be written: the same content, and nothing of a replayable sink stands by it.
+
+        What such a sink has committed holds against any offset of the same epoch, so a move always begins another one.
+        """
         before = self.standing.offset.data if self.standing.offset is not None else None
         record = self.standing.claim
-        return before != self.after or (record is not None and record.plan is not None)
+        return before != self.after or (record is not None and (record.plan is not None or _marked(record) is not None))
 
     def changed(self, group: GroupPaths) -> list[Change]:
         """The nodes that change together: the offset, and the claim record where there is one."""
@@ -130,9 +133,11 @@ class Move(msgspec.Struct, frozen=True):
     def _published(self) -> int:
         """Up to where the destination of a replayable sink may hold records: the plan's may be there already."""
         record = self.standing.claim
-        if record is None or not (record.fingerprint or record.plan):
+        if record is None:
             return 0
-        return max(self.standing.stored or 0, record.plan.until if record.plan is not None else 0)
+        planned = record.plan.until if record.plan is not None else 0
+        stored = self.standing.stored if record.fingerprint or planned else None
+        return max(stored or 0, planned, _marked(record) or 0)
 
 
 def reset(standing: Standing, to: Reset, log: LogRange, at_time: int | None = None) -> Move:
@@ -162,6 +167,12 @@ def to_offset(standing: Standing, asked: int, log: LogRange) -> Move:
     same = standing.offset is not None and standing.stored == new
     after = standing.offset.data if same and standing.offset is not None else znodes.encode_offset(new)
     return Move(standing, after, asked, log)
+
+
+def _marked(record: ClaimRecord) -> int | None:
+    """Up to where any destination is committed in the present epoch, also while streams have the partition."""
+    mark = record.mark
+    return mark.until if mark is not msgspec.UNSET and mark.epoch == record.epoch else None
 
 
 def offset_in(data: bytes) -> int | None:

@@ -49,11 +49,12 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     def leaves(self) -> Stored:
         """How the claim stands when this has been executed."""
         version = self.version + 1
-        if self.plan is None and self.record.plan is None and self.epoch == self.record.epoch:
-            return Stored(self.fence, self.record, version)
         plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
+        record = self.record.after(self.offset, plan, self.epoch)
+        if record == self.record:
+            return Stored(self.fence, self.record, version)
         fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)
-        return Stored(fence, msgspec.structs.replace(self.record, plan=plan, epoch=self.epoch), version)
+        return Stored(fence, record, version)
 
 
 class Stored(msgspec.Struct, frozen=True):

@@ -38,7 +38,8 @@ class Planned(NamedTuple):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What the group's nodes say of a partition: its claim record's incarnation, epoch and plan; its stored offset."""
+    """What the group's nodes say of a partition: its claim record's incarnation, epoch and plan; the offset at which
+    a member goes on."""
 
     incarnation: int
     epoch: int

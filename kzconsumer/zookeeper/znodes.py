@@ -198,11 +198,24 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         return self.steps or ()
 
 
+class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Up to which offset a destination is committed. Each commit of a replayable sink sets it, in its transaction.
+
+    Unlike the stored offset, nobody else writes it. It counts for that `fingerprint`, `incarnation` and `epoch` only.
+    """
+
+    until: _Offset
+    incarnation: str
+    epoch: int
+    fingerprint: str
+
+
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `claims/<topic>/<partition>`; the node's *version* is the fence.
 
     `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `fingerprint` names the
-    destination of the owner's replayable sink ("" without one), `plan` is the range in flight.
+    destination of the owner's replayable sink ("" without one), `plan` is the range in flight. `mark` is of the
+    destination that committed last, which need not be the owner's; a record without one does not mention it.
     """
 
     version: int
@@ -211,6 +224,29 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int = 0
     fingerprint: str = ""
     plan: Plan | None = None
+    mark: CommitMark | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def committed_until(self) -> int | None:
+        """Up to where the owner's destination is committed, of this topic and epoch; None: that is not known."""
+        mark = self.mark
+        if mark is msgspec.UNSET:
+            return None
+        same = (mark.incarnation, mark.epoch, mark.fingerprint) == (self.incarnation, self.epoch, self.fingerprint)
+        return mark.until if same else None
+
+    def after(self, offset: int, plan: Plan | None, epoch: int) -> ClaimRecord:
+        """The record as the owner leaves it that stores `offset`, with this plan. A mark moves on, never back."""
+        record = msgspec.structs.replace(self, plan=plan, epoch=epoch)
+        if not self.fingerprint:
+            return record
+        mark = CommitMark(
+            until=max(offset, record.committed_until or 0),
+            incarnation=self.incarnation,
+            epoch=epoch,
+            fingerprint=self.fingerprint,
+        )
+        return msgspec.structs.replace(record, mark=mark)
 
 
 CLAIM_RECORD_VERSION = 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import msgspec
@@ -15,6 +16,7 @@ from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.overlap import Overlap
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")
@@ -212,6 +214,60 @@ def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> 
         assert stages(database) == 1
     go(alive)
     assert alive.communicate(timeout=30)[0] == "2\n"
+    assert published(database, to) == {0: {("a", 4)}}
+
+
+def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to: ToJdbc) -> None:
+    """And nothing of its batch is there."""
+    table = JdbcTable(to)
+
+    def publish(first: int, **other: int) -> int:
+        with table.connect() as connection:
+            stage = table.own_stage(connection)
+            parts = [msgspec.structs.replace(spooled(first), **other), spooled(30 + 3 * first, 7)]
+            fill(table, connection, stage, dict.fromkeys(parts, 3), "a")
+            return table.publish(connection, dict.fromkeys(parts, 3), {}, stage, ["n", "writer"], lambda: None)
+
+    assert publish(3) == 2
+    before = published(database, to)
+    assert publish(3) == 0
+    for first in (1, 2, 4, 5):
+        with pytest.raises(Overlap, match=rf"t-0 \[{first}, {first + 3}\).* overlaps t-0 \[3, 6\).*offsets reset"):
+            publish(first)
+    with pytest.raises(Overlap):
+        publish(2, until=7)
+    with pytest.raises(Overlap):
+        table.set_aside(RangeIdentity("t", 0, -5, 0, 4, 7), 3)
+    assert published(database, to) == before
+    assert publish(6) == 2
+    assert publish(0) == 2, "what lies before all others"
+    assert publish(4, epoch=1) == 2, "a new epoch"
+
+
+def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> None:
+    """The second one waits for the first, and does not see the table as it was before."""
+    first = writer(to, "a", 1, "stop")
+    await_ready(first)
+    go(first)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "about to commit\n"
+    table, refused = JdbcTable(to), []
+
+    def second() -> None:
+        part = msgspec.structs.replace(spooled(1), records=0)
+        with table.connect() as connection:
+            try:
+                table.publish(connection, {part: 0}, {}, table.own_stage(connection), ["n"], lambda: None)
+            except Overlap as error:
+                refused.append(error)
+
+    other = threading.Thread(target=second)
+    other.start()
+    time.sleep(0.3)
+    go(first)
+    first.communicate(timeout=30)
+    other.join(30)
+    assert refused
     assert published(database, to) == {0: {("a", 4)}}
 
 

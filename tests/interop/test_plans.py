@@ -13,11 +13,12 @@ from structlog.testing import capture_logs
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.integration.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
-from tests.integration.test_replay import LIMIT, Target, consume
+from tests.integration.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets
 from tests.support.original import Record, console_consumer, verify_command
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
+from tests.support.static_original import static_original
 from tests.support.zookeeper_sessions import until
 
 MORE = 5
@@ -51,6 +52,42 @@ async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
         rows = [line.split() for line in checked.splitlines() if line.startswith(group)]
         assert [group, group, str(number), "0", str(RECORDS), str(RECORDS), f"{group}_a-0"] in rows, checked
     assert "Rebalance operation successful" in verified, verified
+
+
+async def test_an_original_commits_late_what_it_has_consumed_before(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """It owned the partition once, and its commit is checked by nobody. The destination has what lies behind it."""
+    await create_topic(cluster.connect, unique, 1)
+
+    async def more(first: int, end: int) -> None:
+        records = [Sent(0, None, Record(unique, 0, offset).value()) for offset in range(first, end)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+
+    await more(0, 10)
+    target = Target()
+    given = {"auto_commit_enable": "false"}
+    with static_original(servers, cluster, unique, unique, 1, tmp_path, consumer="z", **given) as original:
+        await original.join()
+        await until(lambda: len(original.delivered()) == 10, LIMIT)
+        await more(10, RECORDS)
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as members:
+            members.create_task(consume(cluster, unique, Sink(target), over.is_set, group={"consumer_id": "a"}))
+            with anyio.fail_after(LIMIT):
+                while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
+                    await anyio.sleep(0.05)
+            await original.commit(0, 10)
+            await original.leave()
+            over.set()
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
+    await more(RECORDS, RECORDS + MORE)
+    with capture_logs() as logs:
+        await consume(cluster, unique, Sink(target), lambda: whole(target, [0], RECORDS + MORE))
+    assert whole(target, [0], RECORDS + MORE)
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [RECORDS + MORE]
+    errors = [(each.get("stored"), each.get("goes_on_at")) for each in logs if each["log_level"] == "error"]
+    assert errors == [(10, RECORDS)]
 
 
 @pytest.mark.parametrize("takes", [10, RECORDS])

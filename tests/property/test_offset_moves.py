@@ -16,7 +16,7 @@ from kzconsumer.offsets.offset_files import SavedOffset, read_offsets, write_off
 from kzconsumer.zookeeper.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.znodes import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.zookeeper.znodes import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
 
 # Few values, so that equal ones and neighbours come up all the time.
 OFFSETS = st.integers(0, 12)
@@ -50,7 +50,17 @@ def records(draw: DrawFn) -> ClaimRecord:
             fingerprint="f",
         )
     fingerprint = "f" if plan else draw(st.sampled_from(["", "f"]))
-    return ClaimRecord(1, "range", "0x2a", draw(st.integers(0, 3)), fingerprint, plan)
+    record = ClaimRecord(1, "range", "0x2a", draw(st.integers(0, 3)), fingerprint, plan)
+    if draw(st.booleans()):
+        epoch = max(0, record.epoch - draw(st.integers(0, 1)))
+        mark = CommitMark(until=draw(OFFSETS), incarnation="0x2a", epoch=epoch, fingerprint="f")
+        record = msgspec.structs.replace(record, mark=mark)
+    return record
+
+
+def marked_until(record: ClaimRecord) -> int | None:
+    mark = record.mark
+    return mark.until if mark is not msgspec.UNSET and mark.epoch == record.epoch else None
 
 
 @st.composite
@@ -107,7 +117,9 @@ def test_what_a_move_writes(standing: Standing, after: bytes | None) -> None:
     shown = move.described()
     before = standing.offset.data if standing.offset else None
     record = standing.claim
-    assert bool(changes) == shown.changes == (before != after or (record is not None and record.plan is not None))
+    planned = record is not None and record.plan is not None
+    marked = record is not None and marked_until(record) is not None  # members would go on there all the same
+    assert bool(changes) == shown.changes == (before != after or planned or marked)
     if not changes:
         assert shown.republished == 0
         return
@@ -117,9 +129,9 @@ def test_what_a_move_writes(standing: Standing, after: bytes | None) -> None:
     assert (changes[0].before, changes[0].after) == (before, after)
     if record is not None:
         assert changes[1].after is not None
-        assert decode_claim_record(changes[1].after) == msgspec.structs.replace(
-            record, epoch=record.epoch + 1, plan=None
-        )
+        left = decode_claim_record(changes[1].after)
+        assert left == msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None)
+        assert marked_until(left) is None
         assert shown.epoch == record.epoch + 1
 
 
@@ -128,10 +140,11 @@ def test_what_a_destination_may_get_twice(standing: Standing, after: bytes | Non
     """Only a replayable sink's, and then everything from the new offset up to what it may have published."""
     shown = Move(standing, after).described()
     record = standing.claim
-    if record is None or not record.fingerprint or not shown.changes:
+    if record is None or not shown.changes:
         assert shown.republished == 0
         return
-    published = max([standing.stored or 0, *([record.plan.until] if record.plan else [])])
+    stored = standing.stored if record.fingerprint else None
+    published = max(stored or 0, marked_until(record) or 0, record.plan.until if record.plan else 0)
     assert shown.republished == len(range((after and offset_in(after)) or 0, published))
 
 

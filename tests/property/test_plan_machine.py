@@ -51,6 +51,7 @@ def _play(scene: PlanWorld, chance: Random) -> None:
         lambda name: scene.delete_owner(),
         lambda name: scene.consume_elsewhere(chance.choice(PARTITIONS), chance.randrange(1, 12)),
         lambda name: scene.visit(chance.uniform(0.1, 8.0), chance.randrange(1, 12)),
+        lambda name: scene.move_back(chance.choice(PARTITIONS), chance.randrange(1, 30)),
         lambda name: scene.reset(chance.randrange(0, 30)),
         lambda name: None,
     ]
@@ -85,8 +86,11 @@ def broken(runs: int = 40, *, planning: bool = True) -> str:
     return ""
 
 
-def test_the_schedules_lead_to_replays() -> None:
-    assert sum(play(seed).replays for seed in range(5)) > 5
+def test_the_schedules_lead_to_replays_and_rewinds() -> None:
+    scenes = [play(seed) for seed in range(5)]
+    assert sum(scene.replays for scene in scenes) > 5
+    assert sum(scene.moved_back for scene in scenes) > 5
+    assert sum(scene.streamed for scene in scenes) > 5
 
 
 def test_without_plans_ranges_double() -> None:
@@ -113,6 +117,11 @@ def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ZooKeeperOffsetStorage, "_operations", unfenced)
     assert re.search("doubles what|are nowhere|went back", broken())
+
+
+def test_a_mark_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adopter, "resume", lambda stored, committed_until: stored)
+    assert "doubles what" in broken()
 
 
 def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

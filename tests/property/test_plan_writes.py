@@ -72,7 +72,7 @@ class Writer:
     async def run(self, script: Sequence[Step]) -> None:
         async with ZooKeeperSession(ConnectString.parse("zk0:2181,zk1:2181"), 6.0) as session:
             await session.ensure(CONSUMERS)
-            owners = OwnerRegistry(session, PATHS, "range")
+            owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
             self.committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
             for partition in PARTITIONS:
                 claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), 0x2A)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Barrier
 
 import anyio
+import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -30,6 +31,7 @@ from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, Owner, data_file, range_name
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.overlap import Overlap
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
@@ -229,6 +231,39 @@ async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_b
             assert "\n" not in str(raised.value)
     assert [line["attempt"] for line in logs] == ([1, 2] if comes_back else [1, 2, 3])
     assert all(str(decisions) in line["error"] for line in logs)
+
+
+def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> None:
+    """Nothing else asks: a range that is cut otherwise has another name."""
+
+    def publish(name: str, first: int, until: int, **other: int) -> int:
+        attempt = attempt_of(target, name)
+        part = msgspec.structs.replace(spooled(0, 0), first=first, until=until, **other)
+        return target.publish([StagedRange(part, 0, 0, ())], attempt, free)
+
+    assert publish("first", 0, 1000) == 1
+    assert publish("again", 0, 1000) == 0
+    for n, (first, until) in enumerate([(400, 1000), (0, 400), (999, 1200), (400, 600), (0, 1001)]):
+        with pytest.raises(Overlap, match=rf"t-0 \[{first}, {until}\).* overlaps t-0 \[0, 1000\).*offsets reset"):
+            publish(f"bad{n}", first, until)
+    with pytest.raises(Overlap):
+        target.set_aside(identity(0)._replace(first=400, until=1000), 1)
+    assert publish("behind", 1000, 1200) == 1
+    for other in ({"epoch": 1}, {"incarnation": 2}, {"partition": 1}):
+        assert publish(f"other{other}", 400, 1000, **other) == 1
+    assert len(target.entries()) == 5
+    assert target.decisions() == []
+
+
+def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) -> None:
+    """Its writer may be dead; whoever comes next publishes it."""
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
+    second = attempt_of(target, "second")
+    part = msgspec.structs.replace(spooled(0, 0), first=4, until=12)
+    with pytest.raises(Overlap):
+        target.publish([StagedRange(part, 0, 0, ())], second, free)
 
 
 def lost_after(calls: int) -> Callable[[], None]:

@@ -78,6 +78,17 @@ class StaticOriginal(Original):
     def delivered(self) -> list[Record]:
         return list(self._records)
 
+    async def commit(self, partition: int, offset: int) -> None:
+        """As an application does that says what it has processed; nobody asks whose the partition is by now."""
+        await anyio.to_thread.run_sync(self._commit, partition, offset)
+
+    def _commit(self, partition: int, offset: int) -> None:
+        java: Any = self._gateway.jvm
+        offsets = java.java.util.HashMap()
+        where = java.kafka.common.TopicAndPartition(self._topic, partition)
+        offsets.put(where, java.kafka.common.OffsetAndMetadata.apply(offset))
+        self._connector.commitOffsets(offsets, True)
+
     async def leave(self) -> None:
         """Shut down as an application does; returns when the last stream has ended."""
         await anyio.to_thread.run_sync(self._leave)

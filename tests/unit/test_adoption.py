@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.adoption import Adoption, Clear, Loss, Refuse, Replay, Start, compare
+from kzconsumer.offsets.adoption import Adoption, Clear, Loss, Refuse, Replay, Start, compare, resume
 from kzconsumer.zookeeper.znodes import Plan
 
 PLAN = Plan(
@@ -38,6 +38,22 @@ def found(
 @pytest.mark.parametrize("fingerprint", ["", "9f3c"])
 def test_without_a_plan_the_stored_offset_is_all_there_is(stored: int | None, fingerprint: str) -> None:
     assert found(None, stored, log=(500, 600), fingerprint=fingerprint) == Start(stored)
+
+
+@pytest.mark.parametrize(
+    ("stored", "until", "begin"),
+    [
+        (400, 1000, 1000),  # moved back
+        (None, 1000, 1000),  # deleted
+        (0, 1, 1),
+        (1000, 1000, 1000),
+        (1500, 1000, 1500),  # an original member has consumed more
+        (400, None, 400),  # a stream, or a record that says nothing of it
+        (None, None, None),
+    ],
+)
+def test_a_destination_is_never_gone_back_from(stored: int | None, until: int | None, begin: int | None) -> None:
+    assert resume(stored, until) == begin
 
 
 @pytest.mark.parametrize("log", [(None, None), (0, 1000), (100, 200)])

@@ -277,6 +277,35 @@ def test_a_plan_says_which_steps_are_done_once_there_is_one() -> None:
     assert found.plan.done == ("table", "index")
 
 
+OWNED = ClaimRecord(1, "range", "0x2a", epoch=1, fingerprint="9f3c")
+
+
+def test_a_commit_marks_the_record_of_a_replayable_sink() -> None:
+    """One of an earlier version says nothing of it, which is not 0."""
+    assert OWNED.committed_until is None
+    marked = OWNED.after(7, None, 1)
+    assert json.loads(encode_claim_record(marked))["mark"] == {
+        "until": 7,
+        "incarnation": "0x2a",
+        "epoch": 1,
+        "fingerprint": "9f3c",
+    }
+    assert decode_claim_record(encode_claim_record(marked)) == marked
+    assert marked.committed_until == 7
+    assert marked.after(3, PLAN, 1) == msgspec.structs.replace(marked, plan=PLAN), "a mark went back"
+    assert marked.after(9, None, 1).committed_until == 9
+
+
+@pytest.mark.parametrize("other", [{"incarnation": "0x2b"}, {"epoch": 2}, {"fingerprint": "77aa"}, {"fingerprint": ""}])
+def test_a_mark_is_of_one_destination_topic_and_epoch(other: dict[str, Any]) -> None:
+    found = msgspec.structs.replace(OWNED.after(7, None, 1), **other)
+    assert found.committed_until is None
+    after = found.after(3, None, found.epoch)
+    assert after.committed_until == (3 if found.fingerprint else None)
+    if not found.fingerprint:
+        assert after == found, "a stream's commit changed the mark of a destination"
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

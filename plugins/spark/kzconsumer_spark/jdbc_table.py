@@ -8,6 +8,7 @@ know of a range is one query here, and the daemon need not wait for a JVM to ask
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from kzconsumer.secret import read_secret
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.overlap import identity_of, require_apart
 from kzconsumer_spark.target import NotOurs
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -123,9 +125,24 @@ class JdbcTable:
         enter = SQL("INSERT INTO {} ({}, {}, kept_aside) VALUES ({}, true) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
         )
-        with self.connect() as connection, database_errors():
+        with self.connect() as connection, database_errors(), connection.transaction():
+            self._require_apart(connection, part)
             connection.execute(enter, [*self._identity(part), records, 0, 0])
             return self._kept_aside(connection, part) is True
+
+    def _require_apart(self, connection: Connection, part: RangeIdentity) -> None:
+        """In a transaction: nobody else publishes anything of the partition until it ends. Raises Overlap.
+
+        Of ranges that lie apart only the last one that begins before this one's end can reach into it.
+        """
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
+        query = SQL(
+            'SELECT first, until FROM {} WHERE (owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)'
+            " AND first < %s AND (first, until) <> (%s, %s) ORDER BY first DESC LIMIT 1"
+        ).format(self._name(LEDGER))
+        values = [*self._identity(part)[:5], part.until, part.first, part.until]
+        others = [part._replace(first=first, until=until) for first, until in _rows(connection, query, values)]
+        require_apart([part], others)
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises KeptAside for one that is not to be published."""
@@ -211,7 +228,7 @@ class JdbcTable:
 
         One transaction. Whoever inserts a range's ledger row second waits for the first, and inserts nothing if that
         one commits. A key that is in the table already is counted as a row: readers see it. Raises KeptAside when all
-        others are published.
+        others are published; Overlap where a range is cut otherwise than one that is published.
         """
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
@@ -232,9 +249,12 @@ class JdbcTable:
         require_lease()
         with database_errors(), connection.transaction():
             # In one order, or two writers of the same ranges might wait for each other.
+            ordered = sorted(rows, key=lambda part: part.range)
+            for part in ordered:
+                self._require_apart(connection, identity_of(part))
             ours = [
                 part
-                for part in sorted(rows, key=lambda part: part.range)
+                for part in ordered
                 if connection.execute(
                     enter, [*self._identity(part), part.records, rows[part], quarantined.get(part.range, 0)]
                 ).rowcount
@@ -290,3 +310,9 @@ def _lock_key(stage: str) -> int:
     """A stage's 64 bits as PostgreSQL takes them."""
     key = int(stage.removeprefix(STAGE), 16)
     return key - (1 << 64) if key >> 63 else key
+
+
+def _partition_key(owner: str, part: RangeIdentity) -> int:
+    """A lock's name for a partition in a group's ledger."""
+    told = msgspec.json.encode([owner, part.topic, part.partition])
+    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big", signed=True)

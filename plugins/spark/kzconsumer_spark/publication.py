@@ -29,6 +29,7 @@ from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_fi
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.overlap import identity_of, named, require_apart
 
 
 class NotPublished(OSError):
@@ -68,7 +69,8 @@ class Publication:
 
         `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
         `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be;
-        NotPublished for one whose names the file system refuses, once the others are published.
+        NotPublished for one whose names the file system refuses, once the others are published; Overlap where a range
+        is cut otherwise than one that is published.
         """
         blocked: dict[OffsetRange, OSError] = {}
         entries = []
@@ -83,6 +85,7 @@ class Publication:
         for directory in (attempt, attempt.parent, self._attempts):
             sync_directory(directory)
         require_lease()
+        self._require_apart([identity_of(part) for part, _ in entries])
         for _, entry in entries:
             put_in_place(entry, self._decisions / entry.name)
         require_lease()
@@ -102,6 +105,7 @@ class Publication:
 
     def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
         """Have the range never published; False when it is. `attempt` is a directory of ours, as of `publish`."""
+        self._require_apart([part])
         name = range_name(part)
         path = attempt / f"{name}.json"
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
@@ -180,6 +184,12 @@ class Publication:
                 except FileExistsError:  # another writer's of the same range, or one that is dead left it
                     probe.unlink(missing_ok=True)
             probe.unlink(missing_ok=True)
+
+    def _require_apart(self, ranges: Sequence[RangeIdentity]) -> None:
+        """From all that is published, kept aside or decided for. Raises Overlap."""
+        # The decisions first: one that is carried out between the two looks has an entry then.
+        for directory in (self._decisions, self._state):
+            require_apart(ranges, named(os.listdir(directory), ranges))
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""

@@ -52,6 +52,8 @@ class PlanWorld:
         self.random = Random(seed)
         self.published: dict[RangeIdentity, str] = {}
         self.replays = 0
+        self.moved_back = 0
+        self.streamed = 0
         self.planning = True
         self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by others
         self._begins = {(partition, 0): 0 for partition in PARTITIONS}  # and epoch -> where it began
@@ -124,6 +126,19 @@ class PlanWorld:
             epoch = self._record(partition).epoch
             self._elsewhere |= {(partition, epoch, offset) for offset in range(stored, stored + records)}
             self.ensemble.operate(SetData(PATHS.offset(partition), b"%d" % (stored + records), -1))
+
+    def move_back(self, partition: TopicPartition, records: int) -> None:
+        """Somebody who knows no claim records sets the offset back, or deletes it: an original member's late commit, a
+        tool of Kafka's. Consumed it was all the same."""
+        path = PATHS.offset(partition)
+        stored = self._stored(partition)
+        if stored is None:
+            return
+        moved = None if self.random.random() < 0.2 else max(0, stored - records)
+        self.ensemble.operate(Delete(path, -1) if moved is None else SetData(path, b"%d" % moved, -1))
+        at = partition, self._record(partition).epoch
+        self._stored_last[at] = min(self._stored_last.get(at, 0), moved or 0)  # it is not our members that went back
+        self.moved_back += 1
 
     def visit(self, seconds: float, records: int) -> None:
         """An original member has a partition for a while, if nobody else has, and commits as it leaves."""
@@ -212,7 +227,7 @@ class PlanWorld:
                 async with ZooKeeperSession(ConnectString.parse("zk0:1,zk1:1,zk2:1"), SESSION_TIMEOUT) as session:
                     await session.ensure(CONSUMERS)
                     while True:
-                        await self._own(process, session)
+                        await (self._own(process, session) if self.random.random() < 0.9 else self._stream(session))
             except KzConsumerError:
                 await anyio.sleep(0.2)
 
@@ -241,6 +256,30 @@ class PlanWorld:
             tracker.close()
             await owners.release(closed.fence)
         await anyio.sleep(self.random.uniform(0.0, 2.0))
+
+    async def _stream(self, session: ZooKeeperSession) -> None:
+        """A member without a destination has a partition for a while: it begins where the stored offset is."""
+        partition = self.random.choice(PARTITIONS)
+        owners = OwnerRegistry(session, PATHS, "range")
+        committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+        claimed = await owners.claim(partition, ConsumerThreadId("g_s", 0), INCARNATION)
+        if not isinstance(claimed, Claimed):  # blocked, or a plan stands that only a destination can finish
+            await anyio.sleep(self.random.uniform(0.1, 1.0))
+            return
+        ((_, tracker, position),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
+        assert position == claimed.stored, f"a stream begins at {position}, stored is {claimed.stored}"
+        self.streamed += 1
+        if position is None:
+            await committer.store_start(tracker, 0)
+            tracker.restart(0)
+        until = tracker.processed + self.random.randrange(1, 10)
+        await anyio.sleep(self.random.choice([0.05, 0.5, 3.0]))
+        self._elsewhere |= {(partition, tracker.epoch, offset) for offset in range(tracker.processed, until)}
+        tracker.hand_over(until)
+        tracker.mark(tracker.processed, until)
+        for closing, closed in (await committer.close([tracker])).items():
+            closing.close()
+            await owners.release(closed.fence)
 
     async def _write_one(
         self, process: Process, committer: Committer, trackers: list[OffsetTracker]
