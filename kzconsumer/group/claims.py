@@ -31,7 +31,7 @@ from kzconsumer.zookeeper.owner_registry import OwnerRegistry
 from kzconsumer.zookeeper.ownership import Blocked, Claimed, OwnerNode, Refused
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
-from kzconsumer.zookeeper.session import Stat
+from kzconsumer.zookeeper.session import Delete, Stat
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer.zookeeper.znodes import Plan, Topic
 
@@ -84,12 +84,18 @@ class Claims:
         return {partition: claim.thread for partition, claim in self._claims.items() if claim.tracker.open}
 
     def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-        """Open claims of a topic that has been deleted and made anew since: their positions mean other records."""
-        return [
-            partition
-            for partition, claim in self._claims.items()
-            if partition.topic in topics and claim.tracker.incarnation != topics[partition.topic].incarnation
-        ]
+        """Open claims of a topic that has been deleted and made anew since: their positions mean other records.
+
+        Of these, and of topics that are gone, nothing is committed any more.
+        """
+        recreated = []
+        for partition, claim in self._claims.items():
+            topic = topics.get(partition.topic)
+            if topic is None or claim.tracker.incarnation != topic.incarnation:
+                claim.tracker.retired = True
+                if topic is not None:
+                    recreated.append(partition)
+        return recreated
 
     def positions(self) -> list[Position]:
         """Every owned partition's positions, as they are now."""
@@ -202,13 +208,27 @@ class Claims:
         leaving = await self._close(settled)
         for claim in leaving:
             self._watches.unguard(claim.owner.path)
-        results = await outcomes([self._owners.release(committed.fence) for committed in leaving.values()])
+        withdrawn = await self._withdrawn(leaving)
+        for claim in withdrawn:
+            event = "topic is gone: its stored offset was removed"
+            log.error(event, **claim.topic_partition._asdict(), stored=leaving[claim].offset)
+        results = await outcomes([self._owners.release(at.fence, withdrawn.get(each)) for each, at in leaving.items()])
         for claim, result in zip(leaving, results, strict=True):
             if not isinstance(result, KzConsumerError):
                 self._forget(claim)
         for result in results:
             if isinstance(result, KzConsumerError):
                 raise result
+
+    async def _withdrawn(self, leaving: Mapping[Claim, Committed]) -> dict[Claim, Delete]:
+        """The stored offsets of topics that are gone: one that we stored late would be taken for the next topic's."""
+        retired = {claim: at for claim, at in leaving.items() if claim.tracker.retired and at.version >= 0}
+        there = await self._owners.incarnations({claim.topic_partition.topic for claim in retired})
+        return {
+            claim: Delete(self._paths.offset(claim.topic_partition), at.version)
+            for claim, at in retired.items()
+            if there.get(claim.topic_partition.topic) != claim.tracker.incarnation
+        }
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch and hand out nothing more of those that are ours."""

@@ -185,7 +185,7 @@ class Committer:
     async def _write_due(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
         due = {}
         for tracker in trackers:
-            if (position := self._positions.get(tracker)) is None:
+            if (position := self._positions.get(tracker)) is None or tracker.retired:
                 continue
             if _is_due(position, tracker.processed):
                 due[tracker] = tracker.processed
@@ -237,7 +237,7 @@ class Committer:
         due = {}
         for tracker in trackers:
             position = self._positions.get(tracker)
-            if position is None or (at := position.committed).offset is None:
+            if position is None or tracker.retired or (at := position.committed).offset is None:
                 continue
             if again or at.offset != at.copied:
                 due[tracker] = WithBrokers(at.offset, at.record.epoch)

@@ -35,6 +35,7 @@ class OffsetTracker:
         "paused",
         "processed",
         "replay",
+        "retired",
         "topic_partition",
     )
 
@@ -55,6 +56,7 @@ class OffsetTracker:
         self.consumed = start
         self.processed = start
         self.open = True
+        self.retired = False  # written by the claims: its topic is gone, what is processed is not committed any more
         self.paused = False  # written by the claims: nothing of it is fetched or handed out for the time being
         self._done_from: list[int] = []
         self._done_until: list[int] = []

@@ -16,7 +16,7 @@ import structlog
 
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper import znodes
+from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.ownership import Blocked, Claimed, Fence, OwnerNode, Refused, refusal
 from kzconsumer.zookeeper.paths import GroupPaths, is_number
 from kzconsumer.zookeeper.round_trips import repeated, together
@@ -57,6 +57,8 @@ class OwnerRegistry:
             except ValueError as error:
                 return Refused(record_path, str(error))
             data = znodes.encode_claim_record(record)
+            old = await self._of_earlier_topic(partition, found, incarnation)
+            withdrawn = [Delete(self._paths.offset(partition), old.stat.version)] if old is not None else []
             try:
                 stats = await self._session.multi(
                     [
@@ -64,6 +66,7 @@ class OwnerRegistry:
                         # Ours is at version 1, an original owner's always at 0.
                         SetData(path, text, 0),
                         SetData(record_path, data, found.stat.version) if found else Create(record_path, data),
+                        *withdrawn,
                     ]
                 )
             except ConnectionLost:
@@ -83,6 +86,8 @@ class OwnerRegistry:
                     if fence is None:
                         continue
                     fence = await self.change_thread(fence, thread)
+                elif refused.index > 2 and isinstance(refused.error, (BadVersion, NoNode)):
+                    continue  # the offset was stored again, or deleted, since it was read
                 elif isinstance(refused.error, NoNode):
                     await self._make_containers(partition.topic, made)
                     continue
@@ -93,8 +98,8 @@ class OwnerRegistry:
             else:
                 moved = stats[2]
                 fence = Fence(OwnerNode(path, 1), record_path, moved.version if isinstance(moved, Stat) else 0)
-            self._tell_recreated(partition, found, record)
             stored, version = await repeated(partial(self._stored, partition))
+            self._tell_recreated(partition, found, record, old, stored)
             return Claimed(fence, record, stored, version)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
@@ -116,19 +121,29 @@ class OwnerRegistry:
         assert moved is not None
         return msgspec.structs.replace(fence, owner=OwnerNode(fence.owner.path, moved.version))
 
-    async def release(self, fence: Fence) -> bool:
-        """Delete our owner node; False when it was no longer ours, which leaves nothing to release."""
+    async def release(self, fence: Fence, withdrawn: Delete | None = None) -> bool:
+        """Delete our owner node; False when it was no longer ours, which leaves nothing to release.
+
+        With it goes an offset of ours that is `withdrawn`, unless somebody else has written it since.
+        """
+        more = [withdrawn] if withdrawn is not None else []
         try:
             await self._session.multi(
-                [Check(fence.record_path, fence.record_version), Delete(fence.owner.path, fence.owner.version)]
+                [Check(fence.record_path, fence.record_version), Delete(fence.owner.path, fence.owner.version), *more]
             )
         except ConnectionLost:
             node = await repeated(partial(self._synced, fence.owner.path))
             if node is not None and node.stat.ephemeral_owner == self._session.id:
-                return await self.release(fence)
-        except MultiFailed:
-            return False
+                return await self.release(fence, withdrawn)
+        except MultiFailed as refused:
+            return refused.index > 1 and await self.release(fence)
         return True
+
+    async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
+        """Of those topics that exist now, whether or not their nodes can be read."""
+        names = list(topics)
+        stats = await together([self._session.exists(paths.topic(name)) for name in names])
+        return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
 
     async def _synced(self, path: str) -> Node | None:
         await self._session.sync(path)
@@ -152,9 +167,25 @@ class OwnerRegistry:
             if plan.isolation != self._isolation:
                 planned = f"offsets {plan.first} to {plan.until} are planned as read with {plan.isolation}"
                 raise ValueError(f'{planned}: set [fetch] isolation = "{plan.isolation}" until they are written')
+        # Offsets of another topic of that name are not these. In a new epoch the brokers' copies of them do not count.
+        epoch = record.epoch + (record.incarnation != f"{incarnation:#x}")
         return msgspec.structs.replace(
-            record, assignor=self._assignor, incarnation=f"{incarnation:#x}", fingerprint=self._fingerprint
+            record,
+            assignor=self._assignor,
+            incarnation=f"{incarnation:#x}",
+            epoch=epoch,
+            fingerprint=self._fingerprint,
         )
+
+    async def _of_earlier_topic(self, partition: TopicPartition, found: Node | None, incarnation: int) -> Node | None:
+        """The stored offset, where the last claim was of another topic of that name and nobody has stored one since.
+
+        `incarnation` is the transaction that made the topic: what was stored before that is not of it.
+        """
+        if found is None or znodes.decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
+            return None
+        offset = await repeated(partial(self._session.find, self._paths.offset(partition)))
+        return offset if offset is not None and offset.stat.mzxid < incarnation else None
 
     async def abandon(self, partition: TopicPartition) -> None:
         """Delete an owner node of this session that no claim stands for; anybody else's stays."""
@@ -216,12 +247,21 @@ class OwnerRegistry:
             return None, node.stat.version
 
     @staticmethod
-    def _tell_recreated(partition: TopicPartition, before: Node | None, now: ClaimRecord) -> None:
+    def _tell_recreated(
+        partition: TopicPartition, before: Node | None, now: ClaimRecord, old: Node | None, stored: int | None
+    ) -> None:
         if before is None:
             return
         was = znodes.decode_claim_record(before.data).incarnation
-        if was != now.incarnation:
-            log.warning("topic was recreated", topic=partition.topic, partition=partition.partition, was=was)
+        if was == now.incarnation:
+            return
+        where = {"topic": partition.topic, "partition": partition.partition, "was": was, "now": now.incarnation}
+        if old is not None:
+            text = old.data[:40].decode("utf-8", "replace")
+            reason = "the stored offset is of the earlier topic: the partition begins by [offsets] reset"
+            log.error("topic was recreated", **where, stored=int(text) if text.isdecimal() else text, reason=reason)
+        else:
+            log.warning("topic was recreated", **where, stored=stored)
 
 
 def _blocked(path: str, owner: Node) -> Blocked:

@@ -30,6 +30,7 @@ from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
+from tests.support.recreation import recreate_topic
 from tests.support.zookeeper_sessions import session
 
 LIMIT = 40.0
@@ -318,15 +319,7 @@ async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
 async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str) -> None:
     target = Target()
     await planned(cluster, unique, target)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (deleted,) = admin.delete_topics([unique]).values()
-    await asyncio.to_thread(deleted.result, LIMIT)
-    async with session(cluster.connect) as zookeeper:
-        with anyio.fail_after(LIMIT):
-            for node in (f"/brokers/topics/{unique}", f"/config/topics/{unique}"):
-                while await zookeeper.exists(node):
-                    await anyio.sleep(0.02)
-    await create_topic(cluster.connect, unique, 1)
+    await recreate_topic(cluster, unique, 1)
     await produced(cluster, unique, 5)
     with pytest.raises(OffsetLost, match=r"offsets 0 to 30 were planned .* gone with the topic"):
         await consume(cluster, unique, Sink(target), lambda: False, reset="fail")
