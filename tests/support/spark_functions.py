@@ -27,8 +27,9 @@ def obey(df: Any, batch_id: int) -> None:
     seen = {
         "schema": df.schema.simpleString(),
         "rows": [json.loads(row) for row in df.orderBy("partition", "offset").toJSON().collect()],
-        "local": [str(row["timestamp"]) for row in df.orderBy("partition", "offset").collect()],
     }
+    if "timestamp" in df.columns:
+        seen["local"] = [str(row["timestamp"]) for row in df.orderBy("partition", "offset").collect()]
     if (directory / "table").exists():
         table = df.sparkSession.read.parquet(str(directory / "table"))
         seen["table"] = sorted(row["text"] for row in table.collect())
