@@ -12,6 +12,7 @@ import structlog
 
 from kzconsumer.errors import GroupUnreadable
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.group.subscription import streams_by_topic
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.paths import GroupPaths
@@ -51,12 +52,9 @@ class SnapshotReader:
         return self._decoded(await self._consumers.members())
 
     async def read(self, members: Mapping[str, Registration]) -> GroupSnapshot:
-        """The group that these members are, with the topics there are. Raises GroupUnreadable."""
+        """The group that these members are, with the topics there are."""
         all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
-        try:
-            names = subscribed_topics(members, all_topics)
-        except ValueError as error:
-            raise GroupUnreadable("a member's pattern cannot be used", self._group.ids, str(error)) from error
+        names = subscribed_topics(members, all_topics)
         for name in self._watched.difference(names):
             self._watches.forget(paths.topic(name))  # nobody subscribes to it any more
         self._watched = set(names)
@@ -67,7 +65,9 @@ class SnapshotReader:
         for consumer, node in nodes.items():
             path = self._group.member(consumer)
             try:
-                members[consumer] = znodes.decode_registration(node.data)
+                registration = znodes.decode_registration(node.data)
+                streams_by_topic(registration, ())  # an expression that cannot be used is as unreadable
+                members[consumer] = registration
             except ValueError as error:
                 if not self._ignore_unreadable:
                     raise GroupUnreadable(

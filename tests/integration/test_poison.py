@@ -11,15 +11,18 @@ from tests.support.members import reader, settings
 from tests.support.zookeeper_sessions import session, until
 
 
-@pytest.mark.parametrize("policy", ["wait", "ignore"])
+@pytest.mark.parametrize(
+    ("policy", "registration"),
+    [("wait", b"t1"), ("ignore", b"t1"), ("ignore", b'{"subscription":{"(":1},"pattern":"white_list"}')],
+)
 async def test_an_unreadable_registration(
-    cluster: Cluster, unique: str, policy: str, capfd: pytest.CaptureFixture[str]
+    cluster: Cluster, unique: str, policy: str, registration: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """By default nothing changes until it leaves: what is owned stays owned, and it is named once."""
     await create_topic(cluster.connect, unique, 4)
     configured = settings(cluster.connect, unique, group={"id": unique, "unreadable_members": policy})
     async with session(cluster.connect) as other, reader(configured, {unique: 1}) as first:
-        await other.create(f"/consumers/{unique}/ids/{unique}_poison", b"t1", ephemeral=True)
+        await other.create(f"/consumers/{unique}/ids/{unique}_poison", registration, ephemeral=True)
         if policy == "ignore":
             async with reader(configured, {unique: 1}) as second:
                 await until(lambda: len(first.owned) == len(second.owned) == 2)
