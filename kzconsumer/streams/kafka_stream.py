@@ -102,6 +102,7 @@ class KafkaStream:
                 return
             most = self._lot if self._unacknowledged is None else min(self._lot, self._unacknowledged.room)
             self._rows = chunk.messages(self._row, most, self._passed)
+            del chunk
             self._take(len(self._rows))
             self._rest = iter(self._rows)
             handed_out = now()
@@ -264,7 +265,7 @@ class KafkaStream:
             if chunk is not None:
                 if not self._cut:
                     self._mark(chunk.until)
-                self._chunk = None
+                self._chunk = chunk = None  # not to be kept in memory by who waits for the next
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error

@@ -552,6 +552,21 @@ async def test_the_rest_of_a_chunk_that_a_pause_keeps_back_is_counted() -> None:
     assert stream.queue.filled[:2] == (0, 0)
 
 
+async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
+    claim = tracker()
+    before = pa.total_allocated_bytes()
+    stream = stream_of(chunk(claim, 0, 4_000))
+    assert pa.total_allocated_bytes() - before > 1 << 17
+    iterator = aiter(stream)
+    await take(iterator, 4_000)
+    waiting = asyncio.ensure_future(anext(iterator))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert pa.total_allocated_bytes() - before < 1 << 14
+    assert done(claim, stream) == 4_000
+    waiting.cancel()
+
+
 async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
     claim, other = tracker(0), tracker(1)
     stream = stream_of(chunk(claim, 0, 4), chunk(claim, 4, 8), chunk(other, 0, 2))
