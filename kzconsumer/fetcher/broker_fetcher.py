@@ -244,10 +244,14 @@ class BrokerFetcher:
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size)
                     arrived.append((state, part, position.offset))
-        # Served partitions go to the back: brokers fill responses in the order of the request.
-        for state, part, _ in arrived:
-            self._states[part.topic_partition] = self._states.pop(part.topic_partition, state)
+        self._move_back(state for state, _, _ in arrived)
         return arrived
+
+    def _move_back(self, served: Iterable[PartitionFetchState]) -> None:
+        """Brokers fill responses in the order of the request: the others come first in the next one."""
+        for state in served:
+            if state in self:
+                self._states[state.topic_partition] = self._states.pop(state.topic_partition)
 
     @staticmethod
     def _take_back(arrived: Arrived) -> None:
@@ -264,6 +268,8 @@ class BrokerFetcher:
         quick = _quick(arrived)
         decoded: Iterator[Decoded] = iter(())  # by a thread
         hopeless: list[Hopeless] = []
+        served: list[PartitionFetchState] = []
+        put_off = False
         seconds, at_once, held = 0.0, 0, 0
         while arrived:
             state, part, start = arrived[0]
@@ -272,6 +278,7 @@ class BrokerFetcher:
                 quick = False
                 if held >= MOST_DECODED and not state.queue.has_room:
                     self._take_back([arrived.pop(0)])
+                    put_off = True
                     continue
                 decoded = iter(await to_thread.run_sync(self._read_some, tuple(arrived)))
                 result = next(decoded)
@@ -279,6 +286,7 @@ class BrokerFetcher:
             held += result.size
             seconds += now() - began
             del arrived[0]  # what is queued must not be taken back, however the rest ends
+            served.append(state)
             self._enqueue(state, start, len(part.records), result)
             self._count(state.topic_partition.topic, start, len(part.records), result)
             partition, corrupt = state.topic_partition, result.corrupt
@@ -295,6 +303,8 @@ class BrokerFetcher:
                 await anyio.lowlevel.checkpoint()  # everything else has its turn
                 at_once = 0
             began = now()
+        if put_off:
+            self._move_back(served)
         if seconds:
             self._tally.decoding.add(seconds)
         for each in hopeless:

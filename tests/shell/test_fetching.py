@@ -157,6 +157,26 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
     assert sorted(taken) == list(range(PARTITIONS))
 
 
+async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not decoded for want of room come first in the next request."""
+    size = 4 << 20
+    monkeypatch.setattr(broker_fetcher, "MOST_DECODED", size)
+    bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
+    queue = ChunkQueue(1 << 20)
+    taken: list[int] = []
+
+    def enough(chunk: FetchedChunk) -> bool:
+        taken.append(chunk.tracker.topic_partition.partition)
+        return len(taken) == 4 * PARTITIONS
+
+    async with (
+        log_broker(lambda partition, offset: at(offset, bomb)) as broker,
+        fetching(broker, [(n, queue) for n in range(PARTITIONS)]),
+    ):
+        await take(queue, enough)
+    assert set(taken) == set(range(PARTITIONS))
+
+
 MIB = 1 << 20
 # A quiet partition beside a busy one: one small record comes with each MiB.
 QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
