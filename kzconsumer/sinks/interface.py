@@ -191,7 +191,8 @@ class Previewing(Protocol):
 class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
     """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
 
-    `rows` are those counted in the destination itself (None where that cannot be done), `faults` what is wrong there.
+    Older ones that follow each other without a gap may be told as one: then `ranges` says how many they are. `rows` are
+    those counted in the destination itself (None where that cannot be done), `faults` what is wrong there.
     """
 
     identity: RangeIdentity
@@ -200,6 +201,7 @@ class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
     records_quarantined: int
     rows: int | None = None
     faults: tuple[str, ...] = ()
+    ranges: int = 1
 
 
 class Holdings(msgspec.Struct, frozen=True, kw_only=True):

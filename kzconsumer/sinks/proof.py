@@ -254,7 +254,7 @@ def _told(line: _Line, held: _Held, standing: Standing | None) -> PartitionProof
         until=max((each.until for each in spans), default=None),
         stored=standing.stored if standing is not None else None,
         plan=(plan.first, plan.until) if plan is not None else None,
-        ranges=len(held.ranges),
+        ranges=sum(each.ranges for each in held.ranges),
         records_in=sum(each.records_in for each in held.ranges),
         records_out=sum(each.records_out for each in held.ranges),
         records_quarantined=sum(each.records_quarantined for each in held.ranges),

@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
+from kzconsumer_spark import files_destination
 from kzconsumer_spark.columns.options import Columns
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
 from kzconsumer_spark.compaction import _MARK, Compactions
@@ -43,6 +44,7 @@ from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace
 from kzconsumer_spark.spool_reader import SCHEMA
 from kzconsumer_spark.target import Target
+from tests.shell.test_spark_ledger import publish as publish_ranges
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
 
@@ -330,6 +332,25 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
         3,
         2003,
     )
+
+
+def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_destination, "_FOLD_EVERY", 3)
+    to = ToFiles(path=str(tmp_path / "out"))
+    daemon_side(to).claim(OWNER)
+    target = Target(tmp_path / "out")
+    publish_ranges(target, *range(50))
+    destination = FilesDestination(session, to, LEASE, codec="snappy")
+    destination._folding.join()
+    assert len(target.entries()) < 40
+    publish_ranges(target, *range(50, 100))
+    destination.write(1, batch(tmp_path / "spool"))
+    destination.close()
+    assert len(target.entries()) < 45
+    assert sum(each.ranges for each in held_by(to, None, True).ranges) == 103
+    assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
 def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:

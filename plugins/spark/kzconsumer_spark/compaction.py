@@ -18,16 +18,19 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import sync_directory, write_new
+from kzconsumer_spark.identity import LedgerEntry, entry_of_files
+from kzconsumer_spark.ledger import Folded, FoldedFiles, named
 from kzconsumer_spark.merge_plan import File, Union, unions
 from kzconsumer_spark.merged_file import NotMergeable, kind_of, write_merged
 from kzconsumer_spark.target import NotOurs, Target
@@ -110,14 +113,29 @@ class Compactions:
     def plan(self, size: int) -> list[Union]:
         """What would be merged into files of at most about `size` bytes. Raises OSError, NotOurs."""
         found = self.found()
-        entries = self._target.entries()
+        entries, folded = self._target.ledger()
         used = {name for entry in entries for name in entry.files} | {each.merged.file for each in found}
 
         def is_taken(name: str) -> bool:
             return name in used or os.path.lexists(self._target.path / name)
 
         settled = [each for each in entries if self._target.is_settled(each)]
+        settled += self._of_folded(folded, used)
         return list(unions(settled, current_names(found), self._look, is_taken, size))
+
+    def _of_folded(self, folded: Sequence[tuple[str, Folded]], used: Collection[str]) -> Iterator[LedgerEntry]:
+        """Ranges whose entries are folded, told from the names of files; those without a file are unknown."""
+        top = self._target.path
+        there = (file for file in top.rglob("*.parquet") if not file.is_relative_to(self._place.parent))
+        merged = {each.merged.file for each in self.found()}
+        names = {str(file.relative_to(top)) for file in there}
+        files = FoldedFiles(folded)
+        files.add(name for name in names if name not in used or name in merged)
+        ranges: dict[RangeIdentity, list[str]] = {}
+        for name in sorted(files.names):
+            ranges.setdefault(named(PurePath(name).name).identity, []).append(name)
+        for part, own in ranges.items():
+            yield entry_of_files(part, tuple(own))
 
     def run(self, size: int, grace: float, show: Callable[[int, int], None]) -> tuple[list[Union], dict[str, str]]:
         """Merge. What was, and what was left alone and why. Raises Busy, OSError, NotOurs.

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -26,10 +28,21 @@ from kzconsumer_spark.range_files import RangeFiles
 from kzconsumer_spark.range_tags import Shaping
 from kzconsumer_spark.target import NotOurs, Target
 
+_FOLD_EVERY: Final = 64  # ranges published by this worker
+_FOLDING_SECONDS: Final = 2.0  # how long it is waited for at the end; what it leaves undone, others do
+_log = structlog.get_logger(__name__)
+
 
 def _finish(compactions: Compactions) -> None:
     with suppress(OSError, NotOurs):  # `sink verify` tells that it is still to be done
         compactions.finish()
+
+
+def _fold(target: Target) -> None:
+    try:
+        target.fold()
+    except (OSError, NotOurs) as error:  # it costs time and inodes, no more
+        _log.warning("ledger not folded", error=str(error))
 
 
 class FilesDestination:
@@ -57,6 +70,9 @@ class FilesDestination:
         self._target.sweep()
         # It may wait for readers, and nothing here waits for it.
         threading.Thread(target=_finish, args=(Compactions(self._target),), daemon=True).start()
+        self._folding = threading.Thread(target=_fold, args=(self._target,), daemon=True)
+        self._folding.start()
+        self._unfolded = 0
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0
 
@@ -81,6 +97,11 @@ class FilesDestination:
             staged += files
         published = self._target.publish(staged, attempt, self._lease.require)
         self._target.discard(attempt)
+        self._unfolded += published
+        if self._unfolded >= _FOLD_EVERY and not self._folding.is_alive():
+            self._unfolded = 0
+            self._folding = threading.Thread(target=_fold, args=(self._target,), daemon=True)
+            self._folding.start()
         return Written(sum(each.rows for each in staged), published, len(ranges) - published)
 
     def _take(self, columns: StructType, *, whole: bool) -> None:
@@ -89,5 +110,6 @@ class FilesDestination:
             self._columns = columns
 
     def close(self) -> None:
+        self._folding.join(_FOLDING_SECONDS)
         if self._target.discard(self._staging.path):  # else the next worker's sweep tries again
             self._staging.remove()

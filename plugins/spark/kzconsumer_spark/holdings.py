@@ -7,7 +7,7 @@ publishing meanwhile: `files` says by which order of reading a range under way i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_spark.compaction import Compactions, Found, current_names
+from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, range_name
+from kzconsumer_spark.ledger import Folded, FoldedFiles, NamedRange
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
 from kzconsumer_spark.target import NotOurs, Target
@@ -93,25 +95,30 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     gone = {name for each in compactions.found() if each.staged is None for name, _ in each.merged.replaced}
     visible = set(_visible(target.path)) if count_rows else set()
     decided = target.decisions()
-    ledger = target.entries()
+    ledger, folded = target.ledger()
     entries = [each for each in ledger if not each.kept_aside]
     rows = _Rows(target.path, kind, compactions)
-    published = {each.files for each in entries}
-    known = {name for names in (*published, *(each.files for each in decided)) for name in names} | rows.merged_files
-    strays = [f"{name} is of no range of the ledger" for name in sorted(visible - known)]
+    named = {name for each in (*entries, *decided) for name in each.files} | rows.merged_files
+    of_folded = FoldedFiles(folded)
+    # Looked at once more: ranges may have been published since the first look, and folded by now.
+    late = set(_visible(target.path)) if count_rows and folded else set()
+    of_folded.add((visible | late | rows.replaced_files) - named)
+    strays = [f"{name} is of no range of the ledger" for name in sorted(visible - named - of_folded.names)]
     strays += [f"{name} has rows that are in a merged file" for name in sorted(visible & gone)]
     names = {range_name(each.identity) for each in ledger}
-    undone = [each for each in decided if range_name(each.identity) not in names]
-    late = "is decided for and not there yet: whoever meets it next finishes it"
-    leftovers = [f"{each.range} {late}" for each in undone]
+    undone = [each for each in decided if range_name(each.identity) not in names and not target.has(each.identity)]
+    undone_text = "is decided for and not there yet: whoever meets it next finishes it"
+    leftovers = [f"{each.range} {undone_text}" for each in undone]
     leftovers += [kept_aside(each.range) for each in ledger if each.kept_aside]
     leftovers += dead_attempts(target.attempts)
     if compactions.broken_off():
         leftovers.append("a compaction is under way or broken off: the next one, or a member that starts, finishes it")
     if not count_rows:
-        return Held(tuple(held_range(each) for each in entries), (), tuple(leftovers))
+        older = (_held_folded(line, each) for line, each in folded)
+        return Held((*older, *(held_range(each) for each in entries)), (), tuple(leftovers))
     with ThreadPoolExecutor(_READERS) as readers:
-        ranges = tuple(readers.map(lambda entry: _counted(entry, rows), entries))
+        counted = readers.map(lambda each: _counted_folded(each[0], each[1], of_folded, rows), folded)
+        ranges = (*counted, *readers.map(lambda entry: _counted(entry, rows), entries))
     return Held(ranges, tuple(strays), tuple(leftovers))
 
 
@@ -150,6 +157,11 @@ class _Rows:
     @property
     def merged_files(self) -> set[str]:
         return set(self._merged)
+
+    @property
+    def replaced_files(self) -> set[str]:
+        """Those whose rows are in merged files."""
+        return set(self._replaced)
 
     def of(self, name: str) -> int | None:
         """None where nobody can tell. Raises Damaged."""
@@ -195,16 +207,28 @@ class _Rows:
 
 
 def _counted(entry: LedgerEntry, rows_of: _Rows) -> HeldRange:
+    return held_range(entry, *_sum(entry.files, rows_of))
+
+
+def _counted_folded(line: str, folded: Folded, files: FoldedFiles, rows_of: _Rows) -> HeldRange:
+    names = files.of(line, folded)
+    rows, faults = _sum(names, rows_of)
+    if len(names) != folded.files:
+        faults = (*faults, f"{len(names)} files are there of {folded.ranges} ranges, which had {folded.files}")
+    return _held_folded(line, folded, None if faults else rows, faults)
+
+
+def _sum(names: Iterable[str], rows_of: _Rows) -> tuple[int | None, tuple[str, ...]]:
     rows: int | None = 0
     faults = []
-    for name in entry.files:
+    for name in names:
         try:
             found = rows_of.of(name)
         except Damaged as damage:
             faults.append(str(damage))
             continue
         rows = rows + found if rows is not None and found is not None else None
-    return held_range(entry, None if faults else rows, tuple(faults))
+    return None if faults else rows, tuple(faults)
 
 
 def held_range(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
@@ -218,9 +242,21 @@ def held_range(entry: LedgerEntry, rows: int | None = None, faults: tuple[str, .
     )
 
 
+def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple[str, ...] = ()) -> HeldRange:
+    return HeldRange(
+        identity=NamedRange(line, Span(each.first, each.until)).identity,
+        records_in=each.records_in,
+        records_out=each.records_out,
+        records_quarantined=each.records_quarantined,
+        rows=rows,
+        faults=faults,
+        ranges=each.ranges,
+    )
+
+
 def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
-    """With a fault where the records put aside are not those that the ledger counts."""
-    if not held.records_quarantined:
+    """With a fault where the records put aside are not those that the ledger counts; of folded ranges nobody knows."""
+    if not held.records_quarantined or held.ranges > 1:
         return held
     file = quarantine / f"{range_name(held.identity)}.parquet"
     try:

@@ -1,12 +1,12 @@
 """How staged files become visible: one writer of a range is decided for first, then its files appear, the entry last.
 
-Owns `publishing/` and the entries beside it, in the state directory of a target. Two writers of one range may have
-staged different files (a column of the current time, say), so that the first to link each *name* is not enough: readers
-would see rows of both. Therefore a **decision** comes before any file: the ledger entry of one attempt, linked into
-`publishing/`, where the first one wins. From then on anybody carries it out, also when its writer is dead: links the
-staged files to their final names, links the decision itself as the ledger entry, removes the decision. A second
-decision can only be made after the entry is there, and is void. So it is with the decision that a range is not
-published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
+Owns `publishing/` in the state directory of a target, and makes the entries of its `ledger`. Two writers of one range
+may have staged different files (a column of the current time, say), so that the first to link each *name* is not
+enough: readers would see rows of both. Therefore a **decision** comes before any file: the ledger entry of one attempt,
+linked into `publishing/`, where the first one wins. From then on anybody carries it out, also when its writer is dead:
+links the staged files to their final names, links the decision itself as the ledger entry, removes the decision. A
+second decision can only be made after the range is in the ledger, and is void. So it is with the decision that a range
+is not published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
 
 A decision stands for ever, so the final names are tried before it is made: each file is linked beside its final name,
 under a name that readers skip. A range that fails there is not decided for. A decision that cannot be carried out all
@@ -28,6 +28,7 @@ from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
+from kzconsumer_spark.ledger import Ledger
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.overlap import identity_of, named, require_apart
 
@@ -50,12 +51,13 @@ class StagedRange(NamedTuple):
 
 
 class Publication:
-    """Publishes into `target`; decisions and entries are in `state`, staged files in `attempts/<attempt>/`."""
+    """Publishes into `target`; decisions and the ledger are in `state`, staged files in `attempts/<attempt>/`."""
 
-    def __init__(self, target: Path, state: Path, attempts: Path) -> None:
+    def __init__(self, target: Path, state: Path, attempts: Path, ledger: Ledger) -> None:
         self._target = target
         self._state = state
         self._attempts = attempts
+        self._ledger = ledger
         self._decisions = state / "publishing"
 
     def __repr__(self) -> str:
@@ -93,13 +95,13 @@ class Publication:
         ours = str(attempt.relative_to(self._attempts))
         published = [self.require_published(part) for part, _ in entries if part.range not in blocked]
         _require_none(blocked)
-        return sum(entry.attempt == ours for entry in published)
+        return sum(entry is not None and entry.attempt == ours for entry in published)
 
-    def require_published(self, part: SpooledRange | RangeIdentity) -> LedgerEntry:
-        """The entry, which is there. Raises KeptAside."""
-        entry = self._read(self.entry(range_name(part)))
-        assert entry is not None, f"{range_name(part)} has no entry"
-        if entry.kept_aside:
+    def require_published(self, part: SpooledRange | RangeIdentity) -> LedgerEntry | None:
+        """The entry of a range that the ledger has; None if it is folded. Raises KeptAside."""
+        entry = self._ledger.read(range_name(part))
+        assert entry is not None or self._ledger.has(range_name(part)), f"{range_name(part)} is not in the ledger"
+        if entry is not None and entry.kept_aside:
             raise KeptAside(range_name(part))
         return entry
 
@@ -111,7 +113,7 @@ class Publication:
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
         put_in_place(path, self._decisions / path.name)
         _require_none(self.finish([name]))
-        entry = self._read(self.entry(name))
+        entry = self._ledger.read(name)
         return entry is not None and entry.kept_aside
 
     def is_settled(self, entry: LedgerEntry) -> bool:
@@ -127,9 +129,9 @@ class Publication:
         decided: list[tuple[str, Path, LedgerEntry]] = []
         for name in names:
             decision = self._decisions / f"{name}.json"
-            # Read before the entry is looked for: what is read while there is none yet cannot be a void one.
+            # Read before the ledger is asked: what is read while it has not the range yet cannot be a void one.
             entry = self._read(decision)
-            if self.entry(name).exists():
+            if self._ledger.has(name):
                 decision.unlink(missing_ok=True)  # carried out, or void
             elif entry is not None:
                 decided.append((name, decision, entry))
@@ -163,9 +165,6 @@ class Publication:
         return self.finish(
             name for name, entry in found if entry and (self._attempts / entry.attempt).is_relative_to(directory)
         )
-
-    def entry(self, name: str) -> Path:
-        return self._state / f"{name}.json"
 
     def _require_names(self, staged: StagedRange) -> None:
         """Raises OSError where a file of the range could not be linked to its final name."""
@@ -223,18 +222,18 @@ class Publication:
         except FileExistsError:
             pass
         except FileNotFoundError:
-            if not final.exists() and not self.entry(name).exists():
+            if not final.exists() and not self._ledger.has(name):
                 raise FileNotFoundError(
                     f"{staged} is gone, which {self._decisions / name}.json says is published"
                 ) from None
 
     def _enter(self, decision: Path, name: str) -> None:
         try:
-            self.entry(name).hardlink_to(decision)
+            self._ledger.entry(name).hardlink_to(decision)
         except FileExistsError:
             pass
         except FileNotFoundError:
-            if not self.entry(name).exists():
+            if not self._ledger.has(name):
                 raise
 
     def _read(self, decision: Path) -> LedgerEntry | None:

@@ -20,8 +20,10 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
 from kzconsumer_spark.delta_columns import Misfit
+from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name
 from kzconsumer_spark.layout import Layouts
+from kzconsumer_spark.ledger import Contents, Ledger, UnreadableItem, read_all
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.publication import Publication, StagedRange
@@ -41,7 +43,8 @@ class Target:
         self.path = path
         self._state = path / "_kzconsumer"
         self.attempts = self._state / "attempts"
-        self._publication = Publication(path, self._state, self.attempts)
+        self._ledger = Ledger(self._state)
+        self._publication = Publication(path, self._state, self.attempts, self._ledger)
         self._layouts = Layouts(self._state)
 
     def __repr__(self) -> str:
@@ -113,11 +116,11 @@ class Target:
             raise NotOurs(f"{self.path}: {misfit}: readers would miss rows; keep it, or give another path") from None
 
     def has(self, part: SpooledRange | RangeIdentity) -> bool:
-        """Whether the ledger has an entry of the range, never whether data files do: published, or kept aside."""
-        return self._publication.entry(range_name(part)).exists()
+        """Whether the ledger has the range, never whether data files do: published, or kept aside."""
+        return self._ledger.has(range_name(part))
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those without an entry, once what was decided of them is carried out. Raises OSError.
+        """Those that the ledger has not, once what was decided of them is carried out. Raises OSError.
 
         One whose decision cannot be carried out is missing, and the reason is logged: others are not held up by it.
         """
@@ -126,7 +129,7 @@ class Target:
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: SpooledRange | RangeIdentity) -> None:
-        """Of a range that has an entry. Raises KeptAside, OSError."""
+        """Of a range that the ledger has. Raises KeptAside, OSError."""
         self._publication.require_published(part)
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
@@ -138,28 +141,41 @@ class Target:
             self.discard(private.path)
             private.remove()
 
+    def ledger(self) -> Contents:
+        """Raises OSError; NotOurs for an item that says nothing."""
+        try:
+            return self._ledger.contents()
+        except UnreadableItem as error:
+            raise NotOurs(str(error)) from error
+
     def entries(self) -> list[LedgerEntry]:
-        """The ledger. Raises OSError; NotOurs for an entry that says nothing."""
-        return self._read(self._state)
+        """Those of the ledger: newer ranges, and what is kept aside. Raises as `ledger`."""
+        return self.ledger().entries
+
+    def published(self, part: RangeIdentity) -> list[Span]:
+        """See `Ledger.published`."""
+        return self._ledger.published(part)
+
+    def fold(self) -> int:
+        """Fold the ledger; how many items were removed. Raises as `ledger`."""
+        private = PrivateDirectory(self.attempts)
+        try:
+            return self._ledger.fold(private.path, self._publication.is_settled)
+        except UnreadableItem as error:
+            raise NotOurs(str(error)) from error
+        finally:
+            private.remove()
 
     def is_settled(self, entry: LedgerEntry) -> bool:
         """See `Publication.is_settled`."""
         return self._publication.is_settled(entry)
 
     def decisions(self) -> list[LedgerEntry]:
-        """What is decided for and not carried out yet. Raises as `entries`."""
-        return self._read(self._state / "publishing")
-
-    def _read(self, directory: Path) -> list[LedgerEntry]:
-        found = []
-        for file in sorted(directory.glob("*+*.json")):
-            try:
-                found.append(msgspec.json.decode(file.read_bytes(), type=LedgerEntry))
-            except FileNotFoundError:
-                continue  # a decision that has been carried out meanwhile
-            except msgspec.DecodeError as error:
-                raise NotOurs(f"{file} cannot be read: {error}") from error
-        return found
+        """What is decided for and not carried out yet. Raises as `ledger`."""
+        try:
+            return list(read_all(sorted((self._state / "publishing").glob("*+*.json")), LedgerEntry))
+        except UnreadableItem as error:
+            raise NotOurs(str(error)) from error
 
     def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
         """See `Publication.publish`."""

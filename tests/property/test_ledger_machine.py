@@ -1,0 +1,210 @@
+"""Writers, late writers, those that keep ranges aside, and processes that fold: in every order, killed anywhere.
+
+Whatever happens, a range is published once, by one writer, or kept aside; what was published stays so for whoever asks,
+whether its entry is there or folded; and the ledger's sums are those of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark import ledger as ledger_module
+from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_spark.identity import Owner, data_file, range_name
+from kzconsumer_spark.ledger import named
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.private_directory import PrivateDirectory
+from kzconsumer_spark.publication import StagedRange
+from kzconsumer_spark.target import Target
+from tests.support.stepped_files import Actor, stepped_files
+
+pytestmark = pytest.mark.timeout(300)
+SCHEDULES = int(os.environ.get("KZCONSUMER_RACES", "60"))
+BITS = 1  # an item for every two: few ranges make several levels
+
+
+def spooled(first: int, until: int) -> SpooledRange:
+    return SpooledRange(
+        topic="t", partition=0, first=first, until=until, incarnation=1, epoch=0, records=until - first, file=None
+    )
+
+
+def identity(part: SpooledRange) -> RangeIdentity:
+    return named(range_name(part)).identity
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
+        yield Path(made)
+
+
+@pytest.fixture(autouse=True)
+def few_for_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = ledger_module.Ledger.fold
+    monkeypatch.setattr(ledger_module.Ledger, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
+    # No power fails here: that what is removed was on disk before is a test of its own.
+    for module in ("kzconsumer_spark.publication", "kzconsumer_spark.ledger"):
+        monkeypatch.setattr(f"{module}.sync_directory", lambda path: None)
+
+
+class World:
+    """The target, and what its writers know for certain."""
+
+    def __init__(self, path: Path) -> None:
+        self.target = Target(path)
+        self.target.claim(Owner(cluster="c", group="g"))
+        self.published: set[SpooledRange] = set()
+        self.aside: set[SpooledRange] = set()
+        self.writers = 0
+
+    def write(self, part: SpooledRange, who: str, *, look_first: bool = True) -> None:
+        """As a worker does. Without `look_first` the look was long ago."""
+        target = Target(self.target.path)
+        if look_first and part not in target.missing([part]):
+            self.note(part, lambda: target.require_published(part))
+            return
+        self.writers += 1
+        private = PrivateDirectory(target.attempts)
+        attempt = private.path / "1"
+        attempt.mkdir()
+        file = attempt / "staged"
+        file.write_text(f"{who} {self.writers}")
+        # Each writer has another directory for the same rows, as by a column of the current time.
+        staged = StagedRange(part, part.records, 0, [(file, f"by={self.writers}/{data_file(part)}")])
+        self.note(part, lambda: target.publish([staged], attempt, lambda: None))
+        target.discard(attempt)
+        private.remove()
+
+    def note(self, part: SpooledRange, publish: Callable[[], object]) -> None:
+        try:
+            publish()
+        except KeptAside:
+            assert part not in self.published
+            self.aside.add(part)
+        else:
+            assert part not in self.aside
+            self.published.add(part)
+
+    def set_aside(self, part: SpooledRange) -> None:
+        if Target(self.target.path).set_aside(identity(part), part.records):
+            assert part not in self.published
+            self.aside.add(part)
+        else:
+            assert part not in self.aside
+            self.published.add(part)
+
+    def ask(self) -> None:
+        """What was published before the question is there, in the answers to all questions."""
+        target = Target(self.target.path)
+        before, aside = list(self.published), list(self.aside)
+        assert target.missing(before) == []
+        for part in before:
+            target.require_published(part)
+        for part in aside:
+            with pytest.raises(KeptAside):
+                target.require_published(part)
+        before = list(self.published)
+        self.require_in(before, target)
+
+    def require_in(self, parts: Sequence[SpooledRange], target: Target) -> None:
+        entries, folded = target.ledger()
+        spans = [(each.first, each.until) for each in entries if not each.kept_aside]
+        spans += [(each.first, each.until) for _, each in folded]
+        for part in parts:
+            found = [span for span in spans if span[0] <= part.first and part.until <= span[1]]
+            assert len(found) == 1, (part, sorted(spans))
+
+    def require_right(self, parts: Sequence[SpooledRange]) -> None:
+        """When all is over, every range in `parts` is published or kept aside, once, and the sums are right."""
+        target = self.target
+        for part in parts:
+            if part in target.missing([part]):
+                self.write(part, "successor")
+            else:
+                self.note(part, lambda part=part: target.require_published(part))  # type: ignore[misc]
+        published = [part for part in parts if part not in self.aside]
+        assert self.published == set(published)
+        files = sorted(file.name for file in target.path.glob("by=*/t+*"))
+        assert files == sorted(data_file(part) for part in published)
+        self.require_in(published, target)
+        entries, folded = target.ledger()
+        mine = [each for each in entries if not each.kept_aside]
+        assert len(mine) + sum(each.ranges for _, each in folded) == len(published)
+        rows = sum(each.records_out for each in mine) + sum(each.records_out for _, each in folded)
+        assert rows == sum(part.records for part in published)
+        spans = target.published(identity(parts[0]))
+        assert sum(until - first for first, until in spans) == rows
+        assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
+
+
+def chain(chance: random.Random, count: int) -> list[SpooledRange]:
+    parts, at = [], chance.randrange(100)
+    for _ in range(count):
+        until = at + chance.randint(1, 9)
+        parts.append(spooled(at, until))
+        at = until + (chance.random() < 0.05) * 3
+    return parts
+
+
+@pytest.mark.parametrize("seed", range(SCHEDULES))
+def test_whoever_writes_and_folds_in_whatever_order(quick: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(quick / "out")
+    old = chance.randint(3, 16)
+    parts = chain(chance, old + 4)
+    for part in parts[:old]:
+        world.write(part, "before")
+        if chance.random() < 0.2:
+            world.target.fold()
+
+    def owner() -> None:
+        for part in parts[old:]:
+            world.write(part, "owner")
+
+    def late() -> None:
+        world.write(chance.choice(parts[max(0, old - 6) : old + 2]), "late", look_first=chance.random() < 0.3)
+
+    def keeper() -> None:
+        world.set_aside(chance.choice(parts[max(0, old - 6) : old + 2]))
+
+    def folder() -> None:
+        for _ in range(3):
+            Target(world.target.path).fold()
+
+    def asker() -> None:
+        for _ in range(2):
+            world.ask()
+
+    names = ["owner", "late", "keeper", "asker", "folder 1", "folder 2"]
+    ends = {name: chance.randint(1, 120) for name in chance.sample(names, chance.randint(0, 2))}
+    # That is what makes a zombie: stopped at some call until the others have done what they wanted.
+    stops = {name: chance.randint(1, 60) for name in chance.sample(names, chance.randint(0, 3))}
+    current: Actor | None = None
+
+    def choose(left: Sequence[Actor]) -> Actor:
+        nonlocal current
+        going = [each for each in left if each.calls != stops.get(each.name)]
+        if not going:
+            stops.clear()
+        if current is None or current not in going or chance.random() < 0.1:
+            current = chance.choice(going or left)
+        current.killed |= current.calls == ends.get(current.name)
+        return current
+
+    programs = {"owner": owner, "late": late, "keeper": keeper, "asker": asker, "folder 1": folder, "folder 2": folder}
+    with stepped_files() as stepped:
+        stepped.run(programs, choose)
+    world.target.sweep()
+    world.require_right(parts)
+    for _ in range(3):
+        world.target.fold()
+    world.require_right(parts)

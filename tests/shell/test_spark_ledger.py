@@ -1,0 +1,270 @@
+"""A ledger that is folded: the same answers, few files, nothing removed before what stands for it is on disk."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark import holdings
+from kzconsumer_spark import ledger as ledger_module
+from kzconsumer_spark.compaction import Compactions
+from kzconsumer_spark.fold_plan import FAN_OUT_BITS, Span
+from kzconsumer_spark.holdings import files
+from kzconsumer_spark.identity import Owner, aside_entry, data_file, range_name
+from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.publication import StagedRange
+from kzconsumer_spark.target import Target
+
+EACH = 3
+RANGES = 60
+
+
+def spooled(number: int, partition: int = 0) -> SpooledRange:
+    return SpooledRange(
+        topic="t.x", partition=partition, first=number * EACH, until=(number + 1) * EACH, incarnation=-5, epoch=1,
+        records=EACH, file=None,
+    )  # fmt: skip
+
+
+def identity(number: int) -> RangeIdentity:
+    return RangeIdentity("t.x", 0, -5, 1, number * EACH, (number + 1) * EACH)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    memory = Path("/dev/shm")  # hundreds of ranges are published, each with several waits for a disk
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as place:
+        made = Target(Path(place, "out"))
+        made.claim(Owner(cluster="c", group="g"))
+        yield made
+
+
+def publish(target: Target, *numbers: int, directories: tuple[str, ...] = ("",), partition: int = 0) -> None:
+    for number in numbers:
+        attempt = target.attempts / f"by-test-{number}" / "1"
+        attempt.mkdir(parents=True)
+        part, staged = spooled(number, partition), []
+        for place, directory in enumerate(directories):
+            file = attempt / f"staged-{place}"
+            pq.write_table(pa.table({"offset": range(part.first, part.until)}), file)
+            staged.append((file, str(Path(directory, data_file(part)))))
+        target.publish([StagedRange(part, EACH * len(staged), 1, staged)], attempt, lambda: None)
+        assert target.discard(attempt.parent)
+
+
+def entries(target: Target) -> list[Path]:
+    return sorted((target.path / "_kzconsumer").glob("*+*.json"))
+
+
+def test_few_files_are_left_and_everything_is_known(target: Target) -> None:
+    publish(target, *range(RANGES))
+    before = files(target, "parquet", True)
+    assert target.fold() > RANGES // 2
+    assert target.fold() == 0
+    assert len(list((target.path / "_kzconsumer").rglob("*.json"))) < RANGES // 2
+    assert target.missing([spooled(number) for number in range(RANGES + 1)]) == [spooled(RANGES)]
+    for number in range(RANGES):
+        target.require_published(spooled(number))
+    # Of other offsets, epochs and partitions it says nothing.
+    others = [identity(1)._replace(until=99_999), identity(1)._replace(epoch=2), identity(1)._replace(partition=1)]
+    assert target.missing(others) == others
+    published = target.published(identity(0))
+    assert [span.first for span in published[1:]] == [span.until for span in published[:-1]]
+    assert (published[0].first, published[-1]) == (0, Span((RANGES - 1) * EACH, RANGES * EACH))
+    after = files(target, "parquet", True)
+    assert (after.strays, after.leftovers) == ((), ())
+    for what in ("records_in", "records_out", "records_quarantined", "rows", "ranges"):
+        assert sum(getattr(each, what) for each in after.ranges) == sum(getattr(each, what) for each in before.ranges)
+    assert not any(each.faults for each in after.ranges)
+    assert len(files(target, "parquet", False).ranges) == len(after.ranges) < RANGES // 2
+
+
+def test_a_zombie_finds_its_range_published_though_it_is_folded(target: Target) -> None:
+    publish(target, *range(RANGES))
+    target.fold()
+    assert not (target.path / "_kzconsumer" / f"{range_name(spooled(0))}.json").exists()
+    attempt = target.attempts / "zombie" / "1"
+    attempt.mkdir(parents=True)
+    pq.write_table(pa.table({"offset": [0]}), attempt / "late")
+    late = StagedRange(spooled(0), 1, 0, [(attempt / "late", f"day=1/{data_file(spooled(0))}")])
+    assert target.publish([late], attempt, lambda: None) == 0
+    assert not target.set_aside(identity(0), EACH)
+    assert not list((target.path / "day=1").iterdir())
+    assert target.decisions() == []
+
+
+def test_what_is_entered_again_after_it_was_folded_counts_once(target: Target) -> None:
+    """Somebody was held up between looking into the ledger and entering, and finds a void decision to enter."""
+    publish(target, *range(RANGES))
+    target.fold()
+    void = target.path / "_kzconsumer" / f"{range_name(identity(0))}.json"
+    void.write_bytes(msgspec.json.encode(aside_entry(identity(0), EACH, "x")))
+    target.require_published(spooled(0))
+    assert not target.set_aside(identity(0), EACH)
+    assert sum(each.ranges for each in files(target, "parquet", True).ranges) == RANGES
+    publish(target, *range(RANGES, RANGES + 30))
+    target.fold()
+    assert not void.exists()
+    assert target.published(identity(0))[-1].until == (RANGES + 30) * EACH
+
+
+def test_what_is_kept_aside_stays_an_entry_and_parts_what_is_folded(target: Target) -> None:
+    publish(target, *range(30))
+    assert target.set_aside(identity(30), EACH)
+    publish(target, *range(31, 90))
+    target.fold()
+    assert len(entries(target)) < 60
+    (aside,) = [each for each in target.entries() if each.kept_aside]
+    assert aside.identity == identity(30)
+    assert target.set_aside(identity(30), EACH)
+    assert not any(span.first <= 90 < span.until for span in target.published(identity(0)))
+    assert sum(each.ranges for each in files(target, "parquet", True).ranges) == 89
+
+
+def test_a_range_of_which_something_is_staged_is_not_folded(target: Target) -> None:
+    publish(target, *range(RANGES))
+    staged = [target.attempts / each.attempt for each in target.entries()]
+    for number, directory in enumerate(staged):
+        directory.mkdir(parents=True)
+        (directory / "t.x+0+0").touch()
+        assert not target.is_settled(target.entries()[number])
+    assert target.fold() == 0
+
+
+def test_damage_of_folded_ranges_is_told(target: Target) -> None:
+    publish(target, *range(RANGES), directories=("d=1", "d=2"))
+    target.fold()
+    gone = target.path / "d=1" / data_file(spooled(0))
+    copy = target.path / "d=3" / data_file(spooled(RANGES - 1))
+    copy.parent.mkdir()
+    copy.write_bytes(gone.read_bytes())
+    gone.unlink()
+    found = files(target, "parquet", True)
+    (damaged,) = [each for each in found.ranges if each.faults]
+    assert damaged.identity.first == 0
+    assert damaged.faults == (
+        f"{2 * damaged.ranges - 1} files are there of {damaged.ranges} ranges, which had {2 * damaged.ranges}",
+    )
+    assert found.strays == (f"d=3/{copy.name} is of no range of the ledger",)
+
+
+def test_what_is_published_and_folded_while_files_are_listed_is_no_finding(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(target, *range(20))
+    seen = holdings._visible
+    calls: list[int] = []
+
+    def then_more(top: Path) -> list[str]:
+        names = list(seen(top))
+        if not calls:
+            calls.append(1)
+            publish(target, *range(20, RANGES))
+            target.fold()
+        return names
+
+    monkeypatch.setattr(holdings, "_visible", then_more)
+    found = files(target, "parquet", True)
+    assert (sum(each.rows or 0 for each in found.ranges), found.strays) == (RANGES * EACH, ())
+    assert not any(each.faults for each in found.ranges)
+
+
+def test_files_of_folded_ranges_are_compacted(target: Target) -> None:
+    publish(target, *range(RANGES))
+    target.fold()
+    made, left = Compactions(target).run(1 << 20, 0.0, lambda done, total: None)
+    assert left == {}
+    assert sum(len(each.files) for each in made) == RANGES
+    found = files(target, "parquet", True)
+    assert (sum(each.rows or 0 for each in found.ranges), found.strays) == (RANGES * EACH, ())
+    assert not any(each.faults for each in found.ranges)
+    assert Compactions(target).plan(1 << 20) == []
+
+
+class PowerFails(BaseException):
+    """At this call nothing is done any more."""
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[str]]]:
+    """Have the n-th call that changes the disk fail; the calls that were made are listed."""
+    calls: list[str] = []
+    fails_at = [1 << 30]
+    unsynced: set[Path] = set()
+
+    def watched(name: str) -> Callable[..., Any]:
+        call = getattr(os, name)
+
+        def made(*arguments: Any, **named: Any) -> Any:
+            if len(calls) == fails_at[0]:
+                raise PowerFails
+            calls.append(name)
+            found = call(*arguments, **named)
+            match name:
+                case "link" if "folded" in (path := Path(arguments[1])).parts:
+                    unsynced.add(path)
+                case "mkdir" if "folded" in (path := Path(arguments[0])).parts:
+                    unsynced.add(path)
+                case "fsync":
+                    directory = Path(os.readlink(f"/proc/self/fd/{arguments[0]}"))
+                    unsynced.difference_update([each for each in unsynced if each.parent == directory])
+                case "unlink" if "attempts" not in Path(arguments[0]).parts:
+                    assert not unsynced, f"{arguments[0]} is removed before {unsynced} is on disk"
+            return found
+
+        return made
+
+    for name in ("link", "unlink", "fsync", "mkdir"):
+        monkeypatch.setattr(os, name, watched(name))
+
+    def fail(number: int) -> list[str]:
+        calls.clear()
+        unsynced.clear()
+        fails_at[0] = number
+        return calls
+
+    yield fail
+    fails_at[0] = 1 << 30
+
+
+def test_broken_off_at_any_call_nothing_is_lost_and_the_next_one_finishes(
+    target: Target, monkeypatch: pytest.MonkeyPatch, failing: Callable[[int], list[str]]
+) -> None:
+    fold = ledger_module.Ledger.fold
+    monkeypatch.setattr(ledger_module.Ledger, "fold", lambda self, scratch, settled: fold(self, scratch, settled, 1))
+    there = 0
+    for number in range(10_000):
+        publish(target, *range(there, there + 2 if there > 12 else 14))
+        there += 2 if there > 12 else 14
+        calls = failing(number)
+        try:
+            target.fold()
+        except PowerFails:
+            failing(1 << 30)
+        else:
+            assert len(calls) < number
+            break
+        assert target.missing([spooled(each) for each in range(there)]) == []
+        entered, folded = target.ledger()
+        assert len(entered) + sum(each.ranges for _, each in folded) == there
+    else:
+        pytest.fail("it never came to its end")
+    assert number > 30
+    failing(1 << 30)
+    target.fold()
+    target.sweep()
+    assert sum(each.ranges for each in files(target, "parquet", True).ranges) == there
+    assert len(entries(target)) < 10
+
+
+def test_the_fan_out_is_what_the_docs_say() -> None:
+    assert 1 << FAN_OUT_BITS == 16
