@@ -14,7 +14,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from kzconsumer.config import FetchSettings
-from kzconsumer.errors import KzConsumerError, OffsetLost
+from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.leaders import Leaders
@@ -156,7 +156,13 @@ class FetcherManager:
                     continue
                 del self._replays[partition]
                 if end < plan.until:
-                    goes_on = await self._reset.end_early(state, plan, begin, end)
+                    try:
+                        goes_on = await self._reset.end_early(state, plan, begin, end)
+                    except CoordinatorFailed as error:
+                        event = "a planned range cannot be given up yet"
+                        log.warning(event, **partition._asdict(), reason=str(error), again=True)
+                        self._replays.setdefault(partition, state)
+                        continue
                 else:
                     goes_on = not lacking or self._reset.begin_late(state, plan, begin)
                 if not goes_on:

@@ -112,7 +112,9 @@ class GrouplessReader:
                     reason = error
                     continue
                 for part in fetched:
-                    rest = left[part.topic_partition]
+                    rest = left.get(part.topic_partition)
+                    if rest is None:
+                        continue  # not what was asked for
                     if judge(part.error) is FetchOutcome.FIND_LEADER:
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue

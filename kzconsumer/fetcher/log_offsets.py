@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import anyio
 
-from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, UnsupportedVersion
+from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, ProtocolError, UnsupportedVersion
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
@@ -63,7 +63,7 @@ class LogOffsets:
     async def once(
         self, partitions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
-        """Each partition's answer, or why there is none; every leader is asked once.
+        """Each partition's answer, or why there is none, and no others'; every leader is asked once.
 
         Raises BrokersUnreachable or ConnectionLost when no broker says who leads, UnsupportedVersion.
         """
@@ -80,9 +80,15 @@ class LogOffsets:
             except (ConnectionLost, BrokerError) as error:
                 found.update(dict.fromkeys(asked, error))
                 continue
-            for partition, answer in answers.items():
-                failed = broker_error(answer.error, str(partition)) if answer.error != NONE else None
-                found[partition] = failed or answer
+            except ProtocolError as error:
+                found.update(dict.fromkeys(asked, ConnectionLost(str(error))))
+                continue
+            for partition in asked:
+                if (answer := answers.get(partition)) is None:
+                    found[partition] = ConnectionLost(f"{leader} left {partition} out of its answer")
+                else:
+                    failed = broker_error(answer.error, str(partition)) if answer.error != NONE else None
+                    found[partition] = failed or answer
         return found
 
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:

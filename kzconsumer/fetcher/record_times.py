@@ -76,6 +76,8 @@ def _times(
     """To be run in a thread: a compressed batch may expand to any size."""
     found: dict[TopicPartition, int | None] = {}
     for part in fetched:
+        if part.topic_partition not in positions:
+            continue
         topic, partition = part.topic_partition
         read = decode(part.records, topic=topic, partition=partition, start=positions[part.topic_partition])
         if read.batch is not None:

@@ -158,10 +158,15 @@ class Claims:
             failed[partition] = result
             if not isinstance(result, KzConsumerError):
                 self._doubtful.discard(partition)
-        begun = [
-            self._begin(partition, wanted[partition], each.claimed.fence.owner, each.tracker, each.position)
-            for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True)
-        ]
+        begun, refused = [], []
+        for (partition, *_), each in zip(claims, await self._adopter.adopt(claims), strict=True):
+            if each.refusal:
+                failed[partition] = Refused(self._paths.claim_record(partition), each.refusal)
+                refused.append(each.claimed.fence)
+            else:
+                owner = each.claimed.fence.owner
+                begun.append(self._begin(partition, wanted[partition], owner, each.tracker, each.position))
+        await outcomes([self._owners.release(fence) for fence in refused])  # what is left of it the next sweep finds
         self._doubtful.difference_update(claim.topic_partition for claim in begun)
         await self._guard(begun)
         await self._listener.assigned([claim.topic_partition for claim in begun])
@@ -211,7 +216,7 @@ class Claims:
         withdrawn = await self._withdrawn(leaving)
         for claim in withdrawn:
             event = "topic is gone: its stored offset was removed"
-            log.error(event, **claim.topic_partition._asdict(), stored=leaving[claim].offset)
+            log.warning(event, **claim.topic_partition._asdict(), stored=leaving[claim].offset)
         results = await outcomes([self._owners.release(at.fence, withdrawn.get(each)) for each, at in leaving.items()])
         for claim, result in zip(leaving, results, strict=True):
             if not isinstance(result, KzConsumerError):

@@ -34,10 +34,11 @@ class Notices:
     def __repr__(self) -> str:
         return f"<Notices {len(self._blocked)} blocked, {len(self._degraded)} for long>"
 
-    def once(self, event: str, about: str, reason: object = None) -> None:
+    def once(self, event: str, about: str, reason: object = None, *, error: bool = False) -> None:
         if f"{event} {about}" not in self._said:
             self._said.add(f"{event} {about}")
-            log.warning(event, about=about, **({"reason": str(reason)} if reason else {}))
+            tell = log.error if error else log.warning
+            tell(event, about=about, **({"reason": str(reason)} if reason else {}))
 
     def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
         """What stands in the way of our claims at the moment: all of it, each time."""

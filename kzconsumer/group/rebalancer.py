@@ -275,7 +275,7 @@ class Rebalancer:
         await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
             if isinstance(why, Refused):
-                self._notices.once("partition is not consumed", why.path, why.reason)
+                self._notices.once("partition is not consumed", why.path, why.reason, error=True)
             elif not isinstance(why, Blocked):
                 log.warning("claim failed", **partition._asdict(), reason=str(why))
 

@@ -26,11 +26,15 @@ log = structlog.get_logger("kzconsumer.offsets")
 
 
 class Adopted(NamedTuple):
-    """A claim that the committer knows; `position` is where to fetch from, None: by the reset policy."""
+    """A claim that the committer knows; `position` is where to fetch from, None: by the reset policy.
+
+    With a `refusal` the partition must not be consumed: the committer has forgotten it, and its owner node is to go.
+    """
 
     claimed: Claimed
     tracker: OffsetTracker
     position: int | None
+    refusal: str = ""
 
 
 class Adopter:
@@ -69,14 +73,23 @@ class Adopter:
                 adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
             found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
             planned = {i: _identity(adopted[i].tracker, plan) for i, plan in found.items() if plan is not None}
-            published = await self._destination.has(list(planned.values())) if self._destination and planned else ()
+            last = {i: identity for i, each in enumerate(adopted) if (identity := _last_written(each)) is not None}
+            asked = [*last.values(), *planned.values()]
+            published = await self._destination.has(asked) if self._destination and asked else ()
+            for index, identity in last.items():
+                if identity not in published:
+                    adopted[index] = self._refused(adopted[index], identity)
             for index, identity in planned.items():
+                if adopted[index].refusal:
+                    continue
                 if adopted[index].tracker.replay is None:
                     if identity.incarnation != adopted[index].tracker.incarnation and identity not in published:
                         self._tell_gone(identity)
                 elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
             for each in adopted:
+                if each.refusal:
+                    continue
                 elsewhere = each.position != self._committer.committed(each.tracker)
                 planned_before = each.claimed.record.plan is not None
                 if each.tracker.replay is None and each.position is not None and (planned_before or elsewhere):
@@ -135,6 +148,19 @@ class Adopter:
         self._committer.open(tracker, Committed(claimed.fence, record, committed, claimed.stored_version, copied))
         return Adopted(claimed, tracker, position)
 
+    def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
+        """The destination does not have what was committed to it last. What else it lacks nobody knows here."""
+        self._committer.forget(adopted.tracker)
+        adopted.tracker.close()
+        refusal = (
+            f"{self._destination}: {lacking.topic}-{lacking.partition}: offsets {lacking.first} to {lacking.until} were"
+            " written and committed, and are not there any more, nor perhaps what lies before them: the destination was"
+            " restored from an older copy, or failed over to one. kzconsumer sink verify says what is missing. With the"
+            " group stopped, kzconsumer offsets reset to the first missing offset has it written again (--republish),"
+            " and --to-current goes on without it"
+        )
+        return adopted._replace(refusal=refusal)
+
     def _tell_gone(self, planned: RangeIdentity) -> None:
         """The topic was deleted with records of a range that was planned and is not in the destination."""
         if self._refuses_loss:
@@ -152,8 +178,17 @@ class Adopter:
         tracker = OffsetTracker(
             old.topic_partition, published.until, incarnation=published.incarnation, epoch=published.epoch
         )
+        tracker.written = published.first, published.until
         self._committer.replace(old, tracker)
         return Adopted(adopted.claimed, tracker, published.until)
+
+
+def _last_written(adopted: Adopted) -> RangeIdentity | None:
+    """What the destination must have, if it is the one that it was at the last commit."""
+    tracker, last = adopted.tracker, adopted.claimed.record.last_written
+    if last is None:
+        return None
+    return RangeIdentity(*tracker.topic_partition, tracker.incarnation, tracker.epoch, *last)
 
 
 def _identity(tracker: OffsetTracker, plan: Plan) -> RangeIdentity:

@@ -167,8 +167,10 @@ class Committer:
             if (position := self._positions.get(tracker)) is None:
                 return False
             tracker.epoch = position.committed.record.epoch
-            if (copied := position.committed.copied) is None or copied > offset:
-                await self._copy([tracker])  # the larger of the two is what the next owner would begin at
+            copied = position.committed.copied
+            if not new_epoch and (copied is None or copied > offset):
+                # The larger of the two is where the next owner would begin; one of an earlier epoch does not count.
+                await self._copy([tracker])
             return True
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
@@ -208,7 +210,10 @@ class Committer:
                 position, plan = self._positions[tracker], plans[tracker] if plans else None
                 at = position.committed
                 epoch = at.record.epoch + new_epoch
-                write = OffsetWrite(tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch)
+                written = tracker.written if not new_epoch else None
+                write = OffsetWrite(
+                    tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written
+                )
                 position.in_doubt = writes[tracker] = write
         results: Mapping[TopicPartition, Stored | Lost | Refused] = {}
         try:

@@ -124,6 +124,9 @@ class GroupCoordinator:
                 if error not in _MOVED | _WAIT:
                     raise CoordinatorFailed(f"offsets of group {self._group}: {broker_error(error)}")
                 return self._to_repeat(connection, error)
+            left_out = [] if every else [str(each) for each in partitions if each not in answer.offsets]
+            if left_out:  # which is not to say that it has no offset
+                return ConnectionLost(f"{connection.broker} left {', '.join(left_out)} out of its answer")
             for partition, each in answer.offsets.items():
                 if each.offset >= 0:
                     found[partition] = WithBrokers.read(each.offset, each.metadata)

@@ -32,5 +32,8 @@ class Destination(Protocol):
     def fingerprint(self) -> str: ...
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that are published, whole and for good, whoever published them."""
+        """Those that are published, whole and for good, whoever published them.
+
+        Asked at each claim for the last range that was committed: one that is not there any more stops the partition.
+        """
         ...

@@ -37,6 +37,7 @@ class OffsetTracker:
         "replay",
         "retired",
         "topic_partition",
+        "written",
     )
 
     def __init__(
@@ -56,6 +57,7 @@ class OffsetTracker:
         self.consumed = start
         self.processed = start
         self.open = True
+        self.written: tuple[int, int] | None = None  # by the sink's runner: the last range that its destination took
         self.retired = False  # written by the claims: its topic is gone, what is processed is not committed any more
         self.paused = False  # written by the claims: nothing of it is fetched or handed out for the time being
         self._done_from: list[int] = []
@@ -82,6 +84,7 @@ class OffsetTracker:
         """Begin at a position found only after the claim (a reset); nothing may have been handed over yet."""
         assert self.settled, self
         self.consumed = self.processed = start
+        self.written = None
 
     def give_up_replay(self, start: int) -> None:
         """The planned range is not written any more: an ordinary claim goes on at `start`."""

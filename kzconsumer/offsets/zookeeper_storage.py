@@ -34,7 +34,8 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     """One offset to be stored, and the plan that stands beside it from then on (None: no range is in flight).
 
     `fence`, `record` and `version` are the claim's as its last write left them; `version` is the offset node's, -1
-    while there is none. `epoch` is the record's, or the one that begins with this write.
+    while there is none. `epoch` is the record's, or the one that begins with this write; `written` the last range that
+    a replayable sink had its destination take, under this claim.
     """
 
     topic_partition: TopicPartition
@@ -44,13 +45,14 @@ class OffsetWrite(msgspec.Struct, frozen=True):
     offset: int
     plan: Plan | None
     epoch: int
+    written: tuple[int, int] | None = None
 
     @property
     def leaves(self) -> Stored:
         """How the claim stands when this has been executed."""
         version = self.version + 1
         plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
-        record = self.record.after(self.offset, plan, self.epoch)
+        record = self.record.after(self.offset, plan, self.epoch, self.written)
         if record == self.record:
             return Stored(self.fence, self.record, version)
         fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)

@@ -132,9 +132,11 @@ class Sink(Protocol):
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It says so by `fingerprint` and `has` (see
-    `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. Each range is planned in ZooKeeper then
-    before it is written, and whoever owns the partition next writes exactly that range first. `has` may be called while
-    `write` runs; it is cancelled, and the member stops, when it does not answer within a minute.
+    `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. A property `destination`, a text, names
+    it in errors. Each range is planned in ZooKeeper then before it is written, and whoever owns the partition next
+    writes exactly that range first. A claim asks `has` for the last range that was committed, too, and does not consume
+    the partition where that is not there any more. `has` may be called while `write` runs; it is cancelled, and the
+    member stops, when it does not answer within a minute.
 
     Such a sink may have `async def set_aside(range: RangeIdentity, records: int) -> bool`, for a range that it cannot
     write and `[sink] on_batch_failure` keeps elsewhere. True: from now on nobody publishes it, also not a member that

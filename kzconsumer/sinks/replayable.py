@@ -47,6 +47,10 @@ class _Asked:
         self._name = name
         self._sink = sink
 
+    def __str__(self) -> str:
+        told = getattr(self._sink, "destination", "")
+        return f"sink {self._name} ({told})" if told else f"sink {self._name}"
+
     @property
     def fingerprint(self) -> str:
         return self._sink.fingerprint

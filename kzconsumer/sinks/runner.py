@@ -279,7 +279,9 @@ class SinkRunner:
             if kept is not None:
                 event = "records are not in the destination: the sink cannot write them, and they are kept aside"
                 log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
-            claim.mark(part.first, part.until)  # unless it is lost: somebody else finds its plan
+                claim.mark(part.first, part.until)  # unless it is lost: somebody else finds its plan
+            else:
+                _mark_written(claim, part)
 
     async def _set_aside(self, part: RangeData, claim: OffsetTracker, lease: Lease, failure: SinkFailed) -> bool:
         """Whether a range is to be kept aside: nobody publishes it then. Not one that is there though its write failed:
@@ -319,7 +321,7 @@ class SinkRunner:
                     await lease.wait()
         if written:
             for claim, part in zip(claims, batch.ranges, strict=True):
-                claim.mark(part.first, part.until)
+                _mark_written(claim, part)
         return written
 
     def _tell(self, status: BatchStatus) -> None:
@@ -371,6 +373,11 @@ class SinkRunner:
             raise
         except Exception as error:
             raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error
+
+
+def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
+    claim.written = part.first, part.until
+    claim.mark(part.first, part.until)
 
 
 def _with_records(batch: Batch) -> Batch:

@@ -202,12 +202,14 @@ class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Up to which offset a destination is committed. Each commit of a replayable sink sets it, in its transaction.
 
     Unlike the stored offset, nobody else writes it. It counts for that `fingerprint`, `incarnation` and `epoch` only.
+    `written` is the last range that the destination took, as first and until; absent before there is one.
     """
 
     until: _Offset
     incarnation: str
     epoch: int
     fingerprint: str
+    written: tuple[_Offset, _Offset] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -229,14 +231,27 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def committed_until(self) -> int | None:
         """Up to where the owner's destination is committed, of this topic and epoch; None: that is not known."""
+        return mark.until if (mark := self._own_mark) is not None else None
+
+    @property
+    def last_written(self) -> tuple[int, int] | None:
+        """The last range, as first and until, that the owner's destination took; None: that is not known."""
+        mark = self._own_mark
+        return mark.written if mark is not None and mark.written is not msgspec.UNSET else None
+
+    @property
+    def _own_mark(self) -> CommitMark | None:
         mark = self.mark
         if mark is msgspec.UNSET:
             return None
         same = (mark.incarnation, mark.epoch, mark.fingerprint) == (self.incarnation, self.epoch, self.fingerprint)
-        return mark.until if same else None
+        return mark if same else None
 
-    def after(self, offset: int, plan: Plan | None, epoch: int) -> ClaimRecord:
-        """The record as the owner leaves it that stores `offset`, with this plan. A mark moves on, never back."""
+    def after(self, offset: int, plan: Plan | None, epoch: int, written: tuple[int, int] | None = None) -> ClaimRecord:
+        """The record as the owner leaves it that stores `offset`, with this plan. A mark moves on, never back.
+
+        `written` is the last range that the owner had the destination take, None if none.
+        """
         record = msgspec.structs.replace(self, plan=plan, epoch=epoch)
         if not self.fingerprint:
             return record
@@ -245,6 +260,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             incarnation=self.incarnation,
             epoch=epoch,
             fingerprint=self.fingerprint,
+            written=written or record.last_written or msgspec.UNSET,
         )
         return msgspec.structs.replace(record, mark=mark)
 

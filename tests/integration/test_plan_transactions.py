@@ -28,9 +28,11 @@ TOPIC = "t" * 249
 PATHS = GroupPaths(GROUP)
 
 
-async def opened(zk: ZooKeeperSession, partitions: Sequence[TopicPartition]) -> tuple[Committer, list[OffsetTracker]]:
+async def opened(
+    zk: ZooKeeperSession, partitions: Sequence[TopicPartition], fingerprint: str = ""
+) -> tuple[Committer, list[OffsetTracker]]:
     await zk.ensure(CONSUMERS)
-    owners = OwnerRegistry(zk, PATHS, "range")
+    owners = OwnerRegistry(zk, PATHS, "range", fingerprint)
     committer = Committer(ZooKeeperOffsetStorage(zk, PATHS), lambda reason: None)
     trackers = []
     for partition in partitions:
@@ -62,7 +64,7 @@ async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServe
     lost = {partitions[3], partitions[129]}
     async with session(f"{zookeeper.connect}/{unique}") as zk:
         await zk.ensure("/")
-        committer, trackers = await opened(zk, partitions)
+        committer, trackers = await opened(zk, partitions, "f" * 64)
         taken, deleted = sorted(lost)
         record = await zk.get(PATHS.claim_record(taken))
         await zk.set(PATHS.claim_record(taken), record.data, record.stat.version)
@@ -87,7 +89,8 @@ async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServe
         assert closed.keys() == planned
         for tracker, committed in closed.items():
             node = await zk.get(PATHS.claim_record(tracker.topic_partition))
-            assert znodes.decode_claim_record(node.data).plan is None
+            left = znodes.decode_claim_record(node.data)
+            assert (left.plan, left.committed_until) == (None, 20)
             assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"20"
             assert committed.fence.record_version == node.stat.version
 

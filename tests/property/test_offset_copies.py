@@ -155,3 +155,21 @@ def test_what_returned_holds_for_the_next_owner(authority: Authority, steps: lis
         await owners.do(Step("commit", 0, "stored"))
 
     anyio.run(run)
+
+
+async def test_a_new_epoch_waits_for_no_coordinator() -> None:
+    """A log was truncated: what the coordinator has is of the epoch before, and does not count any more."""
+    owners = Owners(Authority.ZOOKEEPER_FIRST)
+    owners.nodes.has = 9
+    await owners.claim()
+    await owners.committer.commit()
+    assert owners.coordinator.has == WithBrokers(9, 0)
+    owners.coordinator.fate = "request lost"
+    assert await owners.committer.store_start(owners.tracker, 4, new_epoch=True)
+    owners.tracker.restart(4)
+    assert (owners.nodes.has, owners.tracker.epoch) == (4, 1)
+    with pytest.raises(CoordinatorFailed):
+        await owners.committer.commit()
+    owners.coordinator.fate = "stored"
+    await owners.committer.commit()
+    assert owners.coordinator.has == WithBrokers(4, 1)

@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 STEPS = st.builds(
     Step,
-    st.sampled_from(["plan", "plan", "record", "work", "commit"]),
+    st.sampled_from(["plan", "plan", "record", "work", "hole", "commit"]),
     st.frozensets(st.integers(0, 2), min_size=1),
     st.none() | st.floats(0.0, 0.02),
     st.sampled_from([None, None, "reply lost", "request lost", "offset moved", "taken over", "taken over meanwhile"]),
@@ -96,6 +96,11 @@ class Writer:
                 await self._plan([t for t in open_ones if t.topic_partition not in self.in_flight])
             elif step.what == "record":
                 await self._record_step([t for t in open_ones if t.topic_partition in self.in_flight])
+            elif step.what == "hole":  # offsets without records are not planned; their commit moves the mark alone
+                for tracker in (t for t in open_ones if t.topic_partition not in self.in_flight):
+                    tracker.hand_over(tracker.processed + 3)
+                    tracker.mark(tracker.processed, tracker.consumed)
+                await self.committer.commit()
             elif step.what == "work":
                 for tracker in open_ones:
                     if (plan := self.in_flight.pop(tracker.topic_partition, None)) is not None:
@@ -172,6 +177,7 @@ class Writer:
             believed, tree = position.committed, self.ensemble.tree
             assert tree.node(PATHS.claim_record(partition)).stat().version == believed.fence.record_version
             assert self._record(partition) == believed.record
+            assert believed.record.committed_until == believed.offset, "a commit without its mark"
             if partition not in self.moved:
                 node = tree.node(PATHS.offset(partition))
                 assert (node.data, node.stat().version) == (b"%d" % (believed.offset or 0), believed.version)

@@ -59,6 +59,7 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
         async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
             await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
+    assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from now on
     assert sink.tried == [[0, 1, 2], [0], [1], [2]]
     assert sorted(sink.ranges) == [(0, 0, 5), (2, 0, 5)]
     (file,) = (tmp_path / "aside").iterdir()
@@ -117,6 +118,7 @@ async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_
         await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
+    assert [claim.written for claim in claims] == [(0, 5), (0, 5), None]
     assert ledger.aside == [(RangeIdentity("orders", number, 0, 0, 0, 5), 5) for number in (1, 2)]
 
 

@@ -15,6 +15,7 @@ from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.protocol import error_codes
 from kzconsumer.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
+from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 
 UP, AWAY = Broker(1, "up", 9092), Broker(2, "away", 9092)
@@ -28,6 +29,7 @@ class Cluster:
         self.leads = AWAY
         self.broker = UP
         self.versions = self
+        self.has: dict[TopicPartition, StoredOffset] = {}
 
     def choose(self, api_key: int) -> int:
         return 1
@@ -40,9 +42,11 @@ class Cluster:
             await anyio.sleep_forever()
         return self
 
-    async def call(self, request: object, *, timeout: float) -> Coordinator | dict[TopicPartition, int]:
+    async def call(self, request: object, *, timeout: float) -> Coordinator | StoredOffsets | dict[TopicPartition, int]:
         if isinstance(request, FindCoordinatorRequest):
             return Coordinator(error_codes.NONE, self.leads, None)
+        if isinstance(request, OffsetFetchRequest):
+            return StoredOffsets(error_codes.NONE, dict(self.has))
         return dict.fromkeys(OFFSETS, error_codes.NONE)
 
 
@@ -55,3 +59,17 @@ async def test_one_that_cannot_be_connected_to_is_looked_for_anew(monkeypatch: p
     cluster.leads = UP
     monkeypatch.setattr(module, "COMMIT_PATIENCE", 10.0)
     assert await group.store(OFFSETS) == {}
+
+
+async def test_an_offset_that_is_left_out_of_the_answer_is_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition would begin by the reset policy, wherever its offset is."""
+    cluster = Cluster()
+    cluster.leads = UP
+    group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
+    (asked,), other = OFFSETS, TopicPartition("orders", 1)
+    cluster.has = {asked: StoredOffset(error_codes.NONE, 7), other: StoredOffset(error_codes.NONE, -1)}
+    assert {partition: each.offset for partition, each in (await group.stored([asked, other])).items()} == {asked: 7}
+    del cluster.has[other]
+    monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
+    with pytest.raises(CoordinatorFailed, match="left orders-1 out of its answer"):
+        await group.stored([asked, other])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from kzconsumer.config import FetchSettings
-from kzconsumer.errors import BrokerError, ConnectionLost
+from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.corrupt_batch import Unusable
@@ -23,7 +24,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.protocol.fetch import FetchedPartition
-from kzconsumer.protocol.list_offsets import EARLIEST, ListedOffset
+from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.records.decode import Decoded
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.tallies import Tallies
@@ -121,6 +122,78 @@ async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest
     async with asyncio.timeout(5):
         await asyncio.gather(*(manager._check_replays() for _ in range(3)))
     assert (state in manager._leader_finder, state.tracker.replay) == (True, None)
+
+
+class Away(GivingUp):
+    """The coordinator of the group does not take the copy of a new position, twice."""
+
+    asked = 0
+
+    async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
+        self.asked += 1
+        if self.asked < 3:
+            raise CoordinatorFailed("offsets of group g: no broker answers")
+        return await super().end_early(state, plan, begin, end)
+
+
+async def test_a_coordinator_that_is_away_ends_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    short, whole = planned(0, 90, 120), planned(1, 5, 9)
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Away()), read_nothing,
+        cast(LogOffsets, Logs(set())), None, Tallies(),
+    )  # fmt: skip
+    manager.start([short, whole])
+    with capture_logs() as logs:
+        async with asyncio.timeout(5):
+            await manager._check_replays()
+    assert [state in manager._leader_finder for state in (short, whole)] == [True, True]
+    assert [each["event"] for each in logs] == ["a planned range cannot be given up yet"] * 2
+
+
+class OneBroker:
+    """Leads all, and leaves partitions out of its first answers; stands for all that is asked."""
+
+    def __init__(self, *omitted: set[int]) -> None:
+        self.omitted = list(omitted)
+        self.versions = self
+
+    async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
+        return dict.fromkeys(partitions, Broker(1, "localhost", 9092))
+
+    async def connection(self, broker: Broker, purpose: str) -> OneBroker:
+        return self
+
+    def choose(self, api_key: int) -> int:
+        return 1
+
+    async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
+        gone = self.omitted.pop(0) if self.omitted else set()
+        told = [*request.partitions.items(), (TopicPartition("others", 7), LATEST)]
+        return {p: ListedOffset(0, 0 if at == EARLIEST else 100, -1) for p, at in told if p.partition not in gone}
+
+
+async def test_a_broker_that_leaves_a_partition_out_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
+    broker, states = OneBroker({1}, set(), set(), {0}), [planned(number, 5, 9) for number in range(3)]
+    log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
+    manager = FetcherManager(
+        cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
+        log_offsets, None, Tallies(),
+    )  # fmt: skip
+    manager.start(states)
+    async with asyncio.timeout(5):
+        await manager._check_replays()
+    assert [state in manager._leader_finder for state in states] == [True, True, True]
+
+
+async def test_every_partition_has_an_answer_and_no_other() -> None:
+    asked = {TopicPartition("orders", number): LATEST for number in range(2)}
+    log_offsets = LogOffsets(cast(Leaders, (broker := OneBroker({1}, {1}))), cast(Brokers, broker), 5.0, 0)
+    found = await log_offsets.once(asked)
+    assert found.keys() == asked.keys()
+    assert "left orders-1 out of its answer" in str(found[TopicPartition("orders", 1)])
+    assert set(await log_offsets.look_up(asked)) == asked.keys()
 
 
 async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_range(

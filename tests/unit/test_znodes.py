@@ -296,6 +296,17 @@ def test_a_commit_marks_the_record_of_a_replayable_sink() -> None:
     assert marked.after(9, None, 1).committed_until == 9
 
 
+def test_a_mark_names_the_last_range_that_was_written() -> None:
+    """Not one that was kept aside, or had no records: these the destination was never given."""
+    written = OWNED.after(7, None, 1, (3, 7))
+    assert json.loads(encode_claim_record(written))["mark"]["written"] == [3, 7]
+    assert decode_claim_record(encode_claim_record(written)) == written
+    assert OWNED.after(7, None, 1).last_written is None
+    assert written.after(9, None, 1).last_written == (3, 7)
+    assert written.after(9, None, 1, (7, 9)).last_written == (7, 9)
+    assert written.after(9, None, 2).last_written is None
+
+
 @pytest.mark.parametrize("other", [{"incarnation": "0x2b"}, {"epoch": 2}, {"fingerprint": "77aa"}, {"fingerprint": ""}])
 def test_a_mark_is_of_one_destination_topic_and_epoch(other: dict[str, Any]) -> None:
     found = msgspec.structs.replace(OWNED.after(7, None, 1), **other)

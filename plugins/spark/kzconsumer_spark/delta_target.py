@@ -98,9 +98,10 @@ class DeltaTarget:
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         table = self.open()
         if table is None:
-            return []
+            return [each for each in ranges if self._empty_file(each).exists()]
         self._log.sync(table)
-        return [each for each in ranges if self._reaches(table, each) and not self._is_aside(table, each)]
+        found = (each for each in ranges if self._reaches(table, each) or self._empty_file(each).exists())
+        return [each for each in found if not self._is_aside(table, each)]
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """By an entry of the log. Without a table there is a file instead: who makes the table looks for it then."""
@@ -156,7 +157,12 @@ class DeltaTarget:
             self._log.make(columns, self._to.partition_by)
         table = self._log.refresh(table) if table is not None else self.open()
         if table is None:
-            return 0  # no table, no rows, and nothing that anybody could ever see of these ranges
+            # No table, no rows: nothing that readers could ever see of these ranges, but a claim asks for the last one.
+            for each in staged:
+                place = self._empty_file(each.part)
+                place.parent.mkdir(exist_ok=True)
+                create_whole(place, b"")
+            return 0
         self._require_room(table, columns)
         additions = [self._moved(each, attempt) for each in staged]
         sync_directory(self.path)
@@ -221,6 +227,10 @@ class DeltaTarget:
 
     def _aside_file(self, part: SpooledRange | RangeIdentity) -> Path:
         return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
+
+    def _empty_file(self, part: SpooledRange | RangeIdentity) -> Path:
+        """Says of a range without rows that it was published while there was no table."""
+        return self._state / "empty" / f"{self._to.scope}+{range_name(part)}"
 
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[SpooledRange]) -> None:
         for part in ranges:

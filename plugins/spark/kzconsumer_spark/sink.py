@@ -124,6 +124,11 @@ class SparkSink:
                 await self._stack.aclose()
 
     @property
+    def destination(self) -> str:
+        """As errors name it."""
+        return described(self._destination.to)
+
+    @property
     def fingerprint(self) -> str:
         """The destination's, and of what shapes the rows; empty for what cannot be replayed."""
         found, columns = self._destination.fingerprint, self._options.columns

@@ -245,7 +245,8 @@ class PlanWorld:
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
         trackers = []
-        for _, tracker, position in await Adopter(committer, self).adopt(claims):
+        for _, tracker, position, refusal in await Adopter(committer, self).adopt(claims):
+            assert not refusal, refusal
             if position is None:
                 await committer.store_start(tracker, 0)
                 tracker.restart(0)
@@ -266,7 +267,7 @@ class PlanWorld:
         if not isinstance(claimed, Claimed):  # blocked, or a plan stands that only a destination can finish
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
-        ((_, tracker, position),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
+        ((_, tracker, position, _),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
         assert position == claimed.stored, f"a stream begins at {position}, stored is {claimed.stored}"
         self.streamed += 1
         if position is None:
@@ -328,6 +329,7 @@ class PlanWorld:
             self.publish(process.name, identity)
         await anyio.sleep(self.random.choice([0.0, 0.05, 0.5]))
         for tracker, until in ends.items():
+            tracker.written = tracker.processed, until
             tracker.mark(tracker.processed, until)
         if self.random.random() < 0.9:  # a commit may fail, and what it had to store comes with the next plan
             await committer.commit()
