@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import anyio
 import pytest
@@ -82,8 +83,14 @@ async def test_the_partition_stops_and_others_flow(cluster: Cluster, unique: str
 
 @pytest.mark.parametrize("way_out", [["--to-current"], ["--to-offset", "10", "--republish"]])
 async def test_the_ways_out(
-    cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], way_out: list[str]
+    cluster: Cluster,
+    unique: str,
+    capsys: pytest.CaptureFixture[str],
+    way_out: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where the command leaves its undo file
     await create_topic(cluster.connect, unique, 2)
     target = Target()
     for end in (10, 20):

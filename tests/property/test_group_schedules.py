@@ -10,6 +10,26 @@ import pytest
 from tests.support.simulated.group import SESSION_TIMEOUT, simulated_group
 
 
+def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
+    """A member joins while the application of the only other one is busy with a burst; several moments of that."""
+    violations: list[str] = []
+    for seed in range(6):
+        with simulated_group(seed) as group:
+            group.logs.grow("t", 4)
+            group.join("a", {"t": 1}, 0.005, in_batches=False)
+            group.world.pass_time(3.0)
+            group.logs.burst(600)
+            group.world.pass_time(0.5 + seed / 20)
+            group.join("b", {"t": 1}, 0.005, in_batches=False)
+            group.world.pass_time(8.0)
+            violations += group.promises.violations
+    return violations
+
+
+def test_a_release_in_the_middle_of_a_lot_redelivers_nothing_and_waits_for_one_message() -> None:
+    assert violations_of_a_release_in_the_middle_of_a_lot() == []
+
+
 @pytest.mark.parametrize(
     "registration",
     [
