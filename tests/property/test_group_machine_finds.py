@@ -44,11 +44,16 @@ RARE = pytest.mark.skipif(
 )
 
 
+class Seeded(GroupMachine):
+    """The same machine, which a seed may be put on."""
+
+
 def find(expected: str, start: int | None = None) -> None:
     """`start` is the seed of a search that finds it soon; another machine may need another."""
-    machine, search = GroupMachine, SEARCH
+    machine: type[GroupMachine] = GroupMachine
+    search = SEARCH
     if start is not None:
-        machine = seed(start)(type("SeededMachine", (GroupMachine,), {}))
+        machine = seed(start)(Seeded)
         search = settings(SEARCH, derandomize=False)
     with pytest.raises(AssertionError, match=expected):
         run_state_machine_as_test(machine, settings=search)

@@ -237,9 +237,10 @@ async def test_a_long_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = await take(aiter(stream), 3)
     stream.ack(messages[0])
     await take(aiter(stream), 1)
-    with capture_logs() as told:
-        assert await waits(stream)
-    (line,) = told
+    with capture_logs() as told, anyio.fail_after(LIMIT):
+        while not told:  # a loaded machine may be late with both timers
+            assert await waits(stream)
+    line = told[0]
     assert (line["log_level"], line["records"], line["most"]) == ("warning", 3, 3)
     assert (line["topic"], line["partition"], line["first_unacknowledged"]) == (TOPIC, 0, 1)
 
