@@ -17,8 +17,7 @@ import pytest
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer_spark import ledger as ledger_module
 from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import Owner, data_file, range_name
-from kzconsumer_spark.ledger import named
+from kzconsumer_spark.identity import Owner, data_file, named, range_name
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory
 from kzconsumer_spark.publication import StagedRange

@@ -21,6 +21,7 @@ from kzconsumer_spark.fold_plan import FAN_OUT_BITS, Span
 from kzconsumer_spark.holdings import files
 from kzconsumer_spark.identity import Owner, aside_entry, data_file, range_name
 from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.overlap import Overlap
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.target import Target
 
@@ -63,6 +64,26 @@ def publish(target: Target, *numbers: int, directories: tuple[str, ...] = ("",),
 
 def entries(target: Target) -> list[Path]:
     return sorted((target.path / "_kzconsumer").glob("*+*.json"))
+
+
+def test_a_range_that_overlaps_folded_ones_is_refused(target: Target) -> None:
+    publish(target, *range(RANGES))
+    end = RANGES * EACH
+    assert target.fold() > RANGES // 2
+    attempt = target.attempts / "by-test-late" / "1"
+    attempt.mkdir(parents=True)
+
+    def late(first: int, until: int) -> None:
+        part = msgspec.structs.replace(spooled(0), first=first, until=until)
+        target.publish([StagedRange(part, 0, 0, [])], attempt, lambda: None)
+
+    folded = max((each for _, each in target.ledger().folded), key=lambda each: each.until - each.first)
+    for first, until in ((folded.first, end + 5), (folded.until - 1, folded.until + 1), (0, end)):
+        with pytest.raises(Overlap):
+            late(first, until)
+    within = identity(0)._replace(first=folded.first + 1, until=folded.until - 1)
+    assert target.missing([within]) == [], "it is published, however it was cut"
+    late(end, end + 1)
 
 
 def test_few_files_are_left_and_everything_is_known(target: Target) -> None:

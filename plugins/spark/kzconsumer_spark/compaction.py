@@ -29,8 +29,8 @@ import pyarrow.parquet as pq
 
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import sync_directory, write_new
-from kzconsumer_spark.identity import LedgerEntry, entry_of_files
-from kzconsumer_spark.ledger import Folded, FoldedFiles, named
+from kzconsumer_spark.identity import LedgerEntry, entry_of_files, named
+from kzconsumer_spark.ledger import Folded, FoldedFiles
 from kzconsumer_spark.merge_plan import File, Union, unions
 from kzconsumer_spark.merged_file import NotMergeable, kind_of, write_merged
 from kzconsumer_spark.target import NotOurs, Target

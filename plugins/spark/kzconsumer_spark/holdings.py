@@ -21,8 +21,8 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_spark.compaction import Compactions, Found, current_names
 from kzconsumer_spark.fold_plan import Span
-from kzconsumer_spark.identity import LedgerEntry, range_name
-from kzconsumer_spark.ledger import Folded, FoldedFiles, NamedRange
+from kzconsumer_spark.identity import LedgerEntry, NamedRange, range_name
+from kzconsumer_spark.ledger import Folded, FoldedFiles
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.private_directory import abandoned
 from kzconsumer_spark.target import NotOurs, Target

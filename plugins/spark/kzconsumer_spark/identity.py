@@ -7,12 +7,14 @@ marker (cluster, group, sink); it never holds a batch number or an attempt, so t
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+import re
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.messages import SpooledRange
 
 RANGE_TOPIC: Final = "_kz_topic"
@@ -21,6 +23,8 @@ RANGE_PARTITION: Final = "_kz_partition"
 RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
 #: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
 STAGED_ROW: Final = "_kz_row"
+
+_RANGE: Final = re.compile(r"([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,3 +144,29 @@ def entry_of_files(part: RangeIdentity, files: tuple[str, ...]) -> LedgerEntry:
 def fingerprint(*what: object) -> str:
     """Of everything that decides which rows a range becomes, and where; what shapes the rows belongs here too."""
     return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
+
+
+class NamedRange(NamedTuple):
+    """What the name of a range, or of a file of it, says."""
+
+    line: str
+    span: Span
+
+    @property
+    def identity(self) -> RangeIdentity:
+        topic, partition, rest = self.line.split("+")
+        incarnation, epoch = rest.rsplit(".", 1)
+        return RangeIdentity(topic, int(partition), int(incarnation, 16), int(epoch), *self.span)
+
+
+def named(name: str) -> NamedRange:
+    """The range of a name that `range_name` made."""
+    found = parsed(name)
+    assert found is not None, name
+    return found
+
+
+def parsed(name: str) -> NamedRange | None:
+    """None for a name of something else."""
+    found = _RANGE.match(name)
+    return None if found is None else NamedRange(found[1], Span(int(found[2]), int(found[3])))

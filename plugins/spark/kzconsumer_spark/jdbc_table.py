@@ -25,6 +25,7 @@ from kzconsumer.model import OffsetRange
 from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.secret import read_secret
 from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
 from kzconsumer_spark.overlap import identity_of, require_apart
@@ -141,8 +142,7 @@ class JdbcTable:
             " AND first < %s AND (first, until) <> (%s, %s) ORDER BY first DESC LIMIT 1"
         ).format(self._name(LEDGER))
         values = [*self._identity(part)[:5], part.until, part.first, part.until]
-        others = [part._replace(first=first, until=until) for first, until in _rows(connection, query, values)]
-        require_apart([part], others)
+        require_apart(part, (Span(first, until) for first, until in _rows(connection, query, values)))
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises KeptAside for one that is not to be published."""

@@ -11,12 +11,11 @@ Where an entry and a folded item disagree, the item is right: a writer may enter
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,9 +23,8 @@ from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
 from kzconsumer_spark import fold_plan
 from kzconsumer_spark.fold_plan import Item, Span
-from kzconsumer_spark.identity import LedgerEntry, range_name
-
-_RANGE: Final = re.compile(r"([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
+from kzconsumer_spark.identity import LedgerEntry, NamedRange, named, parsed, range_name
+from kzconsumer_spark.overlap import require_apart
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,19 +38,6 @@ class Folded(msgspec.Struct, frozen=True, kw_only=True):
     records_out: int
     records_quarantined: int
     files: int
-
-
-class NamedRange(NamedTuple):
-    """What the name of a range, or of a file of it, says."""
-
-    line: str
-    span: Span
-
-    @property
-    def identity(self) -> RangeIdentity:
-        topic, partition, rest = self.line.split("+")
-        incarnation, epoch = rest.rsplit(".", 1)
-        return RangeIdentity(topic, int(partition), int(incarnation, 16), int(epoch), *self.span)
 
 
 class Contents(NamedTuple):
@@ -81,7 +66,7 @@ class FoldedFiles:
     def add(self, names: Iterable[str]) -> None:
         """Those of them that are of a folded item; others are passed over."""
         for name in sorted(names):
-            if (found := _parsed(os.path.basename(name))) is None:
+            if (found := parsed(os.path.basename(name))) is None:
                 continue
             items = self._items.get(found.line, [])
             place = bisect_right(items, found.span.first, key=lambda span: span.first)
@@ -144,6 +129,19 @@ class Ledger:
         entries = _by_item(self._state.glob(f"{line}+*.json"))
         items = [*(item for item, each in entries.items() if not each.kept_aside), *self._folded_items(line)]
         return sorted({each.span for each in set(items).difference(fold_plan.redundant(items))})
+
+    def require_apart(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> None:
+        """Each of them from all that is published or kept aside; `decided` are names of what is about to be.
+
+        Raises Overlap.
+        """
+        entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
+        for name in (*decided, *(file.name for file in self._state.glob("*+*.json"))):
+            if (found := parsed(name)) is not None and found.line in entries:
+                entries[found.line].append(found.span)
+        for part in parts:
+            line = named(range_name(part)).line
+            require_apart(part, entries[line], (item.span for item in self._folded_items(line)))
 
     def fold(self, scratch: Path, is_settled: Callable[[LedgerEntry], bool], bits: int = fold_plan.FAN_OUT_BITS) -> int:
         """Fold what can be folded; how many items were removed.
@@ -244,21 +242,9 @@ class Ledger:
         """By lines."""
         lines: dict[str, list[Path]] = {}
         for file in self._state.glob("*+*.json"):
-            if (found := _parsed(file.name)) is not None:
+            if (found := parsed(file.name)) is not None:
                 lines.setdefault(found.line, []).append(file)
         return lines
-
-
-def named(name: str) -> NamedRange:
-    """The range of a name that `range_name` made."""
-    found = _parsed(name)
-    assert found is not None, name
-    return found
-
-
-def _parsed(name: str) -> NamedRange | None:
-    found = _RANGE.match(name)
-    return None if found is None else NamedRange(found[1], Span(int(found[2]), int(found[3])))
 
 
 def _by_item(files: Iterable[Path]) -> dict[Item, LedgerEntry]:

@@ -30,7 +30,7 @@ from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.ledger import Ledger
 from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.overlap import identity_of, named, require_apart
+from kzconsumer_spark.overlap import identity_of
 
 
 class NotPublished(OSError):
@@ -187,8 +187,7 @@ class Publication:
     def _require_apart(self, ranges: Sequence[RangeIdentity]) -> None:
         """From all that is published, kept aside or decided for. Raises Overlap."""
         # The decisions first: one that is carried out between the two looks has an entry then.
-        for directory in (self._decisions, self._state):
-            require_apart(ranges, named(os.listdir(directory), ranges))
+        self._ledger.require_apart(ranges, os.listdir(self._decisions))
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""
