@@ -351,9 +351,10 @@ class ConsumerConnector:
                 while self._fetches and not self._leaving.is_set() and not self.finished.is_set():
                     await self._run_session(registration)
                     await self._stay_away()
+            # Left before the first rebalance, if need be. Not after a failure: the task group cancels who waits then.
+            self._joined.set()
         finally:
-            self._left.set()  # first: whatever else goes wrong here, nobody waits for ever
-            self._joined.set()  # also when it was left before the first rebalance
+            self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever
             for stream in self._streams.values():
                 stream.close()
 

@@ -63,6 +63,8 @@ MOST_AT_ONCE = 4 * 1024 * 1024
 # Bytes that the compressed batches of a small response may take for the event loop to decompress them, all together:
 # a millisecond. Nothing compressed is read there in a larger response.
 ROOM_AT_ONCE = 256 * 1024
+# The same while plain Python reads them: ten milliseconds.
+ROOM_WHILE_COLD = 16 * 1024
 # Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
 MOST_DECODED = 256 * 1024 * 1024
 # Bytes of memory that a chunk takes beside its records': the columns of a single record take six KB.
@@ -264,7 +266,7 @@ class BrokerFetcher:
     async def _deliver(self, arrived: Arrived) -> None:
         """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
         began = now()
-        room = ROOM_AT_ONCE if _size(arrived) < FEW_BYTES else 0
+        room = (ROOM_AT_ONCE if compiled() else ROOM_WHILE_COLD) if _size(arrived) < FEW_BYTES else 0
         quick = _quick(arrived)
         decoded: Iterator[Decoded] = iter(())  # by a thread
         hopeless: list[Hopeless] = []

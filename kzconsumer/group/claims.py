@@ -83,15 +83,19 @@ class Claims:
         """The open claims."""
         return {partition: claim.thread for partition, claim in self._claims.items() if claim.tracker.open}
 
-    def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
-        """Open claims of a topic that has been deleted and made anew since: their positions mean other records.
+    async def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+        """Open claims of a topic that was deleted and created again since: their positions mean other records.
 
-        Of these, and of topics that are gone, nothing is committed any more.
+        Of these, and of topics that do not exist, nothing is committed any more. `topics` lacks those whose nodes
+        cannot be read, too.
         """
+        unknown = {partition.topic for partition in self._claims if partition.topic not in topics}
+        present = await self._owners.incarnations(unknown)
         recreated = []
         for partition, claim in self._claims.items():
             topic = topics.get(partition.topic)
-            if topic is None or claim.tracker.incarnation != topic.incarnation:
+            present_one = topic.incarnation if topic is not None else present.get(partition.topic)
+            if claim.tracker.incarnation != present_one:
                 claim.tracker.retired = True
                 if topic is not None:
                     recreated.append(partition)
@@ -283,6 +287,7 @@ class Claims:
         tracker = OffsetTracker(
             claim.topic_partition, replayed.processed, incarnation=replayed.incarnation, epoch=replayed.epoch
         )
+        tracker.written = replayed.written  # its commit may have failed: the next one says so, too
         replayed.close()
         self._committer.replace(replayed, tracker)
         begun = self._begin(claim.topic_partition, claim.thread, claim.owner, tracker, tracker.processed)

@@ -110,10 +110,10 @@ class Rebalancer:
             if not reasons:
                 self._watches.reread()  # what the timer is for: an event that did not come
             try:
-                if reasons or retry:
-                    retry = 0.0 if await self._attempt(reasons or ["retry"]) else longer(retry)
+                complete = not (reasons or retry) or await self._attempt(reasons or ["retry"])
                 if self._reconciler.due:
                     await self._look_after()
+                retry = 0.0 if complete else longer(retry)
             except NotPermitted:
                 raise  # not by waiting: and meanwhile nobody would have what is to be ours
             except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
@@ -167,7 +167,7 @@ class Rebalancer:
         assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
         wanted = wanted_by(self._membership.consumer, assigned)
         await self._claims.sweep()
-        recreated = self._claims.outdated(snapshot.topics)
+        recreated = await self._claims.outdated(snapshot.topics)
         if recreated:
             await self._claims.release(recreated)
         plan = compare(wanted, self._claims.held, keep=self._keep or wanted == self._wanted)

@@ -73,7 +73,9 @@ class Adopter:
                 adopted.append(self._begin(partition, incarnation, claimed, copies.get(partition)))
             found = {i: each.claimed.record.plan for i, each in enumerate(adopted)}
             planned = {i: _identity(adopted[i].tracker, plan) for i, plan in found.items() if plan is not None}
-            last = {i: identity for i, each in enumerate(adopted) if (identity := _last_written(each)) is not None}
+            last = {}
+            if self._destination is not None and self._destination.remembers:
+                last = {i: identity for i, each in enumerate(adopted) if (identity := _last_written(each)) is not None}
             asked = [*last.values(), *planned.values()]
             published = await self._destination.has(asked) if self._destination and asked else ()
             for index, identity in last.items():
@@ -113,7 +115,8 @@ class Adopter:
             log.warning(event, topic=partition.topic, partition=partition.partition, **both, goes_on_at=stored)
         begin = resume(stored, record.committed_until)
         if begin != stored:
-            reason = "the destination has what lies between; kzconsumer offsets reset has it consumed again"
+            way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
+            reason = f"the group had committed up to {begin}; {way_out} has what lies between consumed again"
             event, at = "stored offset was moved back by another program", {"stored": stored, "goes_on_at": begin}
             log.error(event, topic=partition.topic, partition=partition.partition, **at, reason=reason)
         answer = compare(

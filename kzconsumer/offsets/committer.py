@@ -193,7 +193,7 @@ class Committer:
                 due[tracker] = tracker.processed
             elif again and (stored := position.committed.offset) is not None:
                 due[tracker] = stored
-        await self._write(due)
+        await self._write(due, own_epoch=True)
 
     async def _write(
         self,
@@ -201,16 +201,23 @@ class Committer:
         plans: Mapping[OffsetTracker, Plan] | None = None,
         *,
         new_epoch: bool = False,
+        own_epoch: bool = False,
     ) -> None:
-        """Store these offsets, with these plans; where none is given, none is left."""
+        """Store these offsets, with these plans; where none is given, none is left.
+
+        With `own_epoch` only those of the epoch that the claim's record has: a new one may have been stored by a call
+        that was cancelled before its tracker was restarted.
+        """
         await self._settle(due)
         writes = {}
         for tracker, offset in due.items():
             if tracker in self._positions:  # not lost while others were looked up
                 position, plan = self._positions[tracker], plans[tracker] if plans else None
                 at = position.committed
+                if own_epoch and at.record.epoch != tracker.epoch:
+                    continue
                 epoch = at.record.epoch + new_epoch
-                written = tracker.written if not new_epoch else None
+                written = tracker.written if epoch == tracker.epoch else None
                 write = OffsetWrite(
                     tracker.topic_partition, at.fence, at.record, at.version, offset, plan, epoch, written
                 )

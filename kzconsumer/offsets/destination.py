@@ -31,9 +31,15 @@ class Destination(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that are published, whole and for good, whoever published them.
+    @property
+    def remembers(self) -> bool:
+        """Whether `has` knows a range for ever once it is published.
 
-        Asked at each claim for the last range that was committed: one that is not there any more stops the partition.
+        Each claim asks such a destination for the last range that was committed: one that is missing stops the
+        partition.
         """
+        ...
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        """Those that are published, whole and for good, whoever published them."""
         ...

@@ -55,6 +55,10 @@ class _Asked:
     def fingerprint(self) -> str:
         return self._sink.fingerprint
 
+    @property
+    def remembers(self) -> bool:
+        return bool(getattr(self._sink, "remembers", False))
+
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return await self._answer(self._sink.has(ranges))
 

@@ -160,6 +160,7 @@ class SinkRunner:
                 self._change.set()
                 return
             self._builder.add(chunk, now())
+            del chunk  # not kept in memory while this waits for the next one
             self._change.set()
 
     async def _write_batches(self, lease: Lease, commit: Callable[[], Awaitable[None]]) -> None:

@@ -120,7 +120,9 @@ class KafkaStream:
             self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
             chunk.tracker.hand_over(chunk.until)
             self._batches.add(batch, self._batch)
+            del chunk
             yield batch
+            del batch  # only the application may keep it in memory while this waits for the next one
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
         """A message or batch of this stream is processed, or what is in hand: a commit from now on includes it.

@@ -114,7 +114,7 @@ class SessionLife:
                 if await former.end(self._link.host, access):
                     log.info("ended our former session, which ZooKeeper still kept", former=repr(former))
                 return
-            except (ConnectionLost, ProtocolError, TimeoutError) as error:
+            except (ConnectionLost, ProtocolError, TimeoutError, ZooKeeperError) as error:
                 reason = error
                 await anyio.sleep(PAUSE[0])
         log.warning("our former session is left to expire", former=repr(former), reason=str(reason))

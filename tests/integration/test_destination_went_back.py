@@ -115,6 +115,22 @@ async def test_the_ways_out(
     await consume(cluster, unique, Sink(target), there)
 
 
+async def test_a_destination_that_cannot_be_asked_is_written_on(cluster: Cluster, unique: str) -> None:
+    """As a function of the user is, which gets each planned range again until it is committed."""
+
+    class Forgetful(Sink):
+        remembers = False
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            return []
+
+    await create_topic(cluster.connect, unique, 2)
+    target = Target()
+    for end in (10, 20, 30):
+        await produced(cluster, unique, end - 10, end)
+        await consume(cluster, unique, Forgetful(target), lambda end=end: whole(target, (0, 1), end))  # type: ignore[misc]
+
+
 async def test_what_the_destination_never_had_is_not_missed(cluster: Cluster, unique: str) -> None:
     """Records of a planned range that retention has deleted since: it is committed, and was not written."""
     await create_topic(cluster.connect, unique, 2)

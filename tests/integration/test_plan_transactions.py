@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import anyio
 import msgspec
+import pytest
 import structlog
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
@@ -181,3 +182,30 @@ async def test_a_claim_whose_last_step_was_cancelled_is_released(zookeeper: ZooK
             committer.open(tracker, at)
         left = (await committer.close([tracker]))[tracker]
         assert await OwnerRegistry(zk, PATHS, "range").release(left.fence)
+
+
+async def test_a_new_epoch_whose_caller_was_cancelled_gets_no_offset_of_the_old_one(
+    zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with session(f"{zookeeper.connect}/{unique}") as zk:
+        await zk.ensure("/")
+        committer, (tracker,) = await opened(zk, [TopicPartition("t", 0)], "f")
+        tracker.hand_over(1000)
+        tracker.mark(10, 1000)
+        tracker.written = 900, 1000
+        await committer.plan({tracker: plan(tracker)})
+        await committer.commit()
+        write = ZooKeeperOffsetStorage.write
+
+        async def no_reply(self: ZooKeeperOffsetStorage, writes: Sequence[OffsetWrite]) -> None:
+            await write(self, writes)
+            await anyio.sleep_forever()
+
+        with monkeypatch.context() as fault, anyio.move_on_after(0.3):
+            fault.setattr(ZooKeeperOffsetStorage, "write", no_reply)
+            await committer.store_start(tracker, 500, new_epoch=True)
+        await committer.commit()
+        await committer.close([tracker])
+        record = znodes.decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
+        assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"500"
+        assert (record.epoch, record.last_written) == (1, None)

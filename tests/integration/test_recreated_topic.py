@@ -203,3 +203,19 @@ async def test_a_replayable_sink_has_both(cluster: Cluster, unique: str) -> None
     await produced(cluster, unique, NEW)
     await consume(cluster, unique, Sink(new), lambda: tiled(new, len(NEW)))
     assert {part.incarnation for part in old.ranges}.isdisjoint(part.incarnation for part in new.ranges)
+
+
+async def test_a_topic_whose_node_cannot_be_read_for_a_while_is_committed(cluster: Cluster, unique: str) -> None:
+    await create_topic(cluster.connect, unique, 1)
+    await asyncio.to_thread(
+        produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"%d" % n) for n in range(10)]
+    )
+    path = f"/brokers/topics/{unique}"
+    configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
+    async with reader(configured, {unique: 1}) as member, session(cluster.connect) as operator:
+        await until(lambda: len(member.messages) == 10, LIMIT)
+        node = await operator.get(path)
+        await operator.set(path, b'{"version":1,"partitions":{"x":[1]}}', -1)
+        await until(lambda: not member.owned, LIMIT)
+        assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
+        await operator.set(path, node.data, -1)

@@ -46,6 +46,8 @@ class Target:
 class Sink:
     """Publishes into the target; may end its member before or after that, as by a kill between two steps."""
 
+    remembers = True
+
     def __init__(self, target: Target, fails: str = "", fingerprint: str = "memory", step: str = "") -> None:
         self.fingerprint = fingerprint
         self._step = step

@@ -76,6 +76,7 @@ async def finish(configured: kzconsumer.Settings, topic: str) -> list[int]:
 
 class Replayable:
     fingerprint = "memory"
+    remembers = False
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Sequence[RangeIdentity]:
         return ()

@@ -6,6 +6,7 @@ import pytest
 
 from kzconsumer.errors import ZooKeeperError
 from kzconsumer.group import rebalancer
+from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from tests.support.simulated.group import simulated_group
 
@@ -38,6 +39,22 @@ def attempts_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def test_failed_rebalances_back_off_and_end_with_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 10 <= attempts_in_a_minute(monkeypatch) <= 20
+
+
+def test_looks_between_rebalances_that_fail_back_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    async def refused(self: Reconciler, expected: object) -> bool:
+        nonlocal looks
+        looks += 1
+        raise ZooKeeperError("/consumers/g/owners", "refused")
+
+    monkeypatch.setattr(Reconciler, "look", refused)
+    with simulated_group(1, looks="3s") as group:
+        group.logs.grow("t", 2)
+        group.join("m", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(MINUTE)
+    assert 5 <= looks <= 20
 
 
 def test_without_growth_the_same_minute_has_many_more_attempts(monkeypatch: pytest.MonkeyPatch) -> None:

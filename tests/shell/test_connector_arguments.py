@@ -10,6 +10,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.connector import ConsumerConnector
+from kzconsumer.errors import NotPermitted
 from tests.support.members import settings
 
 NOBODY = "127.0.0.1:1"
@@ -99,3 +100,19 @@ async def test_leaving_before_zookeeper_answers_ends_the_streams(before: bool) -
 async def leave_soon(consumer: ConsumerConnector) -> None:
     await anyio.sleep(0.1)
     await consumer.leave()
+
+
+async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(self: ConsumerConnector, registration: object) -> None:
+        raise NotPermitted("/consumers/g")
+
+    async def join() -> None:
+        async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
+            await consumer.create_message_streams({"orders": 1})
+            joined.append(consumer)
+
+    joined: list[ConsumerConnector] = []
+    monkeypatch.setattr(ConsumerConnector, "_run_session", fails)
+    with pytest.raises(NotPermitted):
+        await join()
+    assert joined == []

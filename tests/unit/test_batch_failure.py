@@ -87,6 +87,7 @@ class Ledger:
     """A destination that has what the test says, or does not answer."""
 
     fingerprint = "f"
+    remembers = True
 
     def __init__(self, published: Collection[RangeIdentity], error: Exception | None = None) -> None:
         self.published = published

@@ -567,6 +567,19 @@ async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
     waiting.cancel()
 
 
+async def test_batches_that_the_application_has_let_go_of_are_not_kept() -> None:
+    claim = tracker()
+    before = pa.total_allocated_bytes()
+    stream = stream_of(chunk(claim, 0, 4_000))
+    batches = stream.batches()
+    assert sum([batch.num_rows for batch in await take(batches, 1)]) == 4_000
+    waiting = asyncio.ensure_future(anext(batches))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert pa.total_allocated_bytes() - before < 1 << 14
+    waiting.cancel()
+
+
 async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
     claim, other = tracker(0), tracker(1)
     stream = stream_of(chunk(claim, 0, 4), chunk(claim, 4, 8), chunk(other, 0, 2))

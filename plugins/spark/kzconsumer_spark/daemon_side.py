@@ -32,6 +32,11 @@ class DaemonSide(Protocol):
         """Empty for what cannot be replayed."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it knows what was published, for ever."""
+        ...
+
     def claim(self, owner: Owner) -> None:
         """Make the destination ready and ours. Raises NotOurs, or OSError when it cannot be reached or written."""
         ...
@@ -64,6 +69,8 @@ def daemon_side(to: To) -> DaemonSide:
 class Files:
     """The directory's own id stands for its path: members see one mount under different names, and two machines may
     have different directories of the same name."""
+
+    remembers = True
 
     def __init__(self, to: ToFiles) -> None:
         self.to = to
@@ -108,6 +115,8 @@ class Functions:
         self._planned = takes_batch(load_function(to.function, f"{WHERE} function"))
         arguments = ("df", "batch_id", "batch") if self._planned else ("df", "batch_id")
         load_plain_function(to.function, f"{WHERE} function", *arguments)
+
+    remembers = False
 
     @property
     def fingerprint(self) -> str:

@@ -50,6 +50,8 @@ class _Addition(NamedTuple):
 class DeltaTarget:
     """Blocking. What the table's log refuses is raised as OSError."""
 
+    remembers = True
+
     def __init__(self, to: ToDelta) -> None:
         self._to = to
         self.path = Path(to.path)

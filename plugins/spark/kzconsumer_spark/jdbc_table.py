@@ -49,6 +49,8 @@ _TEN: Final = SQL(", ").join([SQL("%s")] * 10)
 class JdbcTable:
     """Blocking, and safe to use from several threads. What the database refuses is raised as OSError."""
 
+    remembers = True
+
     def __init__(self, to: ToJdbc) -> None:
         self._to = to
         *schema, name = to.table.split(".")

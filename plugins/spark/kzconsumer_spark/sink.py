@@ -137,6 +137,11 @@ class SparkSink:
         shape += () if zone == "UTC" else (zone,)
         return fingerprint(found, shape) if found and shape else found
 
+    @property
+    def remembers(self) -> bool:
+        """See `kzconsumer.offsets.destination.Destination`: a function has no ledger that could be asked."""
+        return self._destination.remembers
+
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         """Those that the destination's ledger has. Raises SinkFailed after the last attempt."""
         return await self._asked(partial(self._destination.has, ranges))

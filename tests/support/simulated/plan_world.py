@@ -44,6 +44,7 @@ class PlanWorld:
     """See the module. It is the destination, too: an identity that is there is never written again."""
 
     fingerprint = FINGERPRINT
+    remembers = True
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
