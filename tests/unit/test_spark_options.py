@@ -192,6 +192,35 @@ def test_the_time_zone_is_utc_or_what_the_settings_say(given: str | None, java: 
     assert _environment(conf)["TZ"] == environment
 
 
+@pytest.mark.parametrize(
+    "zone",
+    [
+        "UTC+02:00",
+        "UTC+2",
+        "GMT+2",
+        "+2:00",
+        "+02",
+        "PST",
+        "Z",
+        "utc",
+        "",
+        "+18:30",
+        "+05:60",
+        "+\u0660\u0665:\u0663\u0660",
+    ],
+)
+def test_a_time_zone_that_java_and_python_read_differently_is_refused(zone: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
+    (line,) = caught.value.faults
+    assert line.startswith(f'[sink.options]: conf.spark.sql.session.timeZone: "{zone}" is not UTC, an offset such as')
+
+
+@pytest.mark.parametrize("zone", ["UTC", "+02:00", "-18:00", "+00:00", "Europe/Berlin", "America/Los_Angeles"])
+def test_every_other_time_zone_is_taken(zone: str) -> None:
+    assert read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
+
+
 @pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])
 def test_the_driver_of_a_cluster_is_where_executors_reach_it(master: str) -> None:
     assert isinstance(read_options(PARQUET | CLUSTER | {"master": master}), FilesOptions)

@@ -20,7 +20,7 @@ from kzconsumer.options import PositiveDuration, nearest, read_table, reader
 from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.messages import ToDelta, ToFiles, ToFunction, ToJdbc
-from kzconsumer_spark.settings import RESERVED
+from kzconsumer_spark.settings import RESERVED, require_zone
 from kzconsumer_spark.spool_place import is_object_store
 
 WHERE = "[sink.options]"
@@ -89,6 +89,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.columns.require_whole()
         require_whole(self.master, self.spool, self.conf)
+        require_zone(self.conf)
         for key in self.conf:
             if not key.startswith("spark."):
                 raise ValueError(f"conf.{key}: Spark's settings begin with spark.")

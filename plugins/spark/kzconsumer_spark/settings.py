@@ -7,6 +7,7 @@ defaults and before what must hold; nothing of it is overridden silently.
 from __future__ import annotations
 
 import re
+import zoneinfo
 from collections.abc import Mapping
 from typing import Final
 
@@ -46,7 +47,7 @@ _ONE_FILE_PER_RANGE: Final = {
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
 _ZONE: Final = "spark.sql.session.timeZone"
-_OFFSET: Final = re.compile(r"([+-])(\d\d:\d\d)")
+_OFFSET: Final = re.compile(r"([+-])((0[0-9]|1[0-7]):[0-5][0-9]|18:00)")
 
 # Each open file is a writer with buffers of its own; with more of them than this a task sorts its rows first.
 _FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
@@ -66,6 +67,16 @@ RESERVED: Final[dict[type, frozenset[str]]] = {
 def time_zone(conf: Mapping[str, str]) -> str:
     """In which timestamps become dates and text. Not the machine's: members of a group may run in different ones."""
     return conf.get(_ZONE, "UTC")
+
+
+def require_zone(conf: Mapping[str, str]) -> None:
+    """Raises ValueError for a time zone that Spark, Java and Python may read as different ones, such as `UTC+2`."""
+    zone = time_zone(conf)
+    if zone != "UTC" and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
+        raise ValueError(
+            f'conf.{_ZONE}: "{zone}" is not UTC, an offset such as +05:30 (at most 18:00)'
+            " or the name of a time zone such as Europe/Berlin"
+        )
 
 
 def environment_zone(conf: Mapping[str, str]) -> str:
