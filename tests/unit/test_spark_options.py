@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kzconsumer.errors import ConfigError
@@ -15,6 +16,8 @@ from kzconsumer_spark.messages import Start, To, ToDelta, ToFiles, ToFunction, T
 from kzconsumer_spark.options import FilesOptions, local_path, read_options
 from kzconsumer_spark.settings import settings
 from kzconsumer_spark.sink import SparkSink, _environment
+from kzconsumer_spark.worker import LOG_NAME, fault_of_settings, reason_of
+from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
@@ -246,3 +249,56 @@ def test_what_shapes_the_rows_tells_destinations_apart() -> None:
     zone = {"spark.sql.session.timeZone": "Asia/Tokyo"}
     assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text), told(conf=zone)}) == 5
     assert told() == told(conf={"spark.sql.session.timeZone": "UTC", "spark.driver.memory": "2g"})
+
+
+LOGGED = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+26/11/22 10:00:00 WARN Utils: codec not loaded
+java.lang.ClassNotFoundException: org.example.Codec
+\tat java.base/java.lang.Class.forName0(Native Method)
+Caused by: java.lang.NumberFormatException: For input string: "x"
+\t... 3 more
+26/11/22 10:00:00 INFO SparkContext: tried org.example.Codec: ClassNotFoundException
+"""
+OUT_OF_MEMORY = """\
+# There is insufficient memory for the Java Runtime Environment to continue.
+# Native memory allocation (mmap) failed to map 715849728 bytes. Error detail: committing reserved memory.
+"""
+HEAP = """\
+Invalid maximum heap size: -Xmxlots
+Error: Could not create the Java Virtual Machine.
+"""
+BOTH_HEAPS = """\
+Exception in thread "main" java.lang.IllegalArgumentException: Not allowed to specify max heap(Xmx) memory settings
+\tat org.apache.spark.launcher.SparkSubmitCommandBuilder.buildSparkSubmitCommand(SparkSubmitCommandBuilder.java:275)
+\tat org.apache.spark.launcher.Main.main(Main.java:89)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        (LOGGED + OUT_OF_MEMORY, None),
+        (LOGGED + HEAP, "Invalid maximum heap size: -Xmxlots"),
+        (LOGGED + BOTH_HEAPS, BOTH_HEAPS.splitlines()[0]),
+        (LOGGED + "26/11/22 10:00:01 ERROR Utils: gone\njava.lang.ClassNotFoundException: a.B", "a.B"),
+    ],
+    ids=["out of memory", "heap size", "heap size twice", "error"],
+)
+def test_what_java_warns_of_is_no_fault_of_the_settings(tmp_path: Path, log: str, fault: str | None) -> None:
+    begun = msgspec.structs.replace(start(FILES, {}), scratch=str(tmp_path))
+    (tmp_path / LOG_NAME).write_text(log)
+    told = fault_of_settings(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), begun)
+    if fault is None:
+        assert told is None
+        assert "insufficient memory" in reason_of(RuntimeError("[JAVA_GATEWAY_EXITED]"), begun)
+    else:
+        assert told is not None
+        assert told.startswith("[sink.options] conf: ")
+        assert told.endswith(fault)
+
+
+async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> None:
+    """No memory, no process left: an argument too long is an error of the same call."""
+    with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
+        await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)})

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
@@ -59,8 +59,11 @@ _NO_JAVA = "JAVA_GATEWAY_EXITED"
 # What Java and Spark say of settings that they cannot use. Everything else may be otherwise at the next start.
 _REFUSED = re.compile(
     r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
-    r"|Unrecognized (VM )?option|not allowed to specify max heap"
+    r"|Unrecognized (VM )?option|[Nn]ot allowed to specify max heap"
 )
+# Messages of the log after which Spark went on, and what follows of the exception in one.
+_NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
+_OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
 
 def main() -> None:
@@ -124,7 +127,7 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
     """What is wrong with the settings, if that is why Spark did not start; another start would not change it."""
     if isinstance(error, ConfigError):
         return str(error)
-    said = _java_said(start) if _NO_JAVA in str(error) else [first_line(error)]
+    said = _failures(_java_said(start)) if _NO_JAVA in str(error) else [first_line(error)]
     found = next((line for line in said if _REFUSED.search(line)), None)
     return f"[sink.options] conf: {found[:800]}" if found else None
 
@@ -139,6 +142,15 @@ def _java_said(start: Start) -> list[str]:
     log = Path(start.scratch, LOG_NAME)
     text = log.read_text(errors="replace") if log.exists() else ""
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _failures(lines: Sequence[str]) -> Iterator[str]:
+    """The log without warnings: a Java that ended for want of memory may have warned of a class before."""
+    passed = False
+    for line in lines:
+        passed = _NO_FAILURE.match(line) is not None or (passed and _OF_EXCEPTION.match(line) is not None)
+        if not passed:
+            yield line
 
 
 def _query_directory(start: Start) -> Path:

@@ -57,12 +57,15 @@ class WorkerProcess:
 
         Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
         """
-        process = await anyio.open_process(
-            [sys.executable, "-m", "kzconsumer_spark.worker"],
-            stderr=None,
-            env=environment,
-            start_new_session=True,
-        )
+        try:
+            process = await anyio.open_process(
+                [sys.executable, "-m", "kzconsumer_spark.worker"],
+                stderr=None,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory or no process is left at the moment
+            raise WorkerDied(f"the Spark worker process cannot be started: {error.strerror}") from error
         worker = cls(process)
         try:
             await worker.send(start)
