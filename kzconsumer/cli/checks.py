@@ -1,7 +1,7 @@
 """All faults of a daemon's configuration that can be found without a server, in one pass.
 
-`run` calls it before it starts anything and again at SIGHUP, `check-config` only calls it. A fault in one table does
-not hide those of another, nor those of the plugins that its own table names.
+`run` calls it before it starts anything and again at SIGHUP, `check-config` only calls it. A fault hides only what
+depends on the very keys that have one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from kzconsumer.status.access import load_token
 from kzconsumer.zookeeper.access import load_access
 
 #: Replaces required tables that have a fault, so that the other tables can be checked.
-_STAND_INS: dict[str, dict[str, object]] = {"zookeeper": {"connect": "localhost"}, "group": {"id": "unknown"}}
-#: Still used of a table with a fault: plugins are checked whatever stands beside their names.
-_OF_PLUGINS = {"group": ("assignor",), "sink": ("plugin", "options")}
+_STAND_INS: dict[str, Mapping[str, object]] = {"zookeeper": {"connect": "localhost"}, "group": {"id": "unknown"}}
 
 
 def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | None = None) -> Settings:
@@ -35,47 +33,54 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
     with layers.named():
         settings, faulty, faults = _readable(layers)
 
-        def check(tables: str, found: Callable[[], object]) -> None:
-            if faulty.isdisjoint(tables.split()):
+        def sound(table: str, keys: str) -> bool:
+            return faulty.isdisjoint((table, *(f"{table}.{key}" for key in keys.split())))
+
+        def check(table: str, keys: str, found: Callable[[], object]) -> None:
+            if sound(table, keys):
                 faults.extend(_faults(found, settings.source))
 
-        check("subscription rejected", settings.require_subscription)
+        check("subscription", "topics whitelist blacklist", settings.require_subscription)
         if run is not None:
-            check("subscription", lambda: settings.in_run(run))
-        check("", lambda: load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor"))
-        if settings.sink is not None or "sink" not in faulty:
-            check("", lambda: _check_sink(settings, check_sink, faulty))
-        check("brokers", lambda: load_security(settings.brokers, settings.source))
-        check("status", lambda: load_token(settings.status, settings.source))
-        check("zookeeper", lambda: load_access(settings.zookeeper, settings.source))
-        check("rejected", lambda: check_rejected(settings))
+            check("subscription", "stop_at", lambda: settings.in_run(run))
+        assignor = settings.group.assignor
+        check("group", "assignor", lambda: load_chosen(ASSIGNORS, assignor, f"{settings.source}: [group] assignor"))
+        storage = sound("offsets", "storage dual_commit") and sound("subscription", "stop_at")
+        check("sink", "plugin options", lambda: _check_sink(settings, check_sink, storage))
+        check("brokers", "security_protocol tls sasl", lambda: load_security(settings.brokers, settings.source))
+        check("status", "token_file token_env", lambda: load_token(settings.status, settings.source))
+        check("zookeeper", "secure acl tls sasl digest", lambda: load_access(settings.zookeeper, settings.source))
+        check("rejected", "policy classes topic directory", lambda: check_rejected(settings))
         if settings.log.format == "journald":
             from kzconsumer.journal import require_journal
 
-            check("log", lambda: require_journal(settings.source))
+            check("log", "format", lambda: require_journal(settings.source))
         if faults:
             raise ConfigError(list(dict.fromkeys(faults)))
         return settings if run is None else settings.in_run(run)
 
 
 def _readable(layers: Layers) -> tuple[Settings, set[str], list[str]]:
-    """The settings without the tables that have a fault, the names of those, and all their faults."""
+    """The settings without what has a fault, the names of that (`table`, `table.key`), and all faults."""
     source = layers.source
     try:
         return Settings.from_dict(layers.tables, source=source), set(), []
     except ConfigError as error:
         faults = list(error.faults)
-    faulty = _STAND_INS.keys() - layers.tables.keys()
-    kept: dict[str, object] = {}
+    faulty: set[str] = set()
+    kept: dict[str, Mapping[str, object]] = {}
     for name, table in layers.tables.items():
-        if _reads({name: table}):
-            kept[name] = table
-            continue
-        faulty.add(name)
-        if name in _OF_PLUGINS and isinstance(table, Mapping):
-            part = _STAND_INS.get(name, {}) | {key: table[key] for key in _OF_PLUGINS[name] if key in table}
-            if _reads({name: part}):
-                kept[name] = part
+        part = dict(_STAND_INS.get(name, {}))
+        left = dict(table) if isinstance(table, Mapping) else {}
+        for _ in range(2):  # some keys are read only beside others
+            for key in list(left):
+                if _reads({name: part | {key: left[key]}}):
+                    part[key] = left.pop(key)
+        faulty.update(f"{name}.{key}" for key in left)
+        if isinstance(table, Mapping) and _reads({name: part}):
+            kept[name] = part
+        else:
+            faulty.add(name)
     return Settings.from_dict(_STAND_INS | kept, source=source), faulty, faults
 
 
@@ -87,10 +92,10 @@ def _reads(tables: Mapping[str, Any]) -> bool:
     return True
 
 
-def _check_sink(settings: Settings, check_sink: Callable[[Settings], Sink], faulty: set[str]) -> None:
+def _check_sink(settings: Settings, check_sink: Callable[[Settings], Sink], storage: bool) -> None:
     chosen = settings.require_sink()
     destination = destination_of(chosen.plugin, check_sink(settings))
-    if faulty.isdisjoint(("offsets", "subscription")):
+    if storage:
         in_run = settings.subscription.stop_at is not None
         require_storage(settings, replayable=destination is not None, in_run=in_run)
 

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from kzconsumer import __version__
+from kzconsumer.cli.checks import checked
 from kzconsumer.cli.main import main, told
+from kzconsumer.config import layers_of
 from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
+from kzconsumer.sinks.configured import check_sink
 
 GOOD = """
 [zookeeper]
@@ -155,6 +158,61 @@ def test_every_fault_is_told_at_once_and_before_anything_is_asked(file: Path, ve
     assert len(told) == len(done.stderr.splitlines())
     assert 'plugin named "rang"' in told["6: [group] assignor"]
     assert "cannot import not_there" in told["14: [sink.options] function"]
+
+
+ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n'
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        (
+            '[subscription]\ntopics = { t = 1 }\nwhitelist = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
+            ["[rejected] policy", "[subscription] whitelist", "[sink] plugin"],
+        ),
+        ('[rejected]\npolicy = "drop"\n', ["[rejected] policy", "[subscription] topics", "[sink] plugin"]),
+        (
+            '[log]\nlevel = "loud"\nformat = "journald"\n[subscription]\ntopics = { t = 1 }\nrun = "a/b"\n[sink]\n'
+            'on_batch_failure = "no"\nplugin = "no"\n',
+            ["[log] level", "[subscription] run", "[sink] on_batch_failure", "[sink] plugin", "[log] format"],
+        ),
+        (
+            '[brokers]\nsecurity_protocol = "SSL"\nlistener = ""\ntls = { ca = "/not/there" }\n'
+            '[status]\nstalled_after = "no"\nlisten = "0.0.0.0:1"\ntoken_file = "/not/there"\n',
+            [
+                "[brokers] listener",
+                "[status] stalled_after",
+                "[subscription] topics",
+                "[sink] plugin",
+                "[brokers.tls] ca",
+                "[status] token_file",
+            ],
+        ),
+        # What cannot be read is not taken for what is not there.
+        (
+            '[subscription]\ntopics = 3\n[sink]\nplugin = "jsonlines"\noptions = 3\n'
+            '[brokers]\nsecurity_protocol = "no"\ntls = { ca = "/not/there" }\n',
+            ["[subscription] topics", "[sink] options", "[brokers] security_protocol"],
+        ),
+    ],
+    ids=["both subscriptions", "no subscription", "log", "files", "unreadable"],
+)
+def test_a_fault_hides_no_other(file: Path, tables: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.journal.SOCKET", file / "no journal")
+    file.write_text(ZOOKEEPER_AND_GROUP + tables)
+    with pytest.raises(ConfigError) as caught:
+        checked(layers_of(file), check_sink)
+    found = [re.findall(r"\[[\w.]+\] \w+", line)[0] for line in caught.value.faults]
+    assert found == told
+
+
+def test_a_fault_of_zookeepers_table_does_not_hide_its_files(file: Path) -> None:
+    file.write_text(
+        GOOD.replace("[group]", 'session_timeout = "no"\nsecure = true\ntls = { ca = "/not/there" }\n[group]', 1)
+    )
+    with pytest.raises(ConfigError) as caught:
+        checked(layers_of(file), check_sink)
+    assert ["session_timeout" in line or "[zookeeper.tls] ca" in line for line in caught.value.faults] == [True, True]
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
