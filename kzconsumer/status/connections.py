@@ -35,11 +35,14 @@ async def accept(listening: socket.socket, server: web.Server, streams: Collecti
             log.warning("status connection not accepted", reason=error.strerror)
             await asyncio.sleep(PAUSE)
             continue
-        await _make_room(server, streams)
         try:
+            await _make_room(server, streams)
             await loop.connect_accepted_socket(server, connection)
         except OSError:
             connection.close()
+        except BaseException:
+            connection.close()
+            raise
 
 
 async def _make_room(server: web.Server, streams: Collection[object]) -> None:

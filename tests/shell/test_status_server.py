@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import hashlib
 import json
 import os
@@ -12,19 +13,21 @@ import resource
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from kzconsumer.config import Settings
 from kzconsumer.errors import CannotListen
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
-from kzconsumer.status import events, server
+from kzconsumer.status import connections, events, server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.page import page
@@ -278,3 +281,26 @@ async def test_without_descriptors_it_waits_and_says_so_in_one_line(
     told = capfd.readouterr()
     assert "Traceback" not in told.out + told.err + caplog.text
     assert (told.out + told.err + caplog.text).count("status connection not accepted") == 1
+
+
+async def test_a_connection_that_is_accepted_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    accepted = asyncio.Event()
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    async def make_room(*given: object) -> None:
+        accepted.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(connections, "_make_room", make_room)
+    with warnings.catch_warnings(record=True) as told, socket.create_server(("127.0.0.1", 0)) as listening:
+        warnings.simplefilter("always", ResourceWarning)
+        accepting = asyncio.create_task(connections.accept(listening, web.Server(answer), ()))
+        with socket.create_connection(listening.getsockname()):
+            await asyncio.wait_for(accepted.wait(), 30)
+            accepting.cancel()
+            await asyncio.wait([accepting])
+            del accepting
+            gc.collect()
+    assert [each.message for each in told if each.category is ResourceWarning] == []
