@@ -57,7 +57,7 @@ ONE_SIGNAL = 0.2
 AT_ONCE = 0.2
 # Whoever has just started a member wants to know whether it gets anywhere.
 FIRST_PROGRESS = 5.0
-# What a sink may take to start, with all its attempts, as the service manager is told.
+# What a sink may take to start, with all its attempts, as the service manager is told; more if the sink says so.
 SINK_START = 900.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0
@@ -231,7 +231,8 @@ class Daemon:
             chosen.plugin, sink, settings.batch, planning, quarantine, destination, self._settle_rejected
         )
         async with anyio.create_task_group() as tasks:
-            self._service.starting(f"starting the sink {chosen.plugin}", SINK_START)
+            longest = max(SINK_START, getattr(sink, "start_limit", 0.0))
+            self._service.starting(f"starting the sink {chosen.plugin}", longest)
             await tasks.start(runner.run, self._source)
             self._service.starting("joining the group")
             async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:

@@ -128,7 +128,8 @@ class Sink(Protocol):
     that batch, or what is left of it where partitions have been lost, or a later one if all have: what is still
     unwritten at the next `prepare` is to be forgotten. Before that the one that failed may be written again. The ranges
     are not planned yet: nothing may reach the destination. What `prepare` raises is told in the log, and `write` has to
-    do without. A mapping `last_batch` is added to the line that the log has for each batch.
+    do without. A mapping `last_batch` is added to the line that the log has for each batch. An attribute `start_limit`
+    is the number of seconds that entering the sink may take, for one that needs more than 15 minutes.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
     that a range written twice, also by two members at once, is there once. It says so by `fingerprint` and `has` (see

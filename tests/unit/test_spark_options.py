@@ -302,3 +302,17 @@ async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> Non
     """No memory, no process left: an argument too long is an error of the same call."""
     with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
         await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)})
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, 60 + 3 * 130 + 1 + 2),
+        ({"attempts": 1}, 60 + 130),
+        ({"attempts": 5, "start_timeout": "400s", "retry_backoff": "10s"}, 60 + 5 * 410 + 10 + 20 + 40 + 80),
+        ({"attempts": 5000}, 1e9),
+    ],
+)
+def test_the_longest_start_is_known(given: dict[str, object], limit: float) -> None:
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+    assert SparkSink(PARQUET | given, context).start_limit == limit

@@ -44,7 +44,7 @@ from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace, is_object_store
 from kzconsumer_spark.spooling import Spooling
 from kzconsumer_spark.target import NotOurs
-from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess, finite
+from kzconsumer_spark.worker_process import END_SECONDS, WorkerDied, WorkerProcess, finite
 
 _HEARTBEAT_SECONDS = 1.0
 _Answer = TypeVar("_Answer")
@@ -122,6 +122,13 @@ class SparkSink:
         finally:
             with anyio.CancelScope(shield=True):  # each step of it is bounded
                 await self._stack.aclose()
+
+    @property
+    def start_limit(self) -> float:
+        """Seconds: every attempt in vain, the worker's end after each, and a minute for the destination."""
+        attempts, backoff = self._options.attempts, self._options.retry_backoff
+        pauses = backoff * (2.0 ** min(attempts - 1, 64) - 1)
+        return min(60 + attempts * (self._options.start_timeout + END_SECONDS) + pauses, 1e9)
 
     @property
     def destination(self) -> str:

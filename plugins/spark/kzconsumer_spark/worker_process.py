@@ -26,6 +26,8 @@ from kzconsumer_spark.messages import Command, Event, Failed, Heartbeat, Ready, 
 _MAX_LINE = 1 << 20
 _STOP_SECONDS = 5.0
 _KILL_SECONDS = 5.0
+END_SECONDS = 2 * _KILL_SECONDS
+"""What `close` takes at most."""
 
 
 class WorkerDied(Exception):
@@ -110,7 +112,7 @@ class WorkerProcess:
 
     async def close(self) -> None:
         """Kill everything in the worker's session and wait until it is gone: no write of it is under way after this."""
-        with anyio.move_on_after(2 * _KILL_SECONDS, shield=True):
+        with anyio.move_on_after(END_SECONDS, shield=True):
             await anyio.to_thread.run_sync(end_session, self.pid)
             await self._process.wait()
             await self._process.aclose()
