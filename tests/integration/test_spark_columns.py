@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kzconsumer.cli.preview_table import preview_table
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer_spark.columns import sql
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions
 from kzconsumer_spark.columns.preview_process import previewed
@@ -430,6 +431,8 @@ JSON = FieldOptions(format="json", schema="id BIGINT")
         ({"select": "value.* FROM elsewhere"}, r"select: \[PARSE_SYNTAX_ERROR\]"),
         ({"select": "count(*)"}, r"select: makes each row of one record, which aggregate does not"),
         ({"select": "row_number() OVER (ORDER BY offset)"}, r"select: .*which window does not"),
+        ({"select": "*, offset AS _kz_row"}, r"select: the column _kz_row needs another name: those with _kz_ are the"),
+        ({"select": "offset AS _KZ_Row"}, r"select: the column _KZ_Row needs another name"),
         ({"value": FieldOptions(format="json", schema="id BIGINTT")}, r"schema: .*BIGINTT"),
         ({"value": FieldOptions(format="json", schema="file:/nowhere/ddl")}, r"schema: .*No such file"),
     ],
@@ -440,6 +443,17 @@ def test_what_is_wrong_in_the_settings_is_one_line_before_any_batch(
     with pytest.raises(ConfigError, match=rf"^\[sink.options\] {fault}") as caught:
         Case(session, tmp_path, **({"value": JSON} | columns))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("select", ["*, key AS _kz_topic", "key AS _kz_topic", "*, key AS _kz_row"])
+def test_a_column_by_a_name_of_the_sinks_own_is_refused_where_it_is_seen(
+    session: SparkSession, tmp_path: Path, select: str
+) -> None:
+    """As late as with the records, where a registry knows the columns."""
+    frame, _ = spooled(session, tmp_path / "spool", values(b"a"))
+    columns = read_options({"destination": "parquet", "path": "/d", "select": select}).columns
+    with pytest.raises(sql.SqlFault, match=r"select: the column _kz_(topic|row) needs another name"):
+        sql.apply(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), columns)
 
 
 def test_sql_is_parsed_early_even_when_no_type_is_known(

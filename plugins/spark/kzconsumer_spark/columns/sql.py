@@ -51,19 +51,22 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
     if columns.select is None:
         return frame
     session = frame.sparkSession
-    own = [name for name in frame.columns if name.startswith(OWN)]
-    # Under names of their own, as a `*` has them already.
+    # In the view under other names, which a `*` brings along, and once more behind what is selected.
+    own = {name: f"{OWN}own_{number}" for number, name in enumerate(frame.columns) if name.startswith(OWN)}
     kept = {f"{OWN}kept_{number}": name for number, name in enumerate(own)}
-    frame.createOrReplaceTempView(VIEW)
+    frame.withColumnsRenamed(own).createOrReplaceTempView(VIEW)
     try:
-        selected = session.sql(_query(columns.select, kept))
+        selected = session.sql(_query(columns.select, dict(zip(kept, own.values(), strict=True))))
     except AnalysisException as error:  # a ParseException is one
         raise SqlFault("select", _line(error)) from error
     finally:
         session.catalog.dropTempView(VIEW)
     if found := _NOT_BY_ROW.search(selected._jdf.queryExecution().analyzed().toString()):
         raise SqlFault("select", f"makes each row of one record, which {found[1].lower()} does not")
-    return selected.drop(*own).withColumnsRenamed(kept) if own else selected
+    given = [name for name in selected.columns if name not in kept and name not in own.values()]
+    if refused := [name for name in given if name.casefold().startswith(OWN)]:
+        raise SqlFault("select", f"the column {refused[0]} needs another name: those with {OWN} are the sink's own")
+    return selected.drop(*own.values()).withColumnsRenamed(kept) if own else selected
 
 
 def _query(select: str, kept: Mapping[str, str]) -> str:
