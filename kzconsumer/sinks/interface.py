@@ -194,8 +194,9 @@ class Previewing(Protocol):
 class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
     """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
 
-    Older ones that follow each other without a gap may be told as one: then `ranges` says how many they are. `rows` are
-    those counted in the destination itself (None where that cannot be done), `faults` what is wrong there.
+    Older ones that follow each other may be told as one: then `ranges` says how many they are, and `gaps` which offsets
+    between them are not there, in order. `rows` are those counted in the destination itself (None where that cannot be
+    done), `faults` what is wrong there.
     """
 
     identity: RangeIdentity
@@ -205,6 +206,13 @@ class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None = None
     faults: tuple[str, ...] = ()
     ranges: int = 1
+    gaps: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def runs(self) -> list[RangeIdentity]:
+        """The offsets that are there, in order: one range, unless there are gaps."""
+        ends = [self.identity.first, *(end for gap in self.gaps for end in gap), self.identity.until]
+        return [RangeIdentity(*self.identity[:4], *ends[at : at + 2]) for at in range(0, len(ends), 2)]
 
 
 class Holdings(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,7 +112,7 @@ class _Held(NamedTuple):
     @property
     def spans(self) -> list[RangeIdentity]:
         """In order."""
-        found = [*(each.identity for each in self.ranges), *(each.identity for each in self.aside)]
+        found = [*(run for each in self.ranges for run in each.runs), *(each.identity for each in self.aside)]
         return sorted(found, key=lambda each: each.first)
 
 
@@ -192,12 +192,13 @@ def _missing(found: Iterable[RangeIdentity], in_log: Mapping[RangeIdentity, InLo
 
 def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, Standing]) -> Iterable[Finding]:
     last: RangeIdentity | None = None
-    for each in held.ranges:
-        at = each.identity
+    for at in sorted(run for each in held.ranges for run in each.runs):
         if last is not None and at.first < last.until:
             text = f"the destination also holds {last.first} to {last.until}: rows may be there twice"
             yield _finding("overlap", at, text)
         last = at if last is None or at.until > last.until else last
+    for each in held.ranges:
+        at = each.identity
         yield from (_finding("damaged", at, fault) for fault in each.faults)
         if each.rows is not None and each.rows != each.records_out:
             yield _finding("count", at, f"the ledger says {each.records_out} rows, the destination has {each.rows}")

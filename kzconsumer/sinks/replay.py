@@ -85,7 +85,8 @@ async def replay(
     async with _opened(sink):
         await anyio.sleep(max(0.0, since + _SETTLED - now()))
         held = await sink.holdings(count_rows=False)
-        there = {each.identity for each in held.ranges if incarnations.get(each.identity.topic) == each.identity[2]}
+        runs = (run for each in held.ranges for run in each.runs)
+        there = {run for run in runs if incarnations.get(run.topic) == run.incarnation}
         left = remaining(wanted, (OffsetRange(*each[:2], each.first, each.until) for each in there))
         total, open_offsets = _offsets(wanted), _offsets(left)
         show(total - open_offsets, total)

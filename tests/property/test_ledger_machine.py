@@ -10,6 +10,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ class World:
     def require_in(self, parts: Sequence[SpooledRange], target: Target) -> None:
         entries, folded = target.ledger()
         spans = [(each.first, each.until) for each in entries if not each.kept_aside]
-        spans += [(each.first, each.until) for _, each in folded]
+        spans += [run for _, each in folded for run in each.runs]
         for part in parts:
             found = [span for span in spans if span[0] <= part.first and part.until <= span[1]]
             assert len(found) == 1, (part, sorted(spans))
@@ -140,17 +141,22 @@ class World:
         assert len(mine) + sum(each.ranges for _, each in folded) == len(published)
         rows = sum(each.records_out for each in mine) + sum(each.records_out for _, each in folded)
         assert rows == sum(part.records for part in published)
+        for one, other in pairwise(parts):
+            gap = spooled(one.until, other.first)
+            assert one.until == other.first or target.missing([gap]) == [gap], "nothing is published there"
+            over = spooled(one.first, other.until)
+            assert one.until == other.first or target.missing([over]) == [over], "not all of it is published"
         spans = target.published(identity(parts[0]))
         assert sum(until - first for first, until in spans) == rows
         assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
 def chain(chance: random.Random, count: int) -> list[SpooledRange]:
-    parts, at = [], chance.randrange(100)
+    parts, at, gaps = [], chance.randrange(100), chance.choice([0.05, 0.5])
     for _ in range(count):
         until = at + chance.randint(1, 9)
         parts.append(spooled(at, until))
-        at = until + (chance.random() < 0.05) * 3
+        at = until + (chance.random() < gaps) * 3
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -100,6 +101,27 @@ def test_a_group_at_work_is_healthy_at_any_moment(history: History) -> None:
     assert line.ranges == len(found.holdings.ranges)
     assert line.records_in == line.rows == sum(each.records_in for each in found.holdings.ranges)
     assert line.aside_records == sum(each.records or 0 for each in found.aside)
+
+
+@given(histories())
+def test_older_ranges_that_are_told_as_one_leave_the_same_gaps(history: History) -> None:
+    found = seen(history)
+    ranges = found.holdings.ranges
+    older = [each for each in ranges if each.identity.until <= history.later]
+    if len(older) < 2:
+        return
+    ends = [(one.identity.until, other.identity.first) for one, other in pairwise(older)]
+    one = msgspec.structs.replace(
+        held(older[0].identity._replace(until=older[-1].identity.until)),
+        ranges=len(older),
+        gaps=tuple(gap for gap in ends if gap[0] < gap[1]),
+        **{name: sum(each.records_in for each in older) for name in ("records_in", "records_out", "rows")},
+    )
+    assert one.runs[0].first == older[0].identity.first
+    folded = with_ranges(found, one, *ranges[len(older) :])
+    assert kinds(proof(folded)) == set()
+    before = {PARTITION: found.before}
+    assert gaps(before, folded.holdings, found.aside) == gaps(before, found.holdings, found.aside)
 
 
 @given(histories(), st.data())

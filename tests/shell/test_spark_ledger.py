@@ -17,7 +17,8 @@ from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer_spark import holdings
 from kzconsumer_spark import ledger as ledger_module
 from kzconsumer_spark.compaction import Compactions
-from kzconsumer_spark.fold_plan import FAN_OUT_BITS, Span
+from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_spark.fold_plan import FAN_OUT_BITS, Span, height
 from kzconsumer_spark.holdings import files
 from kzconsumer_spark.identity import Owner, aside_entry, data_file, range_name
 from kzconsumer_spark.messages import SpooledRange
@@ -138,7 +139,7 @@ def test_what_is_entered_again_after_it_was_folded_counts_once(target: Target) -
     assert target.published(identity(0))[-1].until == (RANGES + 30) * EACH
 
 
-def test_what_is_kept_aside_stays_an_entry_and_parts_what_is_folded(target: Target) -> None:
+def test_what_is_kept_aside_stays_an_entry_within_what_is_folded(target: Target) -> None:
     publish(target, *range(30))
     assert target.set_aside(identity(30), EACH)
     publish(target, *range(31, 90))
@@ -148,7 +149,80 @@ def test_what_is_kept_aside_stays_an_entry_and_parts_what_is_folded(target: Targ
     assert aside.identity == identity(30)
     assert target.set_aside(identity(30), EACH)
     assert not any(span.first <= 90 < span.until for span in target.published(identity(0)))
-    assert sum(each.ranges for each in files(target, "parquet", True).ranges) == 89
+    held = files(target, "parquet", True).ranges
+    assert sum(each.ranges for each in held) == 89
+    assert identity(30) not in [run for each in held for run in each.runs]
+    (around,) = [each for each in held if each.identity.first < 90 < each.identity.until]
+    assert around.gaps == ((90, 93),)
+    with pytest.raises(KeptAside):
+        target.require_published(spooled(30))
+
+
+def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: Target) -> None:
+    publish(target, *range(0, 2 * RANGES, 2))
+    assert target.fold() > RANGES // 2
+    assert Target(target.path).fold() == 0
+    assert len(list((target.path / "_kzconsumer").rglob("*.json"))) < RANGES // 2
+    there = [spooled(number) for number in range(0, 2 * RANGES, 2)]
+    gaps = [spooled(number) for number in range(1, 2 * RANGES, 2)]
+    assert target.missing([*there, *gaps]) == gaps
+    assert target.published(identity(0)) == [(part.first, part.until) for part in there]
+    across = identity(0)._replace(until=2 * EACH + 1)
+    assert target.missing([across]) == [across]
+    attempt = target.attempts / "by-test-across" / "1"
+    attempt.mkdir(parents=True)
+    part = msgspec.structs.replace(spooled(0), until=2 * EACH + 1)
+    with pytest.raises(Overlap):
+        target.publish([StagedRange(part, 0, 0, ())], attempt, lambda: None)
+    # What comes late into a gap, though it never should, is an entry of its own and stays one.
+    publish(target, 1)
+    publish(target, *range(2 * RANGES, 4 * RANGES, 2))
+    target.fold()
+    assert entries(target)[0].name == f"{range_name(spooled(1))}.json"
+    found = files(target, "parquet", True)
+    assert sum(each.ranges for each in found.ranges) == 2 * RANGES + 1
+    assert (found.strays, [each.faults for each in found.ranges if each.faults]) == ((), [])
+    stray = target.path / data_file(spooled(3))
+    stray.write_bytes((target.path / data_file(spooled(2))).read_bytes())
+    assert files(target, "parquet", True).strays == (f"{stray.name} is of no range of the ledger",)
+
+
+def test_a_line_whose_entries_are_the_same_is_not_looked_at_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(target, *range(RANGES))
+    assert len(entries(target)) > 1 << FAN_OUT_BITS
+    folded: list[str] = []
+    fold_line = ledger_module.Ledger._fold_line
+
+    def noted(self: Any, line: str, *more: Any) -> int:
+        folded.append(line)
+        return fold_line(self, line, *more)
+
+    monkeypatch.setattr(ledger_module.Ledger, "_fold_line", noted)
+    target.fold()
+    # Enough of them for a second look, none of which ends a group.
+    more = [n for n in range(RANGES, RANGES + 200) if height("t.x+0+-5.1", (n + 1) * EACH) == 0]
+    publish(target, *more[:40])
+    target.fold()
+    assert len(folded) == 2
+    target.fold()
+    assert len(folded) == 2
+    publish(target, more[40])
+    target.fold()
+    assert len(folded) == 3
+
+
+def test_what_was_staged_a_while_ago_is_folded_later(target: Target) -> None:
+    publish(target, *range(RANGES))
+    staged = [target.attempts / each.attempt for each in target.entries()]
+    for directory in staged:
+        directory.mkdir(parents=True)
+        (directory / "t.x+0+0").touch()
+    assert target.fold() == 0
+    for directory in staged:
+        (directory / "t.x+0+0").unlink()
+    assert target.fold() > RANGES // 2
 
 
 def test_a_range_of_which_something_is_staged_is_not_folded(target: Target) -> None:

@@ -1,16 +1,17 @@
-"""Which items of a ledger become one: contiguous published ranges of one partition, by a rule of the ranges alone.
+"""Which items of a ledger become one: published ranges of one partition, by a rule of the ranges alone.
 
 A ledger has items of several levels: level 0 is a range, an item of level n stands for several of level n-1 that follow
-each other. Where an item of level n ends is decided by a hash of the offset at which it ends, so that processes which
-fold at the same time, or late, make the same items: of two items of one level none cuts the other in two.
+each other, also with gaps between them: ranges without records are not published, and some are kept aside. Where an
+item of level n ends is decided by a hash of the offset at which it ends, so that processes which fold at the same time,
+or late, make the same items: of two items of one level none cuts the other in two.
 """
 
 from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate, chain, groupby
 from typing import Final, NamedTuple
 
 #: An item stands for 16 of the level below, on average.
@@ -37,40 +38,58 @@ def height(line: str, offset: int, bits: int = FAN_OUT_BITS) -> int:
     return ((number & -number).bit_length() - 1) // bits
 
 
-def redundant(items: Sequence[Item]) -> list[Item]:
-    """Items that one of a higher level stands for."""
-    found = []
-    for level in sorted({each.level for each in items}):
-        higher = sorted(each.span for each in items if each.level > level)
-        firsts = [span.first for span in higher]
-        reach = list(accumulate((span.until for span in higher), max))
-        for each in items:
-            place = bisect_right(firsts, each.span.first)
-            if each.level == level and place and reach[place - 1] >= each.span.until:
-                found.append(each)
-    return found
+def enclosed(items: Iterable[Item]) -> Iterator[tuple[Item, list[Item]]]:
+    """Items within the bounds of others of higher levels, with these: what lies in their gaps is enclosed, too."""
+    higher: list[Item] = []
+    for _, level in groupby(sorted(items, key=lambda each: (-each.level, each.span)), lambda each: each.level):
+        own = list(level)
+        if higher:
+            higher.sort()
+            firsts = [each.span.first for each in higher]
+            reach = list(accumulate((each.span.until for each in higher), max))
+            for each in own:
+                around, place = [], bisect_right(firsts, each.span.first)
+                while place and reach[place - 1] >= each.span.until:
+                    place -= 1
+                    around += [higher[place]] if higher[place].span.until >= each.span.until else []
+                if around:
+                    yield each, around
+        higher += own
 
 
-def foldable(line: str, items: Sequence[Item], level: int, bits: int = FAN_OUT_BITS) -> Iterator[list[Item]]:
+def foldable(
+    line: str, items: Collection[Item], level: int, newest: int, bits: int = FAN_OUT_BITS
+) -> Iterator[list[Item]]:
     """The items of `level` that become one of the next level, by groups. `items` are all of the line.
 
-    The newest ones stay: only what a later item follows was certainly committed.
+    A group is all that lies between two ends of items of the next level, gaps included. It is folded as a whole or not
+    at all, so nothing may be added to it: ranges are published in order, so all of those before `newest` are known if
+    that was published before the items were listed. What an item of a higher level encloses is in no group.
     """
-    there = sorted(each for each in set(items).difference(redundant(items)) if each.level == level)
-    ends = {each.span.until for each in items}
-    newest = max((each.span.first for each in items), default=0)
+    known = set(items)
     group: list[Item] = []
-    for item in there:
-        if group and group[-1].span.until != item.span.first:
-            group = []
-        if item.is_fixed:
-            group = []
-            continue
-        # What ends here and ends no group is the beginning of this one, though it is not of this level (yet).
-        if not group and item.span.first in ends and height(line, item.span.first, bits) <= level:
-            continue
+    is_whole, reach = True, 0
+    for item in sorted(known.difference(each for each, _ in enclosed(known))):
+        is_whole = is_whole and item.level == level and not item.is_fixed and item.span.first >= reach
+        reach = max(reach, item.span.until)
         group.append(item)
-        if height(line, item.span.until, bits) > level:
-            if newest >= item.span.until:
+        if item.level > level or height(line, item.span.until, bits) > level:
+            if is_whole and newest >= item.span.until:
                 yield group
-            group = []
+            group, is_whole = [], True
+
+
+def runs(span: Span, gaps: Iterable[Span]) -> list[Span]:
+    """What `gaps`, in order and within `span`, leave of it."""
+    ends = [span.first, *chain.from_iterable(gaps), span.until]
+    return [Span(first, until) for first, until in zip(ends[::2], ends[1::2], strict=True)]
+
+
+def is_within(spans: Iterable[Span], of: Sequence[Span]) -> bool:
+    """Whether each of `spans` lies within one of `of`, which are in order and apart."""
+
+    def has(span: Span) -> bool:
+        place = bisect_right(of, span.first, key=lambda each: each.first)
+        return place > 0 and span.until <= of[place - 1].until
+
+    return all(map(has, spans))

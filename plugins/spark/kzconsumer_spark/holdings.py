@@ -251,6 +251,7 @@ def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple
         rows=rows,
         faults=faults,
         ranges=each.ranges,
+        gaps=each.gaps,
     )
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -28,7 +29,10 @@ from kzconsumer_spark.overlap import require_apart
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
-    """Published ranges that follow each other without a gap, none of them kept aside: how many, and their sums."""
+    """Published ranges of `[first, until)`, none of them kept aside: how many, and their sums.
+
+    In `gaps`, which are in order, nothing was published.
+    """
 
     version: int = 1
     first: int
@@ -38,6 +42,12 @@ class Folded(msgspec.Struct, frozen=True, kw_only=True):
     records_out: int
     records_quarantined: int
     files: int
+    gaps: tuple[Span, ...] = ()
+
+    @property
+    def runs(self) -> list[Span]:
+        """The published offsets, in order."""
+        return fold_plan.runs(Span(self.first, self.until), self.gaps)
 
 
 class Contents(NamedTuple):
@@ -54,9 +64,11 @@ class FoldedFiles:
     """Which data files are of which folded item: told from their names, which no item keeps."""
 
     def __init__(self, folded: Iterable[tuple[str, Folded]]) -> None:
-        self._items: dict[str, list[Span]] = {}
+        self._runs: dict[str, list[tuple[Span, Folded]]] = {}
         for line, each in folded:
-            self._items.setdefault(line, []).append(Span(each.first, each.until))
+            self._runs.setdefault(line, []).extend((run, each) for run in each.runs)
+        for runs in self._runs.values():
+            runs.sort(key=lambda run: run[0])
         self._files: dict[NamedRange, list[str]] = {}
         self.names: set[str] = set()
 
@@ -68,10 +80,11 @@ class FoldedFiles:
         for name in sorted(names):
             if (found := parsed(os.path.basename(name))) is None:
                 continue
-            items = self._items.get(found.line, [])
-            place = bisect_right(items, found.span.first, key=lambda span: span.first)
-            if place and found.span.until <= items[place - 1].until:
-                self._files.setdefault(NamedRange(found.line, items[place - 1]), []).append(name)
+            runs = self._runs.get(found.line, [])
+            place = bisect_right(runs, found.span.first, key=lambda run: run[0].first)
+            if place and found.span.until <= runs[place - 1][0].until:
+                item = runs[place - 1][1]
+                self._files.setdefault(NamedRange(found.line, Span(item.first, item.until)), []).append(name)
                 self.names.add(name)
 
     def of(self, line: str, folded: Folded) -> list[str]:
@@ -91,6 +104,7 @@ class Ledger:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._folded = state / "folded"
+        self._left: dict[str, frozenset[str]] = {}  # entries of which a fold of ours could make nothing more
 
     def __repr__(self) -> str:
         return f"Ledger({self._state})"
@@ -114,7 +128,7 @@ class Ledger:
         folded: list[tuple[str, Folded]] = []
         for line in sorted({*lines, *(each.name for each in _listed(self._folded) or ())}):
             own, items = lines.get(line, {}), dict(self._folded_contents(line))
-            stale = set(fold_plan.redundant([*own, *items]))
+            stale = set(_redundant([*own, *items], items.get))
             entries += [each for item, each in sorted(own.items()) if item not in stale]
             left = [each for item, each in items.items() if item not in stale]
             folded += [(line, each) for each in sorted(left, key=lambda each: each.first)]
@@ -123,12 +137,15 @@ class Ledger:
     def published(self, part: RangeIdentity) -> list[Span]:
         """The offsets that are published under the topic, partition, incarnation and epoch of `part`, in order.
 
-        Each is a range as it was published, or several ranges that were folded. What is kept aside is not among them.
+        Each is a range as it was published, or several that follow each other without a gap and were folded. What is
+        kept aside is not among them.
         """
         line = named(range_name(part)).line
         entries = _by_item(self._state.glob(f"{line}+*.json"))
-        items = [*(item for item, each in entries.items() if not each.kept_aside), *self._folded_items(line)]
-        return sorted({each.span for each in set(items).difference(fold_plan.redundant(items))})
+        own = [item for item, each in entries.items() if not each.kept_aside]
+        items = dict(self._folded_contents(line))
+        left = {*own, *items}.difference(_redundant([*own, *items], items.get))
+        return sorted({run for each in left for run in (items[each].runs if each in items else [each.span])})
 
     def require_apart(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> None:
         """Each of them from all that is published or kept aside; `decided` are names of what is about to be.
@@ -136,12 +153,14 @@ class Ledger:
         Raises Overlap.
         """
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
-        for name in (*decided, *(file.name for file in self._state.glob("*+*.json"))):
+        for name in (*decided, *os.listdir(self._state)):
             if (found := parsed(name)) is not None and found.line in entries:
                 entries[found.line].append(found.span)
         for part in parts:
             line = named(range_name(part)).line
-            require_apart(part, entries[line], (item.span for item in self._folded_items(line)))
+            own = Span(part.first, part.until)
+            touched = self._folded_contents(line, lambda span, own=own: _overlap(span, own))  # type: ignore[misc]
+            require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs))
 
     def fold(self, scratch: Path, is_settled: Callable[[LedgerEntry], bool], bits: int = fold_plan.FAN_OUT_BITS) -> int:
         """Fold what can be folded; how many items were removed.
@@ -149,31 +168,46 @@ class Ledger:
         `scratch` is a directory of the caller's own on the same file system. Entries of which something is staged stay.
         Safe beside writers and others that fold. Raises UnreadableItem.
         """
-        lines = self._entry_files()
-        return sum(
-            self._fold_line(line, _by_item(files), scratch, is_settled, bits)
-            for line, files in lines.items()
-            if len(files) > 1 << bits
-        )
+        # Listed twice: of what was published before the second look nothing is missing there.
+        before = self._entry_files()
+        removed = 0
+        for line, files in self._entry_files().items():
+            names = frozenset(file.name for file in files)
+            known = {file.name for file in before.get(line, ())}
+            if len(files) <= 1 << bits or not known or self._left.get(line) == names:
+                continue
+            newest = max(named(name).span.first for name in known)
+            entries = _by_item(files)
+            ranges = [item._replace(is_fixed=not is_settled(e)) for item, e in entries.items() if not e.kept_aside]
+            removed += self._fold_line(line, entries, ranges, scratch, newest, bits)
+            if names == known and not any(each.is_fixed for each in ranges):
+                self._left[line] = frozenset(file.name for file in files if file.exists())
+        return removed
 
     def _fold_line(
         self,
         line: str,
         entries: Mapping[Item, LedgerEntry],
+        ranges: Sequence[Item],
         scratch: Path,
-        is_settled: Callable[[LedgerEntry], bool],
+        newest: int,
         bits: int,
     ) -> int:
-        ranges = [item._replace(is_fixed=not is_settled(e)) for item, e in entries.items() if not e.kept_aside]
         above = list(self._folded_items(line))  # after the entries: see above
+
+        @cache
+        def contents(item: Item) -> Folded | None:
+            return next(read_all([self._file(line, item)], Folded), None)
+
         removed = 0
         for level in count():
-            for group in fold_plan.foldable(line, [*ranges, *above], level, bits):
+            for group in fold_plan.foldable(line, [*ranges, *above], level, newest, bits):
                 if (folded := self._sum(line, group, entries)) is not None:
                     item = Item(Span(folded.first, folded.until), level + 1)
                     self._add(line, item, folded, scratch)
                     above.append(item)
-            if stale := [each for each in fold_plan.redundant([*entries, *above]) if each.level == level]:
+            # What is in place decides, which may be another's that saw less.
+            if stale := [each for each in _redundant([*entries, *above], contents) if each.level == level]:
                 self._sync(line)
                 for item in stale:
                     self._file(line, item).unlink(missing_ok=True)
@@ -191,6 +225,10 @@ class Ledger:
             parts = [_as_folded(entries[item._replace(is_fixed=False)]) for item in group]
         if len(parts) < len(group):
             return None
+        gaps = list(parts[0].gaps)
+        for one, other in pairwise(parts):
+            gaps += [Span(one.until, other.first)] if one.until < other.first else []
+            gaps += other.gaps
         return Folded(
             first=parts[0].first,
             until=parts[-1].until,
@@ -199,6 +237,7 @@ class Ledger:
             records_out=sum(each.records_out for each in parts),
             records_quarantined=sum(each.records_quarantined for each in parts),
             files=sum(each.files for each in parts),
+            gaps=tuple(gaps),
         )
 
     def _add(self, line: str, item: Item, folded: Folded, scratch: Path) -> None:
@@ -215,8 +254,9 @@ class Ledger:
             sync_directory(directory)
 
     def _is_folded(self, name: str) -> bool:
-        line, (first, until) = named(name)
-        return any(each.span.first <= first and until <= each.span.until for each in self._folded_items(line))
+        line, own = named(name)
+        found = self._folded_contents(line, lambda span: span.first <= own.first and own.until <= span.until)
+        return any(fold_plan.is_within([own], folded.runs) for _, folded in found)
 
     def _folded_items(self, line: str) -> Iterator[Item]:
         """From the lowest level upwards; a level is listed when the one below has been taken."""
@@ -228,11 +268,14 @@ class Ledger:
                 first, until = file.stem.split("+")
                 yield Item(Span(int(first), int(until)), level)
 
-    def _folded_contents(self, line: str) -> Iterator[tuple[Item, Folded]]:
+    def _folded_contents(
+        self, line: str, concerns: Callable[[Span], bool] = lambda span: True
+    ) -> Iterator[tuple[Item, Folded]]:
         # Read as they are listed: one that is gone by then is part of one above, which is listed later.
         for item in self._folded_items(line):
-            for folded in read_all([self._file(line, item)], Folded):
-                yield item, folded
+            if concerns(item.span):
+                for folded in read_all([self._file(line, item)], Folded):
+                    yield item, folded
 
     def _file(self, line: str, item: Item) -> Path:
         name = f"{item.span.first:020d}+{item.span.until:020d}.json"
@@ -249,6 +292,20 @@ class Ledger:
 
 def _by_item(files: Iterable[Path]) -> dict[Item, LedgerEntry]:
     return {Item(Span(each.first, each.until), 0): each for each in read_all(files, LedgerEntry)}
+
+
+def _redundant(items: Iterable[Item], contents: Callable[[Item], Folded | None]) -> Iterator[Item]:
+    """Items that one of a higher level stands for; `contents` reads a folded item, None if it is gone."""
+    for item, others in fold_plan.enclosed(set(items)):
+        own = contents(item) if item.level else None
+        spans = [item.span] if own is None else own.runs
+        found = (folded for folded in map(contents, others) if folded is not None)
+        if any(fold_plan.is_within(spans, folded.runs) for folded in found):
+            yield item
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one.first < other.until and other.first < one.until
 
 
 def _as_folded(entry: LedgerEntry) -> Folded:
