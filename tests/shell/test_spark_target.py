@@ -255,6 +255,29 @@ def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> Non
     assert target.decisions() == []
 
 
+def test_an_overlap_fails_its_own_range_and_names_the_way_out(target: Target) -> None:
+    first = attempt_of(target, "first")
+    parts = [msgspec.structs.replace(spooled(0, 0), first=at, until=at + 100) for at in (0, 100)]
+    for part in parts:
+        target.publish([StagedRange(part, 0, 0, ())], first, free)
+    attempt = attempt_of(target, "second")
+    across = StagedRange(msgspec.structs.replace(spooled(0, 0), first=50, until=150), 0, 0, ())
+    with pytest.raises(Overlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
+        target.publish([across, staged(attempt, 1, "good", "")], attempt, free)
+    assert target.missing([across.part, spooled(1, 1)]) == [across.part]
+    assert texts(target) == ["good"]
+    assert target.decisions() == []
+
+
+async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_path: Path) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, told)
+    sink._destination.claim(OWNER)
+    assert await sink.set_aside(identity(0), 9)
+    with pytest.raises(SinkFailed, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
+        await sink.set_aside(identity(0)._replace(first=4, until=20), 16)
+
+
 def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) -> None:
     """Its writer may be dead; whoever comes next publishes it."""
     attempt = attempt_of(target)

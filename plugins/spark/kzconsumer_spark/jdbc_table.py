@@ -28,7 +28,7 @@ from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.overlap import identity_of, require_apart
+from kzconsumer_spark.overlap import Overlap, identity_of, require_apart
 from kzconsumer_spark.target import NotOurs
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
@@ -229,8 +229,8 @@ class JdbcTable:
         """Ledger rows and the staged rows of those ranges that nobody published before; how many ranges these are.
 
         One transaction. Whoever inserts a range's ledger row second waits for the first, and inserts nothing if that
-        one commits. A key that is in the table already is counted as a row: readers see it. Raises KeptAside when all
-        others are published; Overlap where a range is cut otherwise than one that is published.
+        one commits. A key that is in the table already is counted as a row: readers see it. Raises KeptAside, and
+        Overlap where a range is cut otherwise than one that is published, when all others are published.
         """
         enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
             self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
@@ -252,19 +252,26 @@ class JdbcTable:
         with database_errors(), connection.transaction():
             # In one order, or two writers of the same ranges might wait for each other.
             ordered = sorted(rows, key=lambda part: part.range)
+            overlaps: dict[SpooledRange, Overlap] = {}
             for part in ordered:
-                self._require_apart(connection, identity_of(part))
+                try:
+                    self._require_apart(connection, identity_of(part))
+                except Overlap as error:
+                    overlaps[part] = error
             ours = [
                 part
                 for part in ordered
-                if connection.execute(
+                if part not in overlaps
+                and connection.execute(
                     enter, [*self._identity(part), part.records, rows[part], quarantined.get(part.range, 0)]
                 ).rowcount
             ]
             if any(rows[part] for part in ours):
                 connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
             require_lease()
-        self.missing(connection, [part for part in rows if part not in ours])
+        self.missing(connection, [part for part in rows if part not in ours and part not in overlaps])
+        for overlap in overlaps.values():
+            raise overlap
         return len(ours)
 
     def _identity(self, part: SpooledRange | RangeIdentity) -> list[object]:

@@ -25,7 +25,7 @@ from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_n
 from kzconsumer_spark import fold_plan
 from kzconsumer_spark.fold_plan import Item, Span
 from kzconsumer_spark.identity import LedgerEntry, NamedRange, named, parsed, range_name
-from kzconsumer_spark.overlap import require_apart
+from kzconsumer_spark.overlap import Overlap, require_apart
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,20 +147,22 @@ class Ledger:
         left = {*own, *items}.difference(_redundant([*own, *items], items.get))
         return sorted({run for each in left for run in (items[each].runs if each in items else [each.span])})
 
-    def require_apart(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> None:
-        """Each of them from all that is published or kept aside; `decided` are names of what is about to be.
-
-        Raises Overlap.
-        """
+    def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, Overlap]:
+        """Those that overlap what is published or kept aside; `decided` are names of what is about to be."""
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}
         for name in (*decided, *os.listdir(self._state)):
-            if (found := parsed(name)) is not None and found.line in entries:
-                entries[found.line].append(found.span)
+            if (entry := parsed(name)) is not None and entry.line in entries:
+                entries[entry.line].append(entry.span)
+        found: dict[RangeIdentity, Overlap] = {}
         for part in parts:
             line = named(range_name(part)).line
             own = Span(part.first, part.until)
             touched = self._folded_contents(line, lambda span, own=own: _overlap(span, own))  # type: ignore[misc]
-            require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs))
+            try:
+                require_apart(part, entries[line], (run for _, folded in touched for run in folded.runs))
+            except Overlap as error:
+                found[part] = error
+        return found
 
     def fold(self, scratch: Path, is_settled: Callable[[LedgerEntry], bool], bits: int = fold_plan.FAN_OUT_BITS) -> int:
         """Fold what can be folded; how many items were removed.

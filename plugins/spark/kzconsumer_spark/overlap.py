@@ -14,14 +14,15 @@ from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.messages import SpooledRange
 
 
-class Overlap(Exception):
-    """A range overlaps one that is published, and is not the same."""
+class Overlap(OSError):
+    """A range overlaps one that is published, and is not the same. `end` is that of all that is published there."""
 
-    def __init__(self, part: RangeIdentity, other: Span) -> None:
+    def __init__(self, part: RangeIdentity, other: Span, end: int) -> None:
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published: it"
             f" overlaps [{other.first}, {other.until}), which is. Offsets were set back by a tool that raises no reset"
-            " epoch; set them with kzconsumer offsets reset"
+            f" epoch. To go on behind what is published: kzconsumer offsets reset GROUP --to-offset {end}"
+            f" --topic {part.topic}:{part.partition} --execute"
         )
 
 
@@ -34,9 +35,9 @@ def require_apart(part: RangeIdentity, others: Iterable[Span], folded: Iterable[
 
     What lies within a folded span is published: the ranges that it was made of are not known any more.
     """
-    folded = list(folded)
+    others, folded = list(others), list(folded)
     if any(other.first <= part.first and part.until <= other.until for other in folded):
         return
     for other in (*others, *folded):
         if other != (part.first, part.until) and other.first < part.until and part.first < other.until:
-            raise Overlap(part, other)
+            raise Overlap(part, other, max(each.until for each in (*others, *folded)))

@@ -30,11 +30,11 @@ from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.ledger import Ledger
 from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.overlap import identity_of
+from kzconsumer_spark.overlap import Overlap, identity_of
 
 
 class NotPublished(OSError):
-    """The file system refuses a name that a range needs."""
+    """A range cannot be published: the file system refuses a name that it needs, or it is one of several `Overlap`s."""
 
     def __init__(self, part: OffsetRange, reason: OSError, more: int = 0) -> None:
         others = f" (and {more} more ranges)" if more else ""
@@ -71,8 +71,8 @@ class Publication:
 
         `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
         `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be;
-        NotPublished for one whose names the file system refuses, once the others are published; Overlap where a range
-        is cut otherwise than one that is published.
+        NotPublished for one whose names the file system refuses, and Overlap for one that is cut otherwise than one
+        that is published, once the others are published.
         """
         blocked: dict[OffsetRange, OSError] = {}
         entries = []
@@ -87,7 +87,9 @@ class Publication:
         for directory in (attempt, attempt.parent, self._attempts):
             sync_directory(directory)
         require_lease()
-        self._require_apart([identity_of(part) for part, _ in entries])
+        overlaps = self._overlaps([identity_of(part) for part, _ in entries])
+        blocked |= {part.range: overlaps[named] for part, _ in entries if (named := identity_of(part)) in overlaps}
+        entries = [(part, entry) for part, entry in entries if part.range not in blocked]
         for _, entry in entries:
             put_in_place(entry, self._decisions / entry.name)
         require_lease()
@@ -106,8 +108,12 @@ class Publication:
         return entry
 
     def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
-        """Have the range never published; False when it is. `attempt` is a directory of ours, as of `publish`."""
-        self._require_apart([part])
+        """Have the range never published; False when it is. `attempt` is a directory of ours, as of `publish`.
+
+        Raises Overlap.
+        """
+        for overlap in self._overlaps([part]).values():
+            raise overlap
         name = range_name(part)
         path = attempt / f"{name}.json"
         write_new(path, msgspec.json.encode(aside_entry(part, records, str(attempt.relative_to(self._attempts)))))
@@ -184,10 +190,10 @@ class Publication:
                     probe.unlink(missing_ok=True)
             probe.unlink(missing_ok=True)
 
-    def _require_apart(self, ranges: Sequence[RangeIdentity]) -> None:
-        """From all that is published, kept aside or decided for. Raises Overlap."""
+    def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
+        """Those that overlap what is published, kept aside or decided for."""
         # The decisions first: one that is carried out between the two looks has an entry then.
-        self._ledger.require_apart(ranges, os.listdir(self._decisions))
+        return self._ledger.overlaps(ranges, os.listdir(self._decisions))
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
         """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""
@@ -244,4 +250,6 @@ class Publication:
 
 def _require_none(blocked: Mapping[OffsetRange, OSError]) -> None:
     for part, error in blocked.items():
+        if isinstance(error, Overlap) and len(blocked) == 1:
+            raise error
         raise NotPublished(part, error, len(blocked) - 1) from error

@@ -38,6 +38,7 @@ from kzconsumer_spark.identity import Owner, fingerprint, scope
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.options import WHERE, read_options, redirected
+from kzconsumer_spark.overlap import Overlap
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.settings import environment_zone, time_zone
 from kzconsumer_spark.spool import write_spool
@@ -237,6 +238,8 @@ class SparkSink:
         for attempt, pause in self._attempts():
             try:
                 return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
+            except Overlap as error:  # another attempt would find it, too
+                raise SinkFailed(f"{WHERE}: {error}") from error
             except OSError as error:
                 reason = error
                 _log.warning("ledger of the destination cannot be read", attempt=attempt, error=str(error))
