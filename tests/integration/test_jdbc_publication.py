@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from kzconsumer.offsets.destination import RangeIdentity
@@ -243,7 +245,38 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
     assert {n: rows for n, rows in published(database, to).items() if n < 30} == {3: {("a", 3)}}
     assert publish(6) == 2
     assert publish(0) == 2, "what lies before all others"
-    assert publish(4, epoch=1) == 2, "a new epoch"
+    assert publish(4, epoch=1) == 1, "a new epoch; the rest of the batch was there"
+
+
+def test_a_range_that_overlaps_is_found_in_a_ledger_whose_ranges_overlap(database: Postgres, to: ToJdbc) -> None:
+    """As one of before they were refused."""
+    table = JdbcTable(to)
+    for first, until in ((0, 100), (10, 20), (30, 40)):
+        query = "INSERT INTO kzconsumer_ledger VALUES (%s, 't', 0, -5, 0, %s, %s, 3, 3, 0)"
+        database.query(query, [to.owner_id, first, until])
+    with pytest.raises(Overlap, match=r"overlaps \[0, 100\).* --to-offset 100 "):
+        table.set_aside(RangeIdentity("t", 0, -5, 0, 50, 60), 3)
+
+
+def test_all_ranges_are_asked_for_at_once(to: ToJdbc, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = JdbcTable(to)
+    ranges = [RangeIdentity("t", n, -5, 0, 0, 3) for n in range(3000)]
+    assert table.set_aside(ranges[7], 3)
+    with table.connect() as connection:
+        stage = table.own_stage(connection)
+        rows = {spooled(0, n, 0): 0 for n in (5, 2999)}
+        assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
+    asked: list[object] = []
+    execute = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *more: Any, **named: Any) -> Any:
+        asked.append(query)
+        return execute(self, query, *more, **named)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    assert table.has(ranges) == [ranges[5], ranges[2999]]
+    assert table.has([]) == []
+    assert len(asked) <= 4, "with what each connection begins with"
 
 
 def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> None:

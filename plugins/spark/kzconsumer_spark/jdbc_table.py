@@ -40,7 +40,10 @@ STAGE: Final = "kzconsumer_stage_"
 _SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREATE IF NOT EXISTS is no protection
 # A zombie that is stopped in the middle of its transaction must not hold up its successor for long.
 _SETTINGS: Final = "SET lock_timeout = '20s'; SET idle_in_transaction_session_timeout = '5s'"
-_IDENTITY: Final = SQL('owner, topic, "partition", incarnation, epoch, first, until')
+_RANGE: Final = SQL('topic, "partition", incarnation, epoch, first, until')
+_RANGE_ARRAYS: Final = SQL("%s::text[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]")
+_IDENTITY: Final = SQL("owner, {}").format(_RANGE)
+_LOOK_BACK: Final = 1000  # ranges
 _COUNTS: Final = SQL("records_in, records_out, records_quarantined")
 _ROW_IN_TASK: Final = SQL(str((1 << 33) - 1))  # the bits of a row's id that count rows within a task
 _TEN: Final = SQL(", ").join([SQL("%s")] * 10)
@@ -121,7 +124,8 @@ class JdbcTable:
 
     def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
         with self.connect() as connection:
-            return [each for each in ranges if self._kept_aside(connection, each) is False]
+            found = self._kept_aside(connection, ranges)
+        return [each for each in ranges if found[each] is False]
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
         """Of two that enter a range's row the first one wins, as in `publish`: it waits for a writer that is at it."""
@@ -131,35 +135,46 @@ class JdbcTable:
         with self.connect() as connection, database_errors(), connection.transaction():
             self._require_apart(connection, part)
             connection.execute(enter, [*self._identity(part), records, 0, 0])
-            return self._kept_aside(connection, part) is True
+            return self._kept_aside(connection, [part])[part] is True
 
     def _require_apart(self, connection: Connection, part: RangeIdentity) -> None:
         """In a transaction: nobody else publishes anything of the partition until it ends. Raises Overlap.
 
-        Of ranges that lie apart only the last one that begins before this one's end can reach into it.
+        Of ranges that lie apart only the last one that begins before this one's end can reach into it. An older ledger
+        may have some that do not, so more are looked at; all of them would be too many.
         """
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
+        own = SQL('(owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)')
         query = SQL(
-            'SELECT first, until FROM {} WHERE (owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)'
-            " AND first < %s AND (first, until) <> (%s, %s) ORDER BY first DESC LIMIT 1"
-        ).format(self._name(LEDGER))
-        values = [*self._identity(part)[:5], part.until, part.first, part.until]
-        require_apart(part, (Span(first, until) for first, until in _rows(connection, query, values)))
+            "SELECT first, until FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
+            " ORDER BY first DESC LIMIT %s) AS before WHERE until > %s AND (first, until) <> (%s, %s)"
+        ).format(self._name(LEDGER), own)
+        line = self._identity(part)[:5]
+        found = _rows(connection, query, [*line, part.until, _LOOK_BACK, part.first, part.first, part.until])
+        if found:
+            last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1")
+            found += _rows(connection, last.format(self._name(LEDGER), own), line)
+            require_apart(part, (Span(*row) for row in found))
 
     def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
         """Those without a row in the ledger. Raises KeptAside for one that is not to be published."""
-        found = {part: self._kept_aside(connection, part) for part in ranges}
+        found = self._kept_aside(connection, ranges)
         for part, kept_aside in found.items():
             if kept_aside:
                 raise KeptAside(range_name(part))
         return [part for part, kept_aside in found.items() if kept_aside is None]
 
-    def _kept_aside(self, connection: Connection, part: SpooledRange | RangeIdentity) -> bool | None:
-        """What the ledger says of a range; None: it has no row of it, so that it is neither aside nor published."""
-        query = SQL("SELECT kept_aside FROM {} WHERE ({}) = (%s, %s, %s, %s, %s, %s, %s)")
+    def _kept_aside(self, connection: Connection, ranges: Sequence[_Range]) -> dict[_Range, bool | None]:
+        """What the ledger says of ranges; None: it has no row of it, so that it is neither aside nor published."""
+        query = SQL("SELECT {}, kept_aside FROM {} JOIN unnest({}) AS asked ({}) USING ({}) WHERE owner = %s").format(
+            _RANGE, self._name(LEDGER), _RANGE_ARRAYS, _RANGE, _RANGE
+        )
+        identities = [identity_of(part) for part in ranges]
         with database_errors():
-            rows = _rows(connection, query.format(self._name(LEDGER), _IDENTITY), self._identity(part))
-        return bool(rows[0][0]) if rows else None
+            arrays: list[object] = [list(each) for each in zip(*identities, strict=True)]
+            rows = _rows(connection, query, [*arrays, self._to.owner_id]) if identities else []
+        found = {RangeIdentity(*row[:-1]): bool(row[-1]) for row in rows}
+        return {part: found.get(identity) for part, identity in zip(ranges, identities, strict=True)}
 
     def create(self, connection: Connection, columns: Mapping[str, str]) -> None:
         """Make the user's table, of these columns and types, if there is none."""
