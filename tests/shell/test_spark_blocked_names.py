@@ -16,6 +16,7 @@ from kzconsumer_spark.daemon_side import Files
 from kzconsumer_spark.identity import data_file
 from kzconsumer_spark.messages import ToFiles
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.target import Target
 from tests.shell.test_spark_target import (
     OWNER,
@@ -99,6 +100,40 @@ def test_a_partition_directory_on_another_disk(target: Target, other_disk: Path)
 def test_other_names_that_cannot_be_linked(target: Target, blocked: Callable[[Target], str], reason: str) -> None:
     with permissions_count():
         require_only_its_own_range_fails(target, blocked(target), reason)
+
+
+def test_a_name_of_just_the_longest_length_is_published(target: Target) -> None:
+    attempt = attempt_of(target)
+    file = attempt / "staged"
+    pq.write_table(pa.table({"text": ["x"]}), file)
+    longest = f"{'n' * 247}.parquet"
+    assert len(longest) == 255
+    part = spooled(0, 1)
+    assert target.publish([StagedRange(part, 1, 0, [(file, f"day=1/{longest}")])], attempt, free) == 1
+    assert (target.path / "day=1" / longest).exists()
+    assert not list(target.path.rglob(".*"))
+
+
+def test_a_probe_of_a_dead_writer_goes_with_what_it_had_staged(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = PrivateDirectory(target.attempts)
+    attempt = writer.path / "1"
+    attempt.mkdir()
+    ready = staged(attempt, 0, "x", "day=1")
+
+    class Killed(BaseException):
+        pass
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", killed)
+        with pytest.raises(Killed):
+            target.publish([ready], attempt, free)
+    assert len(list((target.path / "day=1").iterdir())) == 1
+    os.close(writer._lock)  # as the kernel does when it dies
+    assert target.sweep() == 1
+    assert list((target.path / "day=1").iterdir()) == []
 
 
 def decided(target: Target, number: int, directory: str) -> PrivateDirectory:

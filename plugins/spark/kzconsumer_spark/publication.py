@@ -8,18 +8,21 @@ links the staged files to their final names, links the decision itself as the le
 second decision can only be made after the range is in the ledger, and is void. So it is with the decision that a range
 is not published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
 
-A decision stands for ever, so the final names are tried before it is made: each file is linked beside its final name,
-under a name that readers skip. A range that fails there is not decided for. A decision that cannot be carried out all
-the same (a directory was replaced since) fails its own range, and no other.
+A decision stands for ever, so the final names are tried before it is made: the length of each, and whether its file can
+be linked into its directory, under a name that readers skip. The attempt's directory keeps where: whoever removes it
+when its writer is dead removes that link, too. A range that fails there is not decided for. A decision that cannot be
+carried out all the same (a directory was replaced since) fails its own range, and no other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +34,8 @@ from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, ra
 from kzconsumer_spark.ledger import Ledger
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.overlap import Overlap, identity_of
+
+_PROBE: Final = ".kzconsumer-probe-"
 
 
 class NotPublished(OSError):
@@ -78,7 +83,7 @@ class Publication:
         entries = []
         for each in staged:
             try:
-                self._require_names(each)
+                self._require_names(each, attempt)
             except OSError as error:
                 blocked[each.part.range] = error
             else:
@@ -172,7 +177,13 @@ class Publication:
             name for name, entry in found if entry and (self._attempts / entry.attempt).is_relative_to(directory)
         )
 
-    def _require_names(self, staged: StagedRange) -> None:
+    def remove_probes(self, attempt: Path) -> None:
+        """Links that a dead writer has left where it tried names; `attempt` is its directory, or the one around it."""
+        for noted in (*attempt.glob(f"{_PROBE}*"), *attempt.glob(f"*/{_PROBE}*")):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                self._target.joinpath(os.readlink(noted), noted.name).unlink()
+
+    def _require_names(self, staged: StagedRange, attempt: Path) -> None:
         """Raises OSError where a file of the range could not be linked to its final name."""
         if (self._decisions / f"{range_name(staged.part)}.json").exists():
             return  # another writer's files it will be
@@ -181,14 +192,16 @@ class Publication:
             final.parent.mkdir(parents=True, exist_ok=True)
             if final.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(final))
-            probe = final.with_name(f".{final.name}")
-            while True:
-                try:
-                    probe.hardlink_to(file)
-                    break
-                except FileExistsError:  # another writer's of the same range, or one that is dead left it
-                    probe.unlink(missing_ok=True)
-            probe.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                final.lstat()  # raises OSError for a name that is too long
+            noted = attempt / f"{_PROBE}{uuid.uuid4().hex}"
+            noted.symlink_to(Path(name).parent)
+            probe = final.with_name(noted.name)
+            try:
+                probe.hardlink_to(file)
+                probe.unlink()
+            finally:
+                noted.unlink()
 
     def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
         """Those that overlap what is published, kept aside or decided for."""

@@ -197,6 +197,7 @@ class Target:
 
     def _is_needed(self, attempt: Path) -> bool:
         """Whether a decided range cannot be published, and has its files there."""
+        self._publication.remove_probes(attempt)
         blocked = self._publication.finish_staged_under(attempt)
         _tell(blocked)
         return bool(blocked)
