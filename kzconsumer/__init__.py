@@ -7,7 +7,7 @@
             ...
 
 The names below are the public ones; plugin authors also use `kzconsumer.assignors.interface`,
-`kzconsumer.sinks.interface`, `kzconsumer.options` and `kzconsumer.testing`.
+`kzconsumer.sinks.interface`, `kzconsumer.settings.tables` and `kzconsumer.testing`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kzconsumer.config import Settings
     from kzconsumer.connector import ConsumerConnector, connect
     from kzconsumer.errors import (
         ConfigError,
@@ -30,15 +29,16 @@ if TYPE_CHECKING:
     )
     from kzconsumer.group.rebalance_listener import RebalanceListener
     from kzconsumer.model import TopicPartition
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer.settings.topic_filter import Blacklist, Whitelist
     from kzconsumer.sinks.interface import RecordsRejected, Rejected
     from kzconsumer.streams.kafka_stream import KafkaStream
     from kzconsumer.streams.message import Message
-    from kzconsumer.topic_filter import Blacklist, Whitelist
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Blacklist": "topic_filter",
+    "Blacklist": "settings.topic_filter",
     "ConfigError": "errors",
     "ConsumerConnector": "connector",
     "CorruptRecord": "errors",
@@ -48,14 +48,14 @@ _HOME = {
     "NotOwned": "errors",
     "OffsetLost": "errors",
     "PluginError": "errors",
-    "Settings": "config",
+    "Settings": "settings.settings",
     "RebalanceListener": "group.rebalance_listener",
     "RecordRejected": "errors",
     "RecordsRejected": "sinks.interface",
     "Rejected": "sinks.interface",
     "SinkFailed": "errors",
     "TopicPartition": "model",
-    "Whitelist": "topic_filter",
+    "Whitelist": "settings.topic_filter",
     "connect": "connector",
 }
 

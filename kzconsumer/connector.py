@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
-from kzconsumer.config import Settings
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import Reading, reading
 from kzconsumer.fetcher.stops import Stops
@@ -28,8 +28,8 @@ from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.position import Position
 from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.snapshot import GroupSnapshot
-from kzconsumer.log import to_standard_error
-from kzconsumer.log_facts import facts
+from kzconsumer.logs.facts import facts
+from kzconsumer.logs.setup import to_standard_error
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
 from kzconsumer.network.brokers import Brokers
@@ -41,13 +41,13 @@ from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
 from kzconsumer.rejects.rejects import RejectedRecord, rejects_of
-from kzconsumer.setting_types import read_topic
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.topic_filter import TopicFilter
+from kzconsumer.settings.values import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
-from kzconsumer.tallies import Tallies
-from kzconsumer.topic_filter import TopicFilter
 from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease

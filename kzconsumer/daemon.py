@@ -21,13 +21,12 @@ import msgspec
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector, connect
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
 from kzconsumer.group.run_check import is_over
 from kzconsumer.instance_lock import instance_lock, lock_path
-from kzconsumer.log import configure, finish
-from kzconsumer.log_facts import facts
+from kzconsumer.logs.facts import facts
+from kzconsumer.logs.setup import configure, finish
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -35,6 +34,7 @@ from kzconsumer.rejects.rejects import RejectedRecord
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.configured import configured_sink
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.planning import Planning

@@ -12,7 +12,7 @@ import anyio
 import structlog
 
 from kzconsumer.assignors.interface import Assignor
-from kzconsumer.config import Settings
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
     BrokersUnreachable,
     ConnectionLost,
@@ -49,8 +49,8 @@ from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS
+from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.owner_registry import OwnerRegistry
 from kzconsumer.zookeeper.paths import GroupPaths

@@ -95,3 +95,14 @@ class OffsetRange(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}[{self.first}..{self.until})"
+
+
+class RangeIdentity(NamedTuple):
+    """By what a destination knows a range, for ever: never by a batch, or by who wrote it."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    epoch: int
+    first: int
+    until: int

@@ -16,10 +16,10 @@ from typing import Final, Literal
 import javaproperties
 import msgspec
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import show_byte_size, show_duration
 from kzconsumer.redaction import HIDDEN, is_secret, redacted_text
+from kzconsumer.settings.quantities import show_byte_size, show_duration
+from kzconsumer.settings.settings import Settings
 
 _WIDTH: Final = 120
 _LARGEST: Final = 2**31 - 1

@@ -11,7 +11,7 @@ from importlib import metadata
 import msgspec
 
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.options import nearest
+from kzconsumer.settings.tables import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
 SINKS = "kzconsumer.sinks"

@@ -14,10 +14,10 @@ import msgspec
 import structlog
 from anyio import to_thread
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.options import keys_of
 from kzconsumer.service import Service
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import keys_of
 
 log = structlog.get_logger("kzconsumer")
 

@@ -123,7 +123,7 @@ def plugin_api() -> str:
     for title, modules in {
         "Assignors": ["kzconsumer.assignors.interface"],
         "Sinks": ["kzconsumer.sinks.interface", "kzconsumer.sinks.steps"],
-        "Settings of a plugin": ["kzconsumer.options"],
+        "Settings of a plugin": ["kzconsumer.settings.tables"],
         "Contracts to test by": ["kzconsumer.testing.assignor_contract", "kzconsumer.testing.sink_contract"],
     }.items():
         page += [f"## {title}", *(f"::: {module}" for module in modules)]

@@ -45,7 +45,7 @@ def undo_path(chosen: Path | None, group: str) -> Path:
 
 def write_file(path: Path, content: bytes) -> None:
     """A new file, on disk when this returns. Raises NotDone when it exists, or cannot be written."""
-    from kzconsumer.sinks.durable_files import sync_directory, write_new
+    from kzconsumer.durable_files import sync_directory, write_new
 
     try:
         write_new(path, content)

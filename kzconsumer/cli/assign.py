@@ -14,7 +14,7 @@ from kzconsumer.cli.configuration import add_config, layers_given
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.config import Settings
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.zookeeper.znodes import Registration
 
 
@@ -45,16 +45,16 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.assignors.interface import Assignor
     from kzconsumer.cli.assign_table import table
-    from kzconsumer.config import Settings
     from kzconsumer.group.assignment_preview import preview
     from kzconsumer.group.group_reader import read_group
+    from kzconsumer.logs import setup
     from kzconsumer.plugins import ASSIGNORS, load_chosen
+    from kzconsumer.settings.settings import Settings
 
     settings = Settings.of(layers)
-    log.configure("warning", "line")  # a registration that is passed over changes the answer
+    setup.configure("warning", "line")  # a registration that is passed over changes the answer
     chosen = settings.group
     each = arguments.member or [None] * (1 if arguments.members is None else arguments.members)
     with layers.named():

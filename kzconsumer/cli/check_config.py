@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     import msgspec
 
-    from kzconsumer.effective import as_toml, effective
+    from kzconsumer.settings.effective import as_toml, effective
 
     values = effective(settings, layers)
     print(msgspec.json.encode(values).decode() if arguments.output == "json" else "\n".join(as_toml(values)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
 from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.rejects.rejects import check_rejected
-from kzconsumer.setting_layers import Layers
+from kzconsumer.settings.layers import Layers
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.interface import Sink
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.status.access import load_token
@@ -52,7 +52,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
         check("zookeeper", "secure acl tls sasl digest", lambda: load_access(settings.zookeeper, settings.source))
         check("rejected", "policy classes topic directory", lambda: check_rejected(settings))
         if settings.log.format == "journald":
-            from kzconsumer.journal import require_journal
+            from kzconsumer.logs.journal import require_journal
 
             check("log", "format", lambda: require_journal(settings.source))
         if faults:

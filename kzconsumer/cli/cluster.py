@@ -34,11 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.cluster_table import cluster_table
+    from kzconsumer.logs import setup
     from kzconsumer.zookeeper.cluster_reader import read_cluster
 
-    log.for_one_answer()
+    setup.for_one_answer()
     found = anyio.run(read_cluster, at.zookeeper)
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else cluster_table(found))
     return 0

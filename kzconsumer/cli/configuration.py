@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kzconsumer.setting_layers import Layers
+    from kzconsumer.settings.layers import Layers
 
 
 def add_configuration(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_set(parser: argparse.ArgumentParser, into: str) -> None:
 
 def layers_given(arguments: argparse.Namespace) -> Layers:
     """Raises ConfigError; ends the program with a line on usage when there is no file."""
-    from kzconsumer.config import layers_of
+    from kzconsumer.settings.settings import layers_of
 
     if arguments.config is None:
         arguments.misused("no configuration file given; give --config FILE")

@@ -18,9 +18,10 @@ from kzconsumer.cli.target import add_target, group_name
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.config import Settings, SubscriptionSettings
     from kzconsumer.console.places import Place
     from kzconsumer.console.printing import Printer, Wanted
+    from kzconsumer.settings.sections import SubscriptionSettings
+    from kzconsumer.settings.settings import Settings
 
 T = TypeVar("T")
 
@@ -66,9 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer import log
+    from kzconsumer.logs import setup
 
-    log.configure("warning", "line")
+    setup.configure("warning", "line")
     sys.stdout.flush()
     try:
         ended_by = anyio.run(_print, arguments, settings, wanted)
@@ -138,7 +139,9 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     """What to read and where. Ends with status 2 when nothing, or two things, say so."""
     import msgspec
 
-    from kzconsumer.config import GroupSettings, Settings, ZooKeeperSettings
+    from kzconsumer.settings.connections import ZooKeeperSettings
+    from kzconsumer.settings.sections import GroupSettings
+    from kzconsumer.settings.settings import Settings
 
     if arguments.zookeeper is not None and arguments.config is not None:
         arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
@@ -175,7 +178,7 @@ def _check_member(arguments: argparse.Namespace) -> None:
 
 def _subscription(arguments: argparse.Namespace, settings: Settings) -> SubscriptionSettings:
     """Topics become a white list, as with the original console consumer: one stream has them all."""
-    from kzconsumer.config import SubscriptionSettings
+    from kzconsumer.settings.sections import SubscriptionSettings
 
     given = [bool(arguments.topics), arguments.whitelist is not None, arguments.blacklist is not None]
     if sum(given) > 1:
@@ -267,7 +270,7 @@ def _header(text: str) -> object:
 
 
 def _list(text: str) -> str:
-    from kzconsumer.setting_types import read_list
+    from kzconsumer.settings.values import read_list
 
     return _read(text, read_list)
 

@@ -32,13 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     require()
 
-    from kzconsumer import log
     from kzconsumer.cli.progress import fetching_progress
     from kzconsumer.demo.run import run_demo
+    from kzconsumer.logs import setup
     from kzconsumer.sandbox.sandbox import prepare
     from kzconsumer.sandbox.versions import NEWEST
 
-    log.configure("error", "auto")
+    setup.configure("error", "auto")
     with fetching_progress() as progress:
         prepare(NEWEST, progress)
     return run_demo(arguments.messages, as_json=arguments.json, keep=arguments.keep)

@@ -44,11 +44,11 @@ def run_list(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.groups_table import list_table
     from kzconsumer.group.group_reader import read_summaries
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     groups = anyio.run(read_summaries, at.zookeeper)
     print(msgspec.json.encode(groups).decode() if arguments.output == "json" else list_table(groups))
     return 0
@@ -61,11 +61,11 @@ def run_describe(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.groups_table import describe_table
     from kzconsumer.group.group_description import describe
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     seen = anyio.run(at.seen, group)
     found = describe(seen.nodes, seen.known)
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else describe_table(found))

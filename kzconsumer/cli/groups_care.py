@@ -141,8 +141,8 @@ async def _examine(at: Target, group: str) -> list[Symptom]:
             again, unseen = await look(outside)
             found = lasting(found, again)
         if unseen:
-            log = structlog.get_logger("kzconsumer.cli")
-            log.error("stored offsets not compared with the logs, whose leaders do not answer", partitions=unseen)
+            setup = structlog.get_logger("kzconsumer.cli")
+            setup.error("stored offsets not compared with the logs, whose leaders do not answer", partitions=unseen)
         return found
 
 
@@ -285,9 +285,9 @@ def _ready() -> Callable[..., Any]:
     """What runs an errand: `anyio.run`, with warnings going to standard error."""
     import anyio
 
-    from kzconsumer import log
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     return anyio.run
 
 

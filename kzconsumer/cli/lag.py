@@ -44,10 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.reset_words import topics_together
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     anyio.run(_run, arguments, at, group, topics_together(arguments.topic))
     return 0
 

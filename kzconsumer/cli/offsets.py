@@ -139,13 +139,13 @@ def run_show(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.offsets_table import show_table
     from kzconsumer.group.group_offsets import show
     from kzconsumer.group.offset_moves import within
+    from kzconsumer.logs import setup
     from kzconsumer.model import TopicPartition
 
-    log.for_one_answer()
+    setup.for_one_answer()
     seen = anyio.run(at.seen, group)
     found = show(seen.nodes, at.storage, seen.brokers)
     scope = topics_together(arguments.topic)
@@ -164,17 +164,17 @@ def run_export(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.acting import write_file
     from kzconsumer.errors import NotDone
     from kzconsumer.group.group_offsets import offsets_of_0_7, stored_offsets
     from kzconsumer.group.group_reader import read_nodes
     from kzconsumer.group.offset_moves import within
+    from kzconsumer.logs import setup
     from kzconsumer.model import TopicPartition
     from kzconsumer.offsets.offset_files import write_offsets
     from kzconsumer.zookeeper.paths import GroupPaths, partition_of_0_7
 
-    log.for_one_answer()
+    setup.for_one_answer()
     scope = topics_together(arguments.topic)
     nodes = anyio.run(read_nodes, at.zookeeper, group)
     saved = [(GroupPaths(group).offset(p), data) for p, data in stored_offsets(nodes).items() if within(p, scope)]
@@ -273,20 +273,20 @@ def _run_file(arguments: argparse.Namespace, path: Path, group: str | None) -> i
 def _act(arguments: argparse.Namespace, act: Act) -> int:
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.offset_acts import carry_out
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo))
 
 
 def _act_with_brokers(arguments: argparse.Namespace, act: BrokerAct) -> int:
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.offset_copy import carry_out
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.undo))
 
 

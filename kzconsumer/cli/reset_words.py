@@ -57,7 +57,7 @@ def wanted(arguments: argparse.Namespace) -> Reset | None:
 
 def topic_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
     """`topic`, or `topic:0,1,2`."""
-    from kzconsumer.setting_types import read_topic
+    from kzconsumer.settings.values import read_topic
 
     topic, colon, numbers = text.partition(":")
     try:

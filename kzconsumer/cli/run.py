@@ -13,7 +13,7 @@ from kzconsumer.cli.configuration import add_configuration, layers_given
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.config import Settings
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.interface import Sink
 
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
     from kzconsumer.cli.run_progress import run_progress
     from kzconsumer.daemon import run as consume
-    from kzconsumer.log import configure
+    from kzconsumer.logs.setup import configure
     from kzconsumer.sinks.configured import check_sink
 
     def load() -> Settings:

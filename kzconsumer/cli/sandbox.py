@@ -28,7 +28,7 @@ from kzconsumer.sandbox.sandbox import prepare
 from kzconsumer.sandbox.state_file import SandboxState, ServerState, StateFile, default_path
 from kzconsumer.sandbox.supervisor import READY, supervise
 from kzconsumer.sandbox.versions import NEWEST, VERSIONS, kafka_version
-from kzconsumer.setting_types import read_topic
+from kzconsumer.settings.values import read_topic
 
 NOT_RUNNING = 3
 _END_LIMIT = 5.0
@@ -162,10 +162,10 @@ def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict
 
 
 def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, str]) -> int:
-    from kzconsumer import log
+    from kzconsumer.logs import setup
     from kzconsumer.sandbox.topics import create_topic
 
-    log.configure("warning", "auto")
+    setup.configure("warning", "auto")
     state = place.read()
     if state is None or not place.running():
         raise SandboxError("no sandbox runs; `kzconsumer sandbox up` starts one")

@@ -15,7 +15,7 @@ from kzconsumer.cli.configuration import add_config, layers_given
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.config import Settings
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.interface import Batch, Preview
 
 
@@ -47,14 +47,14 @@ def run_try(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.preview_table import preview_table
-    from kzconsumer.config import Settings
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
 
     settings = Settings.of(layers)
     with layers.named():
         settings.require_daemon()
-        log.configure("warning", "auto")
+        setup.configure("warning", "auto")
         found = anyio.run(_preview, settings, arguments.records)
     if arguments.json:
         print(msgspec.json.encode(found).decode())

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable
 
-    from kzconsumer.config import Settings
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.interface import Compactable, Compacted
 
 T = TypeVar("T")
@@ -52,14 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.run_progress import run_progress, unseen
-    from kzconsumer.config import Settings
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
 
     settings = Settings.of(layers)
     with layers.named(), run_progress(arguments.execute, "compact") as show:
         settings.require_daemon()
-        log.for_one_answer()
+        setup.for_one_answer()
         done = anyio.run(_compact, settings, arguments, show or unseen)
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0
@@ -101,13 +101,13 @@ def _text(done: Compacted) -> str:
 
 
 def _size(text: str) -> int:
-    from kzconsumer.options import read_byte_size
+    from kzconsumer.settings.quantities import read_byte_size
 
     return _read(read_byte_size, text)
 
 
 def _time(text: str) -> float:
-    from kzconsumer.options import read_duration
+    from kzconsumer.settings.quantities import read_duration
 
     return _read(read_duration, text)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable, Mapping
 
-    from kzconsumer.config import Settings
     from kzconsumer.group.offset_moves import Scope
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.replay import ReplayableSink, Replayed
 
 
@@ -46,15 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.reset_words import topics_together
     from kzconsumer.cli.run_progress import run_progress, unseen
-    from kzconsumer.config import Settings
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
 
     times = arguments.from_time, arguments.to_time
     with layers.named(), run_progress(True, "replay") as show:
         settings = _redirected(Settings.of(layers), arguments.into)
-        log.configure("warning", "auto")
+        setup.configure("warning", "auto")
         done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or unseen)
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0
@@ -65,8 +65,8 @@ def _redirected(settings: Settings, into: str) -> Settings:
     import msgspec
 
     from kzconsumer.errors import PluginError
-    from kzconsumer.options import faults_in
     from kzconsumer.plugins import SINKS, load_chosen
+    from kzconsumer.settings.tables import faults_in
 
     chosen = settings.require_daemon()
     plugin = load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin")

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable, Collection, Mapping
 
-    from kzconsumer.config import Settings
     from kzconsumer.group.group_nodes import GroupNodes
-    from kzconsumer.model import TopicPartition
-    from kzconsumer.offsets.destination import RangeIdentity
+    from kzconsumer.model import RangeIdentity, TopicPartition
+    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.interface import Accountable
     from kzconsumer.sinks.proof import InLog, Proof, Standing
 
@@ -41,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer import log
     from kzconsumer.cli.proof_table import proof_table
-    from kzconsumer.config import Settings
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
 
     settings = Settings.of(layers)
     with layers.named():
         settings.require_daemon()
-        log.for_one_answer()
+        setup.for_one_answer()
         proof = anyio.run(verify, settings)
     print(msgspec.json.encode(proof).decode() if arguments.output == "json" else proof_table(proof))
     return 0 if proof.healthy else EXIT_UNHEALTHY
@@ -100,8 +99,8 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
 def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
     """What the claim records and the offsets say. Raises NotDone for a record of an unknown format."""
     from kzconsumer.errors import NotDone
+    from kzconsumer.model import RangeIdentity
     from kzconsumer.offsets.adoption import resume
-    from kzconsumer.offsets.destination import RangeIdentity
     from kzconsumer.offsets.moves import offset_in
     from kzconsumer.sinks.proof import Planned, Standing
     from kzconsumer.zookeeper import paths, znodes

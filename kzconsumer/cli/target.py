@@ -14,10 +14,10 @@ from kzconsumer.cli.configuration import add_config, flags_given, layers_given
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from kzconsumer.config import BrokersSettings, ZooKeeperSettings
     from kzconsumer.group.outside import Outside
     from kzconsumer.group.seen_group import SeenGroup
     from kzconsumer.offsets.authority import Storage
+    from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 
 
 class Target(NamedTuple):
@@ -72,7 +72,8 @@ def add_storage(action: argparse.ArgumentParser) -> None:
 
 def target(arguments: argparse.Namespace) -> Target:
     """Where to look; `group` may be None still. Ends with status 2 when nothing, or two things, say where."""
-    from kzconsumer.config import BrokersSettings, Settings, ZooKeeperSettings
+    from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+    from kzconsumer.settings.settings import Settings
 
     named: str | None = getattr(arguments, "group", None)
     storage: Storage | None = getattr(arguments, "storage", None)
@@ -108,7 +109,7 @@ def required_group(arguments: argparse.Namespace, at: Target) -> str:
 
 
 def connect_string(text: str) -> str:
-    from kzconsumer.setting_types import read_connect
+    from kzconsumer.settings.values import read_connect
 
     try:
         return read_connect(text)

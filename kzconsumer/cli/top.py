@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _addresses(arguments: argparse.Namespace) -> list[Address]:
     from kzconsumer.cli.watched import Address, read_address
-    from kzconsumer.config import Settings, layers_of
     from kzconsumer.errors import ConfigError
-    from kzconsumer.secret import read_secret
+    from kzconsumer.security.secret import read_secret
+    from kzconsumer.settings.settings import Settings, layers_of
     from kzconsumer.status.access import load_token
 
     faults: list[str] = []

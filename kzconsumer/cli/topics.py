@@ -62,10 +62,10 @@ def _show(
     import anyio
     import msgspec
 
-    from kzconsumer import log
+    from kzconsumer.logs import setup
     from kzconsumer.zookeeper.cluster_reader import read_topics
 
-    log.for_one_answer()
+    setup.for_one_answer()
     found = anyio.run(read_topics, at.zookeeper, names)
     print(msgspec.json.encode(found).decode() if arguments.output == "json" else table(found))
     return 0

@@ -259,11 +259,11 @@ def _carried_out(errand: Callable[..., Awaitable[T]], *given: object) -> T:
     """The answer; what the cluster would not do is an error like others."""
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.errors import NotDone
+    from kzconsumer.logs import setup
     from kzconsumer.zookeeper.admin_requests import Refused
 
-    log.for_one_answer()
+    setup.for_one_answer()
     try:
         return anyio.run(errand, *given)
     except Refused as refused:

@@ -64,11 +64,11 @@ def run_get(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.admin_table import settings_table
+    from kzconsumer.logs import setup
     from kzconsumer.zookeeper.cluster_reader import read_topics
 
-    log.for_one_answer()
+    setup.for_one_answer()
     found = [
         OwnSettings(each.topic, dict(each.config)) for each in anyio.run(read_topics, at.zookeeper, arguments.topics)
     ]
@@ -86,11 +86,11 @@ def run_set(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer import log
     from kzconsumer.cli.admin_table import configured_table
     from kzconsumer.cli.target import again
+    from kzconsumer.logs import setup
 
-    log.for_one_answer()
+    setup.for_one_answer()
     answer = anyio.run(_set, arguments, at)
     table = configured_table(answer, again(arguments))
     print(msgspec.json.encode(answer).decode() if arguments.output == "json" else table)

@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 import msgspec
 
-from kzconsumer.setting_types import read_listen
+from kzconsumer.settings.values import read_listen
 
 #: Seconds without even a comment after which a daemon is gone, and between two attempts to reach one.
 SILENCE = 10.0

@@ -18,7 +18,6 @@ import pyarrow as pa
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
-from kzconsumer.config import Settings
 from kzconsumer.connector import connect
 from kzconsumer.console.format_string import Format
 from kzconsumer.console.lines import render
@@ -29,6 +28,7 @@ from kzconsumer.fetcher.groupless import GrouplessReader, without_group
 from kzconsumer.group.group_offsets import stored_offsets
 from kzconsumer.group.group_reader import read_nodes
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.jsonlines_sink import encode_batch
 from kzconsumer.zookeeper.znodes import decode_offset
 

@@ -18,7 +18,7 @@ import structlog
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.config import FetchSettings
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLost,
@@ -47,8 +47,8 @@ from kzconsumer.protocol.fetch import (
     FetchResponse,
 )
 from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
+from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.fetched_chunk import FetchedChunk
-from kzconsumer.tallies import Tallies
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import structlog
 from anyio import to_thread
 
-from kzconsumer.config import FetchSettings
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

@@ -13,7 +13,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from kzconsumer.config import FetchSettings
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
@@ -28,7 +28,7 @@ from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adoption import missing
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
-from kzconsumer.tallies import Tallies
+from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

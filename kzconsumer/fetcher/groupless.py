@@ -15,7 +15,6 @@ import pyarrow as pa
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.config import Settings, SubscriptionSettings
 from kzconsumer.errors import ConnectionLost, CorruptRecord, KzConsumerError, NotThere, OffsetLost, ZooKeeperUnreachable
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.leaders import Leaders
@@ -24,10 +23,12 @@ from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
-from kzconsumer.options import nearest
 from kzconsumer.protocol.error_codes import broker_error, error_code
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.errand import LIMIT
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kzconsumer.config import Settings, ZooKeeperSettings
 from kzconsumer.errors import NoNode, NotThere
 from kzconsumer.group.group_description import GroupSummary, summarise
 from kzconsumer.group.group_nodes import GroupNodes, owner_of, topics_in
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
-from kzconsumer.options import nearest
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper import paths
 from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
 from kzconsumer.zookeeper.errand import errand

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 
-from kzconsumer.config import BrokersSettings, ZooKeeperSettings
 from kzconsumer.errors import BrokersUnreachable, KzConsumerError, NotDone
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.log_offsets import LogOffsets
@@ -22,6 +21,7 @@ from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.moves import LogRange
 from kzconsumer.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.errand import errand
 from kzconsumer.zookeeper.round_trips import together

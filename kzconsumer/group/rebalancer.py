@@ -16,6 +16,7 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
+from kzconsumer.counters import Rebalance, RebalanceOutcome, RebalanceTally
 from kzconsumer.errors import (
     ConnectionLost,
     CoordinatorFailed,
@@ -35,9 +36,8 @@ from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
-from kzconsumer.log_facts import facts
+from kzconsumer.logs.facts import facts
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.tallies import Rebalance, RebalanceOutcome, RebalanceTally
 from kzconsumer.zookeeper.ownership import Blocked, Refused
 from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.topic_registry import TopicRegistry

@@ -11,13 +11,13 @@ from functools import partial
 
 import structlog
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConnectionLost, SessionExpired
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.group.runs import Runs
 from kzconsumer.group.subscription import registered
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.network.security import load_security
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry

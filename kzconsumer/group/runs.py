@@ -16,7 +16,6 @@ import anyio
 import msgspec
 import structlog
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import (
     BadVersion,
     ConnectionLost,
@@ -37,6 +36,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kzconsumer.protocol.list_offsets import LATEST
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper import paths as nodes
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kzconsumer.config import SubscriptionSettings
-from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
+from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
 from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 

@@ -20,7 +20,7 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
 from kzconsumer.model import Broker
-from kzconsumer.network import sasl, tls_failures
+from kzconsumer.network import sasl
 from kzconsumer.network.security import Sasl, Security
 from kzconsumer.protocol.api_versions import ApiVersionsRequest
 from kzconsumer.protocol.error_codes import broker_error
@@ -28,6 +28,7 @@ from kzconsumer.protocol.frames import MAX_RESPONSE, FrameReader, bare_frame, re
 from kzconsumer.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.protocol.request import Request
 from kzconsumer.protocol.versions import BEFORE_API_VERSIONS, SPOKEN, UNKNOWN, Versions, is_flexible
+from kzconsumer.security import tls_failures
 
 R = TypeVar("R")
 

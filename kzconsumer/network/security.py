@@ -9,12 +9,11 @@ from __future__ import annotations
 import secrets
 import ssl
 
-from kzconsumer.config import BrokersSettings, SaslSettings, TlsSettings
 from kzconsumer.errors import ConfigError
-from kzconsumer.network.tls import tls_context
-from kzconsumer.protocol.mechanisms import exchange
-from kzconsumer.protocol.scram import Exchange
-from kzconsumer.secret import read_secret
+from kzconsumer.security.sasl import Exchange, exchange
+from kzconsumer.security.secret import read_secret
+from kzconsumer.security.tls import tls_context
+from kzconsumer.settings.connections import BrokersSettings, SaslSettings, TlsSettings
 
 
 class Sasl:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import structlog
 
 from kzconsumer.errors import OffsetLost
-from kzconsumer.model import TopicPartition
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
 from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.destination import Destination, RangeIdentity
+from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.zookeeper.ownership import Claimed
 from kzconsumer.zookeeper.znodes import Plan

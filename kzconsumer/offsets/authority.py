@@ -9,8 +9,9 @@ import re
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from kzconsumer.config import OffsetsSettings, Settings
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.sections import OffsetsSettings
+from kzconsumer.settings.settings import Settings
 
 _METADATA = re.compile(r"kzconsumer epoch (\d+)")
 

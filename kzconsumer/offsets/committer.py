@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from kzconsumer.clock import now
+from kzconsumer.counters import CommitOutcome, CommitTally
 from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
@@ -24,7 +25,6 @@ from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import OffsetStorage, Refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored
-from kzconsumer.tallies import CommitOutcome, CommitTally
 from kzconsumer.zookeeper.ownership import Fence
 from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 

@@ -6,18 +6,9 @@ Pure, owns nothing. The sink implements it; claims ask it about ranges that some
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-
-class RangeIdentity(NamedTuple):
-    """By what a destination knows a range, for ever: never by a batch, or by who wrote it."""
-
-    topic: str
-    partition: int
-    incarnation: int
-    epoch: int
-    first: int
-    until: int
+from kzconsumer.model import RangeIdentity
 
 
 class Destination(Protocol):

@@ -17,7 +17,7 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.setting_types import read_topic
+from kzconsumer.settings.values import read_topic
 from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.node_changes import SavedNode, read_nodes, write_nodes
 from kzconsumer.zookeeper.paths import partition_of

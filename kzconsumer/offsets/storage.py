@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+from kzconsumer.counters import CommitStorage
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored
-from kzconsumer.tallies import CommitStorage
 
 
 class Refused(msgspec.Struct, frozen=True):

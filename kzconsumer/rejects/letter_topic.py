@@ -14,10 +14,10 @@ import anyio.from_thread
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.config import BrokersSettings
 from kzconsumer.errors import ConfigError, NotKept
 from kzconsumer.rejects.dead_letter import DeadLetter
-from kzconsumer.secret import read_secret
+from kzconsumer.security.secret import read_secret
+from kzconsumer.settings.connections import BrokersSettings
 
 # Sent as large as they come: what a topic takes is up to its brokers, who say so.
 _LARGEST = 1_000_000_000

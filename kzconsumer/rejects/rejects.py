@@ -18,12 +18,12 @@ import anyio
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejected
 from kzconsumer.rejects.dead_letter import DeadLetter
 from kzconsumer.rejects.letter_files import LetterFiles
 from kzconsumer.rejects.letter_topic import LetterTopic, check_producer
-from kzconsumer.setting_types import RejectPolicy
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.values import RejectPolicy
 from kzconsumer.streams.message import Message
 
 log = structlog.get_logger("kzconsumer")

@@ -11,9 +11,9 @@ import math
 import msgspec
 import pyarrow as pa
 
-from kzconsumer.config import BatchSettings
 from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Literal
 
 from kzconsumer.clock import now
+from kzconsumer.counters import Timing
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.tallies import Timing
 
 #: Batches that are remembered one by one.
 LAST = 20

@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from kzconsumer.errors import SinkFailed
-from kzconsumer.options import read_table
+from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.function_reference import load_async_function
 from kzconsumer.sinks.interface import Batch, RecordsRejected, SinkContext
 

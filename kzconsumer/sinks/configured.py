@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import KzConsumerError, PluginError
-from kzconsumer.options import faults_in
 from kzconsumer.plugins import SINKS, load_chosen
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import faults_in
 from kzconsumer.sinks.interface import Checkable, Sink, SinkContext, SinkPlugin
 
 

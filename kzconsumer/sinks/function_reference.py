@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import nearest
+from kzconsumer.settings.tables import nearest
 
 _REFERENCE = re.compile(r"[\w.-]+:[\w.]+")
 

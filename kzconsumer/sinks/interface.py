@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, get_args, runtime_checkable
 import msgspec
 
 from kzconsumer.errors import KzConsumerError, PluginError
-from kzconsumer.model import OffsetRange, TopicPartition, Wants
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition, Wants
 from kzconsumer.sinks.steps import Steps
 
 if TYPE_CHECKING:
@@ -280,7 +279,7 @@ class Redirectable(Protocol):
 class SinkPlugin(Protocol):
     """What an entry point of `kzconsumer.sinks` names: a class or function that builds the sink.
 
-    Raises `kzconsumer.errors.ConfigError` for options it cannot use (see `kzconsumer.options.read_table`).
+    Raises `kzconsumer.errors.ConfigError` for options it cannot use (see `kzconsumer.settings.tables.read_table`).
     """
 
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...

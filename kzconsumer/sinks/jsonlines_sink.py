@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.errors import SinkFailed
-from kzconsumer.options import read_table
 from kzconsumer.records.json_content import Content, content
+from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 
 _PIPE_ATOM = 4096  # PIPE_BUF: a pipe that polls writable takes this much without blocking

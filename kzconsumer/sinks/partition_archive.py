@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from kzconsumer.durable_files import create_whole, sync_directory
 from kzconsumer.errors import SinkFailed
-from kzconsumer.sinks.durable_files import create_whole, sync_directory
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.sinks.segment_plan import (
     Begin,

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sinks.interface import HeldRange, Holdings
 
 FindingKind = Literal["gap", "overlap", "ahead", "forgotten", "count", "damaged", "stray", "plan"]

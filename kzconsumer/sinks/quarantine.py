@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from anyio import CancelScope, to_thread
 
+from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
 from kzconsumer.errors import SinkFailed
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.sinks.proof import KeptRange
 

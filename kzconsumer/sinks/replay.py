@@ -20,10 +20,10 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer.clock import now
-from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, NotDone, SinkFailed
 from kzconsumer.fetcher.groupless import GrouplessReader
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Accountable, Batch, RangeData, Sink
 from kzconsumer.sinks.remaining import remaining
 

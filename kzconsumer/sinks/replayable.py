@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar, cast
 import anyio
 
 from kzconsumer.errors import KzConsumerError, PluginError, SinkFailed
-from kzconsumer.offsets.destination import Destination, RangeIdentity
+from kzconsumer.model import RangeIdentity
+from kzconsumer.offsets.destination import Destination
 from kzconsumer.sinks.interface import Sink, wanted_by
 
 # Seconds. Members that die in the middle leave files to be put in place, which asking does, on a disk that may be slow.

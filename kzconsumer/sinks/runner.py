@@ -19,9 +19,9 @@ import structlog
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
-from kzconsumer.config import BatchSettings
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink, wanted_by

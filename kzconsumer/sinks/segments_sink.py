@@ -24,10 +24,11 @@ import structlog
 from msgspec import Meta
 
 from kzconsumer.clock import now
+from kzconsumer.durable_files import create_whole
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import TopicPartition, Wants
-from kzconsumer.options import ByteSize, PositiveDuration, read_table
-from kzconsumer.sinks.durable_files import create_whole
+from kzconsumer.settings.quantities import ByteSize, PositiveDuration
+from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer.sinks.partition_archive import PartitionArchive
 from kzconsumer.sinks.segment_plan import Limits

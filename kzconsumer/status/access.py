@@ -8,10 +8,10 @@ from __future__ import annotations
 import hmac
 from http import HTTPStatus
 
-from kzconsumer.config import StatusSettings
 from kzconsumer.errors import ConfigError
-from kzconsumer.secret import read_secret
-from kzconsumer.setting_types import is_loopback
+from kzconsumer.security.secret import read_secret
+from kzconsumer.settings.sections import StatusSettings
+from kzconsumer.settings.values import is_loopback
 
 
 def load_token(status: StatusSettings, source: str) -> bytes | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kzconsumer.config import Settings
-from kzconsumer.options import keys_of
+from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import HIDDEN, is_secret, redacted
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import keys_of
 from kzconsumer.status.observer import INTERVAL, Observer
 from kzconsumer.status.report import Point, Report, point
-from kzconsumer.troubles import TROUBLES
 
 
 def _status(observer: Observer, report: Report) -> object:

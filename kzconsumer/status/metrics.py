@@ -18,11 +18,11 @@ from prometheus_client.core import (
     StateSetMetricFamily,
 )
 
+from kzconsumer.counters import BOUNDS, Tallies, Timing
+from kzconsumer.logs.troubles import Trouble
 from kzconsumer.sinks.batch_status import BatchTally
 from kzconsumer.status.report import SESSION_STATES, Report
 from kzconsumer.status.track import PartitionStatus
-from kzconsumer.tallies import BOUNDS, Tallies, Timing
-from kzconsumer.troubles import Trouble
 
 PREFIX = "kzconsumer_"
 Samples = Iterable[tuple[tuple[object, ...], float]]

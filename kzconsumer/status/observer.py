@@ -16,17 +16,17 @@ import structlog
 
 from kzconsumer import __version__
 from kzconsumer.clock import now
-from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.position import Position
 from kzconsumer.model import TopicPartition
 from kzconsumer.service import Service
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
-from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.lease import Lease
 
 log = structlog.get_logger("kzconsumer.status")

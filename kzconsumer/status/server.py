@@ -26,7 +26,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from kzconsumer.errors import CannotListen
-from kzconsumer.setting_types import host_and_port
+from kzconsumer.logs.troubles import TROUBLES
+from kzconsumer.settings.values import host_and_port
 from kzconsumer.status.access import load_token, refusal
 from kzconsumer.status.connections import accept
 from kzconsumer.status.documents import DOCUMENTS
@@ -35,7 +36,6 @@ from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.page import page
 from kzconsumer.status.report import Report
-from kzconsumer.troubles import TROUBLES
 
 log = structlog.get_logger("kzconsumer.status")
 

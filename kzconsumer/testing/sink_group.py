@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.testing.sink_member import Member, Moment, Written, import_once

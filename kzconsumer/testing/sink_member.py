@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import anyio
 import anyio.to_thread
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.steps import Steps
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import secrets
 import ssl
 
-from kzconsumer.config import TlsSettings, UserSettings, ZooKeeperSettings
 from kzconsumer.errors import ConfigError
-from kzconsumer.network.tls import tls_context
-from kzconsumer.protocol.scram import Exchange
-from kzconsumer.secret import read_secret
-from kzconsumer.zookeeper.digest_md5 import digest_md5
+from kzconsumer.security.digest_md5 import digest_md5
+from kzconsumer.security.sasl import Exchange
+from kzconsumer.security.secret import read_secret
+from kzconsumer.security.tls import tls_context
+from kzconsumer.settings.connections import TlsSettings, UserSettings, ZooKeeperSettings
 
 
 class User:

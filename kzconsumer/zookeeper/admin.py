@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import anyio
 
-from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import MultiFailed, NotDone
+from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper import paths
 from kzconsumer.zookeeper.cluster_description import ClusterDescription, TopicDescription
 from kzconsumer.zookeeper.cluster_reader import (

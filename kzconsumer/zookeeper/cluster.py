@@ -9,8 +9,8 @@ from __future__ import annotations
 import anyio
 import structlog
 
-from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches

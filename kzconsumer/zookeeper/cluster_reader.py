@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import NoNode, NotThere
-from kzconsumer.options import nearest
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper import cluster_nodes as nodes
 from kzconsumer.zookeeper import paths
 from kzconsumer.zookeeper.cluster_description import (

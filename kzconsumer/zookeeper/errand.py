@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import ZooKeeperUnreachable
+from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
 LIMIT = 15.0

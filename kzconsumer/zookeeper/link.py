@@ -18,7 +18,7 @@ import structlog
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
-from kzconsumer.network.tls_failures import ZOOKEEPER, explain
+from kzconsumer.security.tls_failures import ZOOKEEPER, explain
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.authentication import authenticate

@@ -16,8 +16,8 @@ from typing import Protocol, Self, TypeVar
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.config import ZooKeeperSettings
 from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
+from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper import paths, wire
 from kzconsumer.zookeeper.access import Access, load_access, needs_access
 from kzconsumer.zookeeper.connect_string import ConnectString

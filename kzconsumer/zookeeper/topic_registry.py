@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import structlog
 
-from kzconsumer.config import BrokersSettings
 from kzconsumer.errors import NoNode, ZooKeeperError
 from kzconsumer.model import Broker
+from kzconsumer.settings.connections import BrokersSettings
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.cluster_nodes import decode_cluster_id
 from kzconsumer.zookeeper.listeners import choose

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kzconsumer.options import nearest
+from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper import paths
 from kzconsumer.zookeeper.operations import Create
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from kzconsumer.model import MOST_STREAMS
-from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, TopicFilter
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, TopicFilter
 from kzconsumer.zookeeper.connect_string import path_fault
 from kzconsumer.zookeeper.listeners import Listener
 from kzconsumer.zookeeper.node_json import read_json, read_object

@@ -24,7 +24,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.sandbox.sandbox import Sandbox
 from kzconsumer.sandbox.topics import create_topic
 from tests.bench import bench_delays
@@ -61,7 +61,7 @@ def main() -> int:
     )
     arguments.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     args = arguments.parse_args()
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     if REFERENCE not in args.clients:
         args.clients.append(REFERENCE)
     anyio.run(_run, args)

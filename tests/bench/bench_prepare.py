@@ -16,10 +16,10 @@ import anyio
 import pyarrow as pa
 
 from kzconsumer.clock import now
-from kzconsumer.config import BatchSettings
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 import kzconsumer
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.records import decode
 from tests.bench.java_clients import read_java, read_scala
 from tests.bench.source import Source
@@ -158,7 +158,7 @@ def _all(measured: Measurement, seen: int, source: Source) -> Measurement:
 
 
 def main(name: str, zookeeper: str, bootstrap: str, topic: str, records: str) -> None:
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     measured = CLIENTS[name].read(Source(zookeeper, bootstrap, topic, int(records)))
     sys.stdout.buffer.write(msgspec.json.encode(measured) + b"\n")
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.sandbox.versions import NEWEST
 from tests.bench.group_events import BODY, EVENTS, KINDS, ORIGINAL, OURS, PARTITIONS, SESSION_TIMEOUT, measure
 from tests.bench.report import Spread
@@ -68,7 +68,7 @@ def main() -> int:
     arguments.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, help="both unless given")
     arguments.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     args = arguments.parse_args()
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     found = anyio.run(_run, args)
     if args.json:
         print(msgspec.json.encode(found).decode())

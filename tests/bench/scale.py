@@ -25,7 +25,8 @@ from rich.progress import Progress as Bar
 from rich.progress import TaskID
 from rich.table import Table
 
-from kzconsumer import clock, log
+from kzconsumer import clock
+from kzconsumer.logs import setup
 from kzconsumer.model import ConsumerThreadId
 from kzconsumer.sandbox.sandbox import Sandbox
 from kzconsumer.sandbox.topics import create_topic
@@ -73,7 +74,7 @@ def main() -> int:
     arguments.add_argument("--repetitions", type=int, default=1, help="1")
     arguments.add_argument("--json", action="store_true", help="one JSON array instead of a table")
     args = arguments.parse_args()
-    log.configure("error", "console")
+    setup.configure("error", "console")
     found = anyio.run(_run, args)
     if args.json:
         print(msgspec.json.encode(found).decode())

@@ -18,9 +18,10 @@ import anyio.to_thread
 import msgspec
 
 import kzconsumer
-from kzconsumer import clock, log
+from kzconsumer import clock
 from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.group.rebalancer import Rebalancer
+from kzconsumer.logs import setup
 from kzconsumer.model import TopicPartition
 from kzconsumer.records import decode
 from kzconsumer.zookeeper.link import Link
@@ -129,6 +130,6 @@ async def _run(connect: str, group: str, topics: Sequence[str], members: int, sp
 
 
 if __name__ == "__main__":
-    log.configure("error", "console")
+    setup.configure("error", "console")
     _, at, name, topic_names, number, seconds = sys.argv
     anyio.run(_run, at, name, topic_names.split(","), int(number), float(seconds))

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.sandbox.jars import resolve_jars
 from kzconsumer.sandbox.java import find_java
 from kzconsumer.sandbox.sandbox import Sandbox
@@ -111,7 +111,7 @@ def main() -> int:
     arguments.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     args = arguments.parse_args()
     args.settings = args.settings.replace("\\n", "\n")
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     found = anyio.run(_run, args)
     if args.json:
         print(msgspec.json.encode(found).decode())

@@ -10,7 +10,6 @@ import anyio
 import pytest
 import structlog
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConnectionLost, ProtocolError
 from kzconsumer.model import Broker
 from kzconsumer.network import brokers as brokers_module
@@ -20,6 +19,7 @@ from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.lifecycle import start_server, stop_server
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.settings.settings import Settings
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow

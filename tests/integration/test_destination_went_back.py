@@ -11,8 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import SinkFailed
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper import znodes

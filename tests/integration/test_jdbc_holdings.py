@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
 from kzconsumer_spark.jdbc_holdings import JdbcHoldings
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable

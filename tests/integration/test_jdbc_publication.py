@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 import pytest
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable

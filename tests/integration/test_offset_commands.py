@@ -15,7 +15,6 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from kzconsumer.cli.target import Target
-from kzconsumer.config import BrokersSettings, ZooKeeperSettings
 from kzconsumer.errors import GroupInUse, NotDone
 from kzconsumer.group.group_reader import nodes_of, tree_of
 from kzconsumer.group.offset_moves import execute, standing
@@ -24,6 +23,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import Move
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.znodes import ClaimRecord, decode_claim_record, encode_claim_record

@@ -14,7 +14,6 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.member import Member
@@ -22,6 +21,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import Create, Delete
 from tests.support.members import owners, reader, settings
 from tests.support.producing import Sent, produce

@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.errors import OffsetLost, SinkFailed
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sinks.interface import Batch, RangeData

@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 import kzconsumer
 from kzconsumer.errors import OffsetLost
 from kzconsumer.group import run_losses
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run

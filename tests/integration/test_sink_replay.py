@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from kzconsumer.clock import now
-from kzconsumer.config import BatchSettings, Settings
 from kzconsumer.errors import NotDone, SinkFailed
 from kzconsumer.fetcher.groupless import without_group
-from kzconsumer.model import OffsetRange, TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks import replay as module
 from kzconsumer.sinks.interface import Batch, HeldRange, Holdings
 from kzconsumer.sinks.replay import alone, replay

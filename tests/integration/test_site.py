@@ -12,7 +12,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.cli.main import whole_parser
-from kzconsumer.config import layers_of
+from kzconsumer.settings.settings import layers_of
 from tests.support.installing import ROOT
 
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>")

@@ -29,7 +29,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_spark.identity import Owner, data_file

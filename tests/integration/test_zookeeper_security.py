@@ -19,12 +19,12 @@ from aiozk import protocol
 from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError, ConnectionLost, NotPermitted
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer.settings.settings import Settings
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.server import SHOW_NOTHING
 from kzconsumer.zookeeper import wire

@@ -24,7 +24,7 @@ from kzconsumer.assignors.roundrobin import assign, assign_legacy
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.sandbox.jars import classpath, resolve_jars
 from kzconsumer.sandbox.versions import kafka_version
-from kzconsumer.topic_filter import WHITE_LIST
+from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic, encode_registration
 from tests.support.servers import Servers

@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.config import BatchSettings
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.streams.fetched_chunk import FetchedChunk

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark import ledger as ledger_module
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import Owner, data_file, named, range_name

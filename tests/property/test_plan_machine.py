@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets import adopter
 from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
 from kzconsumer.zookeeper.operations import Check, Operation, SetData

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.cli.proof_table import proof_table
-from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sinks.interface import HeldRange, Holdings
 from kzconsumer.sinks.proof import InLog, KeptRange, Planned, Proof, Standing, gaps, prove
 

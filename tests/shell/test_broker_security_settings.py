@@ -12,9 +12,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from kzconsumer.cli.main import main
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
 from kzconsumer.network.security import Security, load_security
+from kzconsumer.settings.settings import Settings
 
 SECRET = "s3cret-of-mine"
 CA = trustme.CA()

@@ -15,8 +15,8 @@ import pytest
 from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
 from kzconsumer.cli.main import main, told
-from kzconsumer.config import layers_of
 from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
+from kzconsumer.settings.settings import layers_of
 from kzconsumer.sinks.configured import check_sink
 
 GOOD = """
@@ -198,7 +198,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
     ids=["both subscriptions", "no subscription", "log", "files", "unreadable"],
 )
 def test_a_fault_hides_no_other(file: Path, tables: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kzconsumer.journal.SOCKET", file / "no journal")
+    monkeypatch.setattr("kzconsumer.logs.journal.SOCKET", file / "no journal")
     file.write_text(ZOOKEEPER_AND_GROUP + tables)
     with pytest.raises(ConfigError) as caught:
         checked(layers_of(file), check_sink)

@@ -8,7 +8,8 @@ import pytest
 
 from kzconsumer.cli.consume import _settings
 from kzconsumer.cli.main import main, whole_parser
-from kzconsumer.config import Settings, SubscriptionSettings
+from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.settings import Settings
 
 AT = ["--zookeeper", "zk"]
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.testing.sink_contract import SinkContract
 from kzconsumer_spark.delta_columns import Misfit

@@ -15,7 +15,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from kzconsumer.config import FetchSettings
+from kzconsumer.counters import Tallies
 from kzconsumer.fetcher import broker_fetcher, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -24,9 +24,9 @@ from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, Wants
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.records import decode
+from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
-from kzconsumer.tallies import Tallies
 from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 from tests.support.chunks import tracker
 from tests.support.log_broker import log_broker

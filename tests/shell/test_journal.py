@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from kzconsumer import journal, log
 from kzconsumer.errors import ConfigError
+from kzconsumer.logs import journal, setup
 
 Fields = dict[str, str]
 
@@ -57,7 +57,7 @@ def received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiv
         listening.bind(str(path))
         listening.settimeout(10)
         monkeypatch.setattr(journal, "SOCKET", path)
-        log.configure("info", "journald")
+        setup.configure("info", "journald")
         yield Received(listening)
     logging.captureWarnings(False)
     logging.getLogger().handlers[:] = handlers
@@ -95,6 +95,6 @@ def test_a_message_larger_than_a_datagram_comes_whole(received: Received) -> Non
 def test_without_a_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(journal, "SOCKET", tmp_path / "none")
     with pytest.raises(ConfigError, match=r'\[log\] format: "journald", but there is no journal here'):
-        log.configure("info", "journald")
+        setup.configure("info", "journald")
     journal.Journal().msg(MESSAGE="it went away")
     assert capsys.readouterr().err == "it went away (not in the journal: No such file or directory)\n"

@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import logging, sys, warnings, structlog
-from kzconsumer import log
+from kzconsumer.logs import setup as log
 log.configure("info", sys.argv[1])
 structlog.get_logger().debug("unseen")
 structlog.get_logger().info("joined", group="orders", member="m-1")
@@ -55,7 +55,7 @@ def test_readable_when_asked_for() -> None:
 
 REPLACED = """
 import io, sys, structlog
-from kzconsumer import log
+from kzconsumer.logs import setup as log
 {set_up}
 structlog.get_logger("kzconsumer").info("before")
 structlog.get_logger("kzconsumer").debug("unseen")
@@ -87,7 +87,7 @@ def test_lines_as_errors_are_told() -> None:
 
 REPEATED = """
 import structlog
-from kzconsumer import log
+from kzconsumer.logs import setup as log
 log.configure("info", "json")
 told = structlog.get_logger("kzconsumer")
 for number in range(3):
@@ -116,7 +116,7 @@ def test_what_is_said_again_is_counted_and_errors_are_told_each_time() -> None:
 
 WITH_SECRETS = """
 import structlog, logging
-from kzconsumer import log
+from kzconsumer.logs import setup as log
 {set_up}
 def connect(password):
     local = [password]
@@ -142,7 +142,7 @@ def test_tracebacks_are_without_the_values_of_variables(set_up: str) -> None:
 
 HOSTILE = """
 import structlog
-from kzconsumer import log
+from kzconsumer.logs import setup as log
 {set_up}
 reason = "no\\nkzconsumer: all is well\\r\\x9b31m \u00e4"
 structlog.get_logger("kzconsumer").error("broker\\x1b[2J refuses", reason=reason)

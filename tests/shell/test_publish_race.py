@@ -6,7 +6,7 @@ import multiprocessing
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from kzconsumer.sinks.durable_files import put_in_place
+from kzconsumer.durable_files import put_in_place
 
 RACES = 3000
 

@@ -15,8 +15,8 @@ from typing import Self
 import msgspec
 import pytest
 
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import put_in_place, sync_file
+from kzconsumer.durable_files import put_in_place, sync_file
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.errors import ConfigError, SinkFailed
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import Quarantine, kept_ranges
 from kzconsumer_spark import holdings as holdings_module

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark import holdings
 from kzconsumer_spark import ledger as ledger_module
 from kzconsumer_spark.compaction import Compactions

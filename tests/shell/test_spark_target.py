@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
+from kzconsumer.durable_files import put_in_place
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import put_in_place
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, Owner, data_file, range_name

@@ -23,10 +23,10 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import CannotListen
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
+from kzconsumer.settings.settings import Settings
 from kzconsumer.status import connections, events, server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.observer import Observer

@@ -26,7 +26,7 @@ from anyio import to_thread
 from rich.console import Console
 from rich.table import Table
 
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.jars import resolve_jars
 from kzconsumer.sandbox.java import find_java
@@ -76,7 +76,7 @@ class Leg(NamedTuple):
 async def main(sinks: Sequence[str], minutes: float, rate: int, batch: int, every: float, seed: int) -> int:
     console = Console(width=130)
     console.print(f"{minutes:g} minutes, {rate:,} records a second, something every {every:g} s, seed {seed}")
-    log.to_standard_error("error")
+    setup.to_standard_error("error")
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and all that was started ends

@@ -12,7 +12,7 @@ import sys
 import anyio
 
 import kzconsumer
-from kzconsumer import log
+from kzconsumer.logs import setup
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 
@@ -47,6 +47,6 @@ async def main(zookeeper: str, group: str, topic: str, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     zookeeper, group, topic, seed = sys.argv[1:]
     anyio.run(main, zookeeper, group, topic, seed)

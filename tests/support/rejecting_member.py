@@ -13,7 +13,7 @@ import sys
 import anyio
 
 import kzconsumer
-from kzconsumer import log
+from kzconsumer.logs import setup
 
 
 async def main(file: str, topic: str, deadly: int) -> None:
@@ -31,6 +31,6 @@ async def main(file: str, topic: str, deadly: int) -> None:
 
 
 if __name__ == "__main__":
-    log.configure("warning", "console")
+    setup.configure("warning", "console")
     file, topic, deadly = sys.argv[1:]
     anyio.run(main, file, topic, int(deadly))

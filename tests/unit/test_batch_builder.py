@@ -9,10 +9,10 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from kzconsumer.config import BatchSettings
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch, RangeData
 from tests.support.chunks import TOPIC, chunk, hole, raw_chunk, tracker
@@ -200,7 +200,7 @@ def test_a_lost_replay_is_left_out() -> None:
 _HELD = """
 from pathlib import Path
 
-from kzconsumer.config import BatchSettings
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from tests.support.chunks import chunk, tracker
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.config import BatchSettings
 from kzconsumer.errors import NoNode, SinkFailed
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import METADATA, Quarantine

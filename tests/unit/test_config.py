@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
+from kzconsumer.settings.settings import Settings
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from kzconsumer.config import Settings
 from kzconsumer.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
 from kzconsumer.demo.count import Counted
 from kzconsumer.demo.group_view import member_name
@@ -19,6 +18,7 @@ from kzconsumer.demo.requirements import missing
 from kzconsumer.demo.screen import since
 from kzconsumer.demo.table import picture, summary
 from kzconsumer.demo.verdict import judge, notes, verdict_table
+from kzconsumer.settings.settings import Settings
 
 
 def board() -> Board:

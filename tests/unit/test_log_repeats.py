@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.log_repeats import INTERVAL, MOST, Repeats, same
+from kzconsumer.logs.repeats import INTERVAL, MOST, Repeats, same
 
 
 def test_the_first_at_once_then_the_last_of_each_interval() -> None:

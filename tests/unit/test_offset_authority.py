@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.config import OffsetsSettings, Settings
 from kzconsumer.errors import ConfigError
 from kzconsumer.offsets.authority import Authority, WithBrokers, require_storage
+from kzconsumer.settings.sections import OffsetsSettings
+from kzconsumer.settings.settings import Settings
 
 offsets = st.none() | st.integers(0, 1 << 40)
 epochs = st.integers(0, 5)

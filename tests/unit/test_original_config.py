@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.cli.main import EXIT_CONFIG, main
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
 from kzconsumer.original_config import KEYS, REQUIRED, as_toml, read
+from kzconsumer.settings.settings import Settings
 
 LEAST = "zookeeper.connect=zk1:2181\ngroup.id=orders\n"
 TIMES = st.integers(1, 3_600_000).map(str)

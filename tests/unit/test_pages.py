@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import whole_parser
-from kzconsumer.config import Settings
 from kzconsumer.network.broker_connection import _MAX_FIRST_RESPONSE as FIRST_RESPONSE
 from kzconsumer.protocol.frames import MAX_RESPONSE
+from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.link import MAX_FRAME
 
 ROOT = Path(__file__).parents[2]

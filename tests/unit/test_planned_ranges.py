@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.config import FetchSettings
+from kzconsumer.counters import Tallies
 from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
@@ -26,8 +26,8 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.records.decode import Decoded
+from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.tallies import Tallies
 from kzconsumer.zookeeper.znodes import Plan
 from tests.support.plans import plan_of
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 
-from kzconsumer.config import BatchSettings
 from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.rejects.rejects import RejectedRecord
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejected, Rejected
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.runner import SinkRunner

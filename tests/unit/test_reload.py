@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.config import Settings
-from kzconsumer.options import keys_of
 from kzconsumer.reload import LIVE, REJOINING, compare
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import keys_of
 
 
 def settings(**tables: dict[str, Any]) -> Settings:

@@ -10,9 +10,8 @@ import traceback
 import pytest
 
 from kzconsumer.errors import KzConsumerError, ProtocolError, SecurityError
-from kzconsumer.protocol.mechanisms import exchange
 from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest
-from kzconsumer.protocol.scram import Exchange, scram
+from kzconsumer.security.sasl import Exchange, exchange, scram
 
 RFC_5802 = (
     "sha1",

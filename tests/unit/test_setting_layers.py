@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.config import Settings, _File, layers_of
-from kzconsumer.effective import as_toml, effective
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import tables_of
-from kzconsumer.setting_layers import Layers, Origin, read_layers
+from kzconsumer.settings.effective import as_toml, effective
+from kzconsumer.settings.layers import Layers, Origin, read_layers
+from kzconsumer.settings.settings import Settings, _File, layers_of
+from kzconsumer.settings.tables import tables_of
 
 LEAST = """\
 [zookeeper]

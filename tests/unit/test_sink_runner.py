@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from kzconsumer.clock import now
-from kzconsumer.config import BatchSettings
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum

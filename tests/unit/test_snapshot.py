@@ -12,7 +12,7 @@ from kzconsumer.assignors.roundrobin import assign as roundrobin_assign
 from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
 from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
-from kzconsumer.topic_filter import WHITE_LIST
+from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 
 STATIC_MEMBER = Registration(STATIC, {"orders": 2, "later": 1}, ours=True)

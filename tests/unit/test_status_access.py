@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.config import Settings
 from kzconsumer.errors import ConfigError
-from kzconsumer.setting_types import is_local
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.values import is_local
 from kzconsumer.status.access import load_token, refusal
 from kzconsumer.status.documents import effective_settings
 

@@ -19,13 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from kzconsumer.counters import BOUNDS, Rebalance, Tallies
 from kzconsumer.group.position import Position
+from kzconsumer.logs.troubles import Trouble
 from kzconsumer.sinks.batch_status import BatchTally
 from kzconsumer.status.metrics import families
 from kzconsumer.status.report import Queue, Report
 from kzconsumer.status.track import PartitionStatus, Track
-from kzconsumer.tallies import BOUNDS, Rebalance, Tallies
-from kzconsumer.troubles import Trouble
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
 AT = Position(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kzconsumer.tallies import TIMELINE, Rebalance, RebalanceTally, kind_of
+from kzconsumer.counters import TIMELINE, Rebalance, RebalanceTally, kind_of
 
 
 def rebalance(outcome: Any = "done", reason: str = "members", **numbers: int) -> Rebalance:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kzconsumer.topic_filter import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Blacklist, Whitelist
+from kzconsumer.settings.topic_filter import BLACK_LIST, MOST_CHARACTERS, WHITE_LIST, Blacklist, Whitelist
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.troubles import KINDS, OTHERS, Troubles
+from kzconsumer.logs.troubles import KINDS, OTHERS, Troubles
 
 
 def test_counted_by_kind_the_last_text_kept() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kzconsumer.model import MOST_STREAMS
-from kzconsumer.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
 from kzconsumer.zookeeper.cluster_nodes import decode_cluster_id, decode_controller
 from kzconsumer.zookeeper.group_run import decode_group_run
 from kzconsumer.zookeeper.listeners import Listener

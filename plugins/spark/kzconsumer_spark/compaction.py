@@ -27,8 +27,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import sync_directory, write_new
+from kzconsumer.durable_files import sync_directory, write_new
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.identity import LedgerEntry, entry_of_files, named
 from kzconsumer_spark.ledger import Folded, FoldedFiles
 from kzconsumer_spark.merge_plan import File, Union, unions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from kzconsumer.errors import PluginError
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.function_batch import takes_batch

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from kzconsumer.sinks.durable_files import sync_directory, sync_file
+from kzconsumer.durable_files import sync_directory, sync_file
 from kzconsumer_spark.delta_columns import Misfit, require_fit, rules_of, table_columns
 from kzconsumer_spark.delta_statistics import statistics
 from kzconsumer_spark.identity import LedgerEntry

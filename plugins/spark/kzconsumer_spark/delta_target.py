@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 from deltalake import DeltaTable
 
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import create_whole, sync_directory, sync_file
+from kzconsumer.durable_files import create_whole, sync_directory, sync_file
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.delta_columns import partition_values
 from kzconsumer_spark.delta_log import AddedFile, Committed, DeltaLog, History
 from kzconsumer_spark.destinations import KeptAside

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.messages import SpooledRange
 

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 from psycopg.sql import SQL
 
-from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.sinks.interface import HeldRange
 from kzconsumer_spark.holdings import Held, kept_aside
 from kzconsumer_spark.jdbc_table import LEDGER, OWNERS, STAGE, Connection, JdbcTable, database_errors

@@ -21,9 +21,8 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.secret import read_secret
+from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer.security.secret import read_secret
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name

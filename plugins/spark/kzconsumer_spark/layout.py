@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kzconsumer.sinks.durable_files import create_whole
+from kzconsumer.durable_files import create_whole
 from kzconsumer_spark.delta_columns import Misfit, type_text
 
 Field: TypeAlias = Mapping[str, Any]

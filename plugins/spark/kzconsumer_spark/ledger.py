@@ -20,8 +20,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark import fold_plan
 from kzconsumer_spark.fold_plan import Item, Span
 from kzconsumer_spark.identity import LedgerEntry, NamedRange, named, parsed, range_name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Final, NamedTuple, TypeAlias
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.identity import LedgerEntry, range_name
 
 #: A file of this part of what is wanted is large enough: else every run would write it anew.

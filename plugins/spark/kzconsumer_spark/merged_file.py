@@ -14,7 +14,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.sinks.durable_files import sync_file
+from kzconsumer.durable_files import sync_file
 
 _ROW_GROUP_BYTES: Final = 128 << 20  # as Spark's; here of what is held in memory
 _CODECS: Final[Mapping[str, Literal["none", "snappy", "gzip", "zstd", "brotli"]]] = {

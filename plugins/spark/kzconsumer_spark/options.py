@@ -16,7 +16,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.options import PositiveDuration, nearest, read_table, reader
+from kzconsumer.settings.quantities import PositiveDuration, reader
+from kzconsumer.settings.tables import nearest, read_table
 from kzconsumer_spark.cluster import is_cluster, require_whole
 from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions, split_url
 from kzconsumer_spark.messages import ToDelta, ToFiles, ToFunction, ToJdbc

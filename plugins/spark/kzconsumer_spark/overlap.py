@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.messages import SpooledRange
 

@@ -26,9 +26,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file, write_new
+from kzconsumer.durable_files import put_in_place, sync_directory, sync_file, write_new
+from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
 from kzconsumer_spark.ledger import Ledger

@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed, ZooKeeperError
-from kzconsumer.offsets.destination import RangeIdentity
+from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, Compacted, Holdings, Preview, SinkContext
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview

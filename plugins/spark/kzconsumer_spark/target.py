@@ -16,9 +16,8 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from kzconsumer.model import OffsetRange
-from kzconsumer.offsets.destination import RangeIdentity
-from kzconsumer.sinks.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name

@@ -18,7 +18,6 @@ import kzconsumer
 import kzconsumer.member
 from kzconsumer import connector
 from kzconsumer.assignors.interface import Assignor
-from kzconsumer.config import FetchSettings
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -28,6 +27,7 @@ from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribe
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.network.brokers import Brokers
 from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from kzconsumer.zookeeper.paths import GroupPaths

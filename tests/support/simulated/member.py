@@ -14,11 +14,11 @@ import anyio
 from anyio.abc import TaskGroup
 
 import kzconsumer
-from kzconsumer.config import Settings
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
 from tests.support.simulated.virtual_time import Process
 

@@ -15,10 +15,9 @@ from random import Random
 import anyio
 
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.offsets.destination import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.zookeeper import znodes

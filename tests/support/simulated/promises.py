@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from kzconsumer.config import GroupSettings
 from kzconsumer.model import TopicPartition
+from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
 from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.simulated.ensemble import NOBODY, Ensemble

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.sinks.durable_files import put_in_place, sync_directory, sync_file
+from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
 from kzconsumer_spark.identity import data_file
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory, sweep

@@ -19,10 +19,10 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kzconsumer.clock import now
-from kzconsumer.log_facts import add_facts
-from kzconsumer.log_repeats import INTERVAL, Repeats, same
+from kzconsumer.logs.facts import add_facts
+from kzconsumer.logs.repeats import INTERVAL, Repeats, same
+from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import redacted_text
-from kzconsumer.troubles import TROUBLES
 
 _CONTROL = re.compile("[\x7f-\x9f]")
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
@@ -81,7 +81,7 @@ def configure(level: str, format: str) -> None:
     if format == "line":
         render = [_printable, _line]
     elif format == "journald":
-        from kzconsumer.journal import Journal, JournalHandler, fields_as_text, journal_fields, require_journal
+        from kzconsumer.logs.journal import Journal, JournalHandler, fields_as_text, journal_fields, require_journal
 
         require_journal()
         journal = Journal()

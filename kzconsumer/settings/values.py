@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from kzconsumer.options import read_byte_size, reader, show_byte_size
-from kzconsumer.topic_filter import Whitelist
+from kzconsumer.settings.quantities import read_byte_size, reader, show_byte_size
+from kzconsumer.settings.topic_filter import Whitelist
 
 _LOG_END = -1  # as ListOffsets asks for it
 _INT32_MAX = 2**31 - 1

@@ -1,29 +1,24 @@
-"""The settings of one member: frozen structs, one for each table of the group's file, with units and defaults.
+"""The tables of the group's file that concern no connection: frozen structs with units and defaults.
 
-Owns nothing; `cli` loads the file, `daemon` and applications read the result. Durations become seconds, sizes bytes.
-Every key is also in `config/group.reference.toml` (a test compares the two). It opens no connection and loads no
-plugin: a plugin's name is checked where it is used.
+Durations become seconds, sizes become bytes.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from kzconsumer.errors import ConfigError
 from kzconsumer.model import MOST_STREAMS, TopicPartition
-from kzconsumer.options import ByteSize, Duration, PositiveDuration, read_table, tables_of
-from kzconsumer.setting_layers import Layers, read_layers
-from kzconsumer.setting_types import (
+from kzconsumer.settings.quantities import ByteSize, Duration, PositiveDuration
+from kzconsumer.settings.tables import Table
+from kzconsumer.settings.topic_filter import Blacklist, TopicFilter, Whitelist
+from kzconsumer.settings.values import (
     AtLeastOne,
-    Connect,
     FetchSize,
     Listen,
-    ListenerName,
     ListText,
     Name,
     Partition,
@@ -35,88 +30,10 @@ from kzconsumer.setting_types import (
     TopicName,
     Topics,
     is_local,
-    read_name,
 )
-from kzconsumer.topic_filter import Blacklist, TopicFilter, Whitelist
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of the file."""
-
-
-class TlsSettings(_Table, frozen=True, kw_only=True):
-    """`[brokers.tls]`, `[zookeeper.tls]`: whom to trust and who we are. Files are PEM."""
-
-    # certificates of the authorities a server's certificate may be signed by; the system's own when left out
-    ca: Text | None = None
-    # ours, where servers ask for one: the certificate (with what leads to the authority), and its key if that is apart
-    certificate: Text | None = None
-    key: Text | None = None
-    # of an encrypted key: a file that holds the password, or the name of an environment variable
-    key_password_file: Text | None = None
-    key_password_env: Text | None = None
-    # whether a server's certificate must be for the host name that it is reached by: a broker's registration, `connect`
-    verify_hostname: bool = True
-
-
-class UserSettings(_Table, frozen=True, kw_only=True):
-    """`[zookeeper.sasl]` and `[zookeeper.digest]`: who we are; nobody where no name is given."""
-
-    username: Text | None = None
-    # a file that holds the password, or the name of an environment variable; never the password itself
-    password_file: Text | None = None
-    password_env: Text | None = None
-
-
-class ZooKeeperSettings(_Table, frozen=True, kw_only=True):
-    """`[zookeeper]`: where the group is coordinated. What belongs together, `zookeeper/access` checks."""
-
-    # host:port,host:port with an optional /chroot behind the last; port 2181 when left out
-    connect: Connect
-    # asked of the server, which may give another; how long the partitions of a dead member stay its own
-    session_timeout: PositiveDuration = 6.0
-    # TLS: the ports are those that the servers call secureClientPort
-    secure: bool = False
-    # of the group's nodes that we make. open: anyone may do anything; creator-writes: anyone may read, only who we are
-    # may write; creator-only: not even read. Members of a group must agree on it, and on who they are
-    acl: Literal["open", "creator-writes", "creator-only"] = "open"
-    tls: TlsSettings = TlsSettings()
-    # SASL with DIGEST-MD5: the server proves that it knows the password, too
-    sasl: UserSettings = UserSettings()
-    # ZooKeeper's own scheme: the password itself is sent, and a wrong one is another user, not a refusal
-    digest: UserSettings = UserSettings()
-
-
-class SaslSettings(_Table, frozen=True, kw_only=True):
-    """`[brokers.sasl]`: our name and password, with `SASL_PLAINTEXT` and `SASL_SSL`."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    username: Text | None = None
-    # a file that holds the password, or the name of an environment variable; never the password itself
-    password_file: Text | None = None
-    password_env: Text | None = None
-
-
-class BrokersSettings(_Table, frozen=True, kw_only=True):
-    """`[brokers]`: which of a broker's listeners to use, and how. What belongs together, `network/security` checks."""
-
-    # Kafka's names
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    # needed where a broker has several listeners of that protocol and none is named like it
-    listener: ListenerName | None = None
-    tls: TlsSettings = TlsSettings()
-    sasl: SaslSettings = SaslSettings()
-
-    @property
-    def uses_tls(self) -> bool:
-        return self.security_protocol in ("SSL", "SASL_SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        return self.security_protocol.startswith("SASL_")
-
-
-class GroupSettings(_Table, frozen=True, kw_only=True):
+class GroupSettings(Table, frozen=True, kw_only=True):
     """`[group]`: which group, and how it divides partitions."""
 
     id: Name
@@ -137,7 +54,7 @@ class GroupSettings(_Table, frozen=True, kw_only=True):
     consumer_id: Name | None = None
 
 
-class SubscriptionSettings(_Table, frozen=True, kw_only=True):
+class SubscriptionSettings(Table, frozen=True, kw_only=True):
     """`[subscription]`: what to consume. The daemon needs it; an application names its topics itself."""
 
     # topic -> number of streams; each stream is consumed one record or batch after the other
@@ -173,7 +90,7 @@ class SubscriptionSettings(_Table, frozen=True, kw_only=True):
         return Blacklist(self.blacklist) if self.blacklist is not None else None
 
 
-class OffsetsSettings(_Table, frozen=True, kw_only=True):
+class OffsetsSettings(Table, frozen=True, kw_only=True):
     """`[offsets]`: where to start, and how often to store how far we are."""
 
     # for a partition without a stored offset, or whose stored offset is no longer in the log: first record, only what
@@ -199,7 +116,7 @@ class OffsetsSettings(_Table, frozen=True, kw_only=True):
         return "both" if self.storage == "kafka" and self.dual_commit else self.storage
 
 
-class FetchSettings(_Table, frozen=True, kw_only=True):
+class FetchSettings(Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""
 
     # most bytes of one partition in one response; a larger record set still comes, alone
@@ -235,7 +152,7 @@ class FetchSettings(_Table, frozen=True, kw_only=True):
             raise ValueError('on_corrupt = "quarantine" needs the key quarantine, a directory')
 
 
-class BatchSettings(_Table, frozen=True, kw_only=True):
+class BatchSettings(Table, frozen=True, kw_only=True):
     """`[batch]`: when what a sink gets is cut; the first limit that is reached counts."""
 
     max_records: AtLeastOne = 500_000
@@ -254,7 +171,7 @@ class BatchSettings(_Table, frozen=True, kw_only=True):
             raise ValueError("min_bytes, of one partition, is more than max_bytes, of the whole batch")
 
 
-class SinkSettings(_Table, frozen=True, kw_only=True):
+class SinkSettings(Table, frozen=True, kw_only=True):
     """`[sink]`: where records go. The daemon needs it; an application that iterates its streams has none."""
 
     # a plugin of `kzconsumer.sinks`
@@ -271,7 +188,7 @@ class SinkSettings(_Table, frozen=True, kw_only=True):
             raise ValueError('on_batch_failure = "quarantine" needs the key quarantine, a directory')
 
 
-class RejectedSettings(_Table, frozen=True, kw_only=True):
+class RejectedSettings(Table, frozen=True, kw_only=True):
     """`[rejected]`: what becomes of records that the application, or the sink's function, cannot use."""
 
     # of every class of errors that `classes` does not name: stop with an error, go on without the record (it is lost,
@@ -297,14 +214,14 @@ class RejectedSettings(_Table, frozen=True, kw_only=True):
         return self.classes.get(error_class, self.policy)
 
 
-class StopSettings(_Table, frozen=True, kw_only=True):
+class StopSettings(Table, frozen=True, kw_only=True):
     """`[stop]`: leaving."""
 
     # for all of it: let the running batch end, commit, leave the group. A second signal does not wait
     deadline: PositiveDuration = 30.0
 
 
-class ServiceSettings(_Table, frozen=True, kw_only=True):
+class ServiceSettings(Table, frozen=True, kw_only=True):
     """`[service]`: under a service manager (systemd) that wants signs of life."""
 
     # there is something to read, and nothing has been fetched or processed for so long: no more signs of life, so that
@@ -314,7 +231,7 @@ class ServiceSettings(_Table, frozen=True, kw_only=True):
     lock: Text | None = None
 
 
-class StatusSettings(_Table, frozen=True, kw_only=True):
+class StatusSettings(Table, frozen=True, kw_only=True):
     """`[status]`: a page, metrics, health and JSON over HTTP; nothing can be changed there."""
 
     # host:port, or unix:/path of a socket; nothing is served when left out. Port 0 is any free one, told in the log
@@ -335,7 +252,7 @@ class StatusSettings(_Table, frozen=True, kw_only=True):
         return self.token_file is not None or self.token_env is not None
 
 
-class LogSettings(_Table, frozen=True, kw_only=True):
+class LogSettings(Table, frozen=True, kw_only=True):
     """`[log]`: what is told on standard error, or in systemd's journal."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -343,99 +260,3 @@ class LogSettings(_Table, frozen=True, kw_only=True):
     format: Literal["auto", "console", "json", "journald"] = "auto"
     # between two lines that tell what is owned, how far behind and how fast
     progress_interval: PositiveDuration = 60.0
-
-
-class _File(_Table, frozen=True, kw_only=True):
-    """The tables of the file; those without a required key may be left out."""
-
-    zookeeper: ZooKeeperSettings
-    brokers: BrokersSettings = BrokersSettings()
-    group: GroupSettings
-    subscription: SubscriptionSettings = SubscriptionSettings()
-    offsets: OffsetsSettings = OffsetsSettings()
-    fetch: FetchSettings = FetchSettings()
-    batch: BatchSettings = BatchSettings()
-    sink: SinkSettings | None = None
-    rejected: RejectedSettings = RejectedSettings()
-    stop: StopSettings = StopSettings()
-    service: ServiceSettings = ServiceSettings()
-    status: StatusSettings = StatusSettings()
-    log: LogSettings = LogSettings()
-
-
-class Settings(_File, frozen=True, kw_only=True):
-    """All settings of one member, and where they came from.
-
-    Raises ConfigError, one line per fault, from each way of making one.
-    """
-
-    # begins every line about a fault
-    source: str = "settings"
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Settings:
-        """Read a TOML file, with the vendor's files under it, and drop-ins and environment variables over it."""
-        return cls.of(layers_of(path))
-
-    @classmethod
-    def of(cls, layers: Layers) -> Settings:
-        with layers.named():
-            return cls.from_dict(layers.tables, source=layers.source)
-
-    @classmethod
-    def from_dict(cls, tables: Mapping[str, object], *, source: str = "settings") -> Settings:
-        """Take the file's tables as mappings; values are written as in the file (`"10s"`, `"1MiB"`)."""
-        read = read_table(tables, _File, f"{source}:")
-        return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
-
-    def in_run(self, name: str) -> Settings:
-        """These settings for the run of that name. Raises ConfigError for what `[subscription] run` would not take."""
-        where = "--run"
-        try:
-            return msgspec.structs.replace(
-                self, subscription=msgspec.structs.replace(self.subscription, run=read_name(name))
-            )
-        except ValueError as error:
-            raise ConfigError([f"{self.source}: {where} {name}: {error}"]) from None
-
-    def require_subscription(self) -> SubscriptionSettings:
-        """What to consume; raises ConfigError when the file does not say it, or says it in two ways."""
-        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(self.subscription, name)]
-        if not given:
-            raise ConfigError([f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
-        if len(given) > 1:
-            fault = f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}"
-            raise ConfigError([fault])
-        letters = self.rejected.topic
-        if letters is not None and self.subscribes(letters):
-            fault = f"{self.source}: [rejected] topic: {letters} is consumed by this very group, for ever"
-            raise ConfigError([fault])
-        return self.subscription
-
-    def subscribes(self, topic: str) -> bool:
-        """Whether the file's subscription has a topic."""
-        wanted = self.subscription
-        return topic in wanted.topics or (wanted.filter is not None and wanted.filter.allows(topic))
-
-    def require_sink(self) -> SinkSettings:
-        """The sink to run; raises ConfigError when the file names none."""
-        if self.sink is None:
-            raise ConfigError([f"{self.source}: [sink] plugin: missing"])
-        return self.sink
-
-    def require_daemon(self) -> SinkSettings:
-        """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
-        faults: list[str] = []
-        for require in (self.require_subscription, self.require_sink):
-            try:
-                require()
-            except ConfigError as error:
-                faults += error.faults
-        if faults:
-            raise ConfigError(faults)
-        return self.require_sink()
-
-
-def layers_of(path: str | os.PathLike[str], flags: Sequence[str] = ()) -> Layers:
-    """What `Settings.of` takes; a flag is `table.key=value`. Raises ConfigError for what is not TOML."""
-    return read_layers(path, frozenset(tables_of(_File)), flags=flags)

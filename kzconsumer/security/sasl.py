@@ -79,3 +79,17 @@ def _decoded(fields: dict[str, str], name: str) -> bytes:
     if not value:
         raise ProtocolError(f"SCRAM: the answer has no {name}= in base64")
     return value
+
+
+_SCRAM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+
+def exchange(mechanism: str, username: str, password: bytes, nonce: str) -> Exchange:
+    """A new exchange of `mechanism`: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512 (KIP-84). `nonce` is for SCRAM."""
+    if mechanism == "PLAIN":
+        return _plain(username, password)
+    return scram(_SCRAM_HASHES[mechanism], username, password, nonce)
+
+
+def _plain(username: str, password: bytes) -> Exchange:
+    yield b"\0".join((b"", username.encode(), password))

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from kzconsumer.config import Settings
-from kzconsumer.options import keys_of
 from kzconsumer.redaction import HIDDEN, is_secret, redacted
-from kzconsumer.setting_layers import Layers, Place
+from kzconsumer.settings.layers import Layers, Place
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import keys_of
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 

@@ -1,80 +1,29 @@
-"""Tables of settings into frozen structs: strict, no coercion, every fault of a table told at once.
+"""Reads a table of the group's file into a frozen struct, without coercion, and reports all its faults at once.
 
-Owns no state and reads no file. `config` calls it for the group's file, sink plugins for their own options table.
-A fault is one line: where, key, what is wrong, and the nearest known name. It will not guess what was meant.
+The group's settings and the options of sink plugins are read with it. A fault is one line: where it is, which key, what
+is wrong, and the nearest known name.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import inspect
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.redaction import redacted
 
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One table of the file."""
+
+
 T = TypeVar("T", bound=msgspec.Struct)
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE = re.compile(r"(\d+)(B|kB|MB|GB|KiB|MiB|GiB)", re.ASCII)
-_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-
-def read_duration(value: object) -> float:
-    """Text such as "6s", "500ms", "2m" or "1h" in seconds. Raises ValueError for anything else, bare numbers too."""
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError('is not a duration such as "10s", "500ms"')
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def read_byte_size(value: object) -> int:
-    """A whole number of bytes, or text such as "1MiB" (2**20) or "64kB" (64,000). Raises ValueError otherwise."""
-    if type(value) is int and value >= 0:
-        return value
-    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError('is not a size such as "1MiB", "64kB" or a whole number of bytes')
-    return int(match[1]) * _BYTES[match[2]]
-
-
-def show_duration(seconds: float) -> str:
-    """As `read_duration` reads it, in the largest unit that needs no fraction."""
-    for unit in ("h", "m", "s"):
-        if seconds and seconds % _SECONDS[unit] == 0:
-            return f"{seconds / _SECONDS[unit]:.0f}{unit}"
-    return f"{seconds * 1000:.9f}".rstrip("0").rstrip(".") + "ms" if seconds else "0s"
-
-
-def show_byte_size(size: int) -> str | int:
-    """As `read_byte_size` reads it, in the largest binary unit that needs no fraction; else the number."""
-    for unit in ("GiB", "MiB", "KiB"):
-        if size and size % _BYTES[unit] == 0:
-            return f"{size // _BYTES[unit]}{unit}"
-    return size
-
-
-def reader(function: Callable[[object], object], show: Callable[[Any], object] | None = None) -> Meta:
-    """For `Annotated[T, reader(f)]`: `f` makes the field's value of the raw one; `show` makes the raw one of the value.
-
-    Its ValueError says what is wrong as the rest of a sentence that begins with the value: "is not ...".
-    """
-    return Meta(extra={"read": function, "show": show})
-
-
-#: Field type: seconds, written as text with a unit.
-Duration = Annotated[float, reader(read_duration, show_duration)]
-#: Field type: the same, and more than nothing.
-PositiveDuration = Annotated[float, Meta(gt=0), reader(read_duration, show_duration)]
-#: Field type: bytes, written as a number or as text with a unit.
-ByteSize = Annotated[int, reader(read_byte_size, show_byte_size)]
 
 
 def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ssl
 
-from kzconsumer.config import TlsSettings
-from kzconsumer.secret import read_secret, reason_of
+from kzconsumer.security.secret import read_secret, reason_of
+from kzconsumer.settings.connections import TlsSettings
 
 
 def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSLContext:

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from kzconsumer.errors import ProtocolError, SecurityError
-from kzconsumer.protocol.scram import Exchange
+from kzconsumer.security.sasl import Exchange
 
 _URI: Final = "zookeeper/zk-sasl-md5"
 """The service and the server's name, the same for all servers (`ZooKeeperSaslClient`, `SecurityUtils`, 3.8)."""
