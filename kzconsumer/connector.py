@@ -18,6 +18,9 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from kzconsumer.assignors.interface import Assignor
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
@@ -32,14 +35,16 @@ from kzconsumer.logs.facts import facts
 from kzconsumer.logs.setup import to_standard_error
 from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.records import decode
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.registration import Registration
+from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.rejects.rejects import RejectedRecord, rejects_of
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.topic_filter import TopicFilter
@@ -49,12 +54,9 @@ from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
 from kzconsumer.zookeeper.access import load_access
-from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Plan, Registration
 
 log = structlog.get_logger("kzconsumer")
 
@@ -360,7 +362,7 @@ class ConsumerConnector:
 
     async def _run_session(self, registration: Registration) -> None:
         async with AsyncExitStack() as exits:
-            session = self._session = ZooKeeperSession.of(self._settings.zookeeper, insist=self._let_in)
+            session = self._session = open_session(self._settings.zookeeper, insist=self._let_in)
             exits.callback(setattr, self, "_session", None)
             with anyio.CancelScope() as self._connecting:
                 await exits.enter_async_context(session)

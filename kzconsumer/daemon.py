@@ -30,6 +30,9 @@ from kzconsumer.logs.setup import configure, finish
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.cluster_id import cluster_identity
+from kzconsumer.registry.run_record import GroupRun
 from kzconsumer.rejects.rejects import RejectedRecord
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.sd_notify import Manager
@@ -44,10 +47,7 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.cluster import cluster_identity
-from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer")
 

@@ -12,6 +12,10 @@ import anyio
 import structlog
 
 from kzconsumer.assignors.interface import Assignor
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
     BrokersUnreachable,
@@ -22,8 +26,6 @@ from kzconsumer.errors import (
     ZooKeeperError,
 )
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.fetcher.stops import Stops
@@ -39,7 +41,6 @@ from kzconsumer.group.runs import Runs
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority
 from kzconsumer.offsets.committer import Committer
@@ -48,16 +49,15 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.protocol.fetch import ISOLATION_LEVELS
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer")
 

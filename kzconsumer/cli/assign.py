@@ -14,8 +14,8 @@ from kzconsumer.cli.configuration import add_config, layers_given
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from kzconsumer.registry.registration import Registration
     from kzconsumer.settings.settings import Settings
-    from kzconsumer.zookeeper.znodes import Registration
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -78,7 +78,7 @@ def _joining(settings: Settings, each: list[int | None]) -> dict[str, Registrati
 def _registration(settings: Settings, streams: int | None) -> Registration:
     from msgspec.structs import replace
 
-    from kzconsumer.group.subscription import registered
+    from kzconsumer.registry.registration import registered
 
     registration = registered(settings.require_subscription())
     if streams is None:

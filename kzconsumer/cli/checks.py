@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
-from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.rejects.rejects import check_rejected

@@ -35,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from kzconsumer.cli.cluster_table import cluster_table
+    from kzconsumer.cluster.reader import read_cluster
     from kzconsumer.logs import setup
-    from kzconsumer.zookeeper.cluster_reader import read_cluster
 
     setup.for_one_answer()
     found = anyio.run(read_cluster, at.zookeeper)

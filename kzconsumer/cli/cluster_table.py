@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from kzconsumer.cli.text_table import columns, count, dash, sentence
-from kzconsumer.zookeeper.cluster_description import (
-    BrokerShown,
-    ClusterDescription,
-    PartitionShown,
-    TopicDescription,
-    Unreadable,
-)
+from kzconsumer.cluster.description import BrokerShown, ClusterDescription, PartitionShown, TopicDescription, Unreadable
 
 
 def cluster_table(cluster: ClusterDescription) -> str:

@@ -175,7 +175,7 @@ async def _delete(arguments: argparse.Namespace, at: Target, group: str) -> Care
     from kzconsumer.group.group_reader import nodes_of, require_group, tree_of
     from kzconsumer.group.leftovers import deletion
     from kzconsumer.group.unattended import carry_out, single
-    from kzconsumer.zookeeper.paths import GroupPaths
+    from kzconsumer.registry.paths import GroupPaths
 
     async with at.outside() as outside:
         await require_group(outside.session, at.zookeeper.connect, group)
@@ -203,7 +203,7 @@ async def _clean(arguments: argparse.Namespace, at: Target, group: str) -> Cared
     from kzconsumer.group.group_reader import nodes_of, require_group
     from kzconsumer.group.leftovers import leftovers, removal
     from kzconsumer.group.unattended import carry_out, single
-    from kzconsumer.zookeeper.paths import GroupPaths, topic_of
+    from kzconsumer.registry.paths import GroupPaths, topic_of
 
     async with at.outside() as outside:
         await require_group(outside.session, at.zookeeper.connect, group)
@@ -245,7 +245,7 @@ async def _restore(arguments: argparse.Namespace, at: Target, group: str, saved:
     from kzconsumer.group.group_reader import nodes_of, tree_of
     from kzconsumer.group.leftovers import restoration
     from kzconsumer.group.unattended import carry_out, make_parents, single
-    from kzconsumer.zookeeper.paths import GroupPaths
+    from kzconsumer.registry.paths import GroupPaths
 
     async with at.outside() as outside:
         nodes = await nodes_of(outside.session, group)

@@ -28,7 +28,7 @@ from kzconsumer.group.offset_moves import (
 from kzconsumer.group.outside import Outside
 from kzconsumer.offsets.moves import DescribedMove, Move, Reset
 from kzconsumer.offsets.offset_files import SavedOffset
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.registry.paths import GroupPaths
 
 
 class MovedGroup(msgspec.Struct, frozen=True):

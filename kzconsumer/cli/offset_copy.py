@@ -23,7 +23,7 @@ from kzconsumer.group.seen_group import SeenGroup, see
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Storage
 from kzconsumer.offsets.broker_moves import BrokerMove, SavedWithBrokers, undo_file
-from kzconsumer.zookeeper import znodes
+from kzconsumer.registry.nodes import encode_offset
 
 
 class BrokerAct(NamedTuple):
@@ -36,7 +36,7 @@ class BrokerAct(NamedTuple):
 def to_zookeeper(at: Target, group: str, scope: Scope | None) -> Act:
     async def plan(outside: Outside) -> list[Planned]:
         seen, offsets = await _offsets(outside, at, group, scope, "kafka")
-        data: dict[TopicPartition, bytes | None] = {each: znodes.encode_offset(at) for each, at in offsets.items()}
+        data: dict[TopicPartition, bytes | None] = {each: encode_offset(at) for each, at in offsets.items()}
         return [Planned(seen.nodes, await file_moves(outside, seen.nodes, data, as_they_are=False))]
 
     return Act(at, plan)

@@ -172,7 +172,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     from kzconsumer.logs import setup
     from kzconsumer.model import TopicPartition
     from kzconsumer.offsets.offset_files import write_offsets
-    from kzconsumer.zookeeper.paths import GroupPaths, partition_of_0_7
+    from kzconsumer.registry.paths import GroupPaths, partition_of_0_7
 
     setup.for_one_answer()
     scope = topics_together(arguments.topic)

@@ -79,10 +79,10 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     import anyio
 
     from kzconsumer.errors import PluginError, ZooKeeperUnreachable
+    from kzconsumer.registry.cluster_id import cluster_identity
+    from kzconsumer.registry.sessions import LIMIT
     from kzconsumer.sinks.configured import configured_sink
     from kzconsumer.sinks.interface import SinkContext
-    from kzconsumer.zookeeper.cluster import cluster_identity
-    from kzconsumer.zookeeper.errand import LIMIT
 
     cluster = None
     with anyio.move_on_after(LIMIT):
@@ -102,15 +102,16 @@ def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
     from kzconsumer.model import RangeIdentity
     from kzconsumer.offsets.adoption import resume
     from kzconsumer.offsets.moves import offset_in
+    from kzconsumer.registry import paths
+    from kzconsumer.registry.claim_record import decode_claim_record
     from kzconsumer.sinks.proof import Planned, Standing
-    from kzconsumer.zookeeper import paths, znodes
 
     group = paths.GroupPaths(nodes.group)
     found = {}
     for path, node in nodes.claims.items():
         try:
             partition = paths.partition_of(path)
-            record = znodes.decode_claim_record(node.data)
+            record = decode_claim_record(node.data)
         except ValueError as error:
             raise NotDone(f"{path}: {error}") from None
         planned = None

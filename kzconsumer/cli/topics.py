@@ -16,7 +16,7 @@ from kzconsumer.cli.target import add_target, target
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.zookeeper.cluster_description import TopicDescription
+    from kzconsumer.cluster.description import TopicDescription
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -62,8 +62,8 @@ def _show(
     import anyio
     import msgspec
 
+    from kzconsumer.cluster.reader import read_topics
     from kzconsumer.logs import setup
-    from kzconsumer.zookeeper.cluster_reader import read_topics
 
     setup.for_one_answer()
     found = anyio.run(read_topics, at.zookeeper, names)

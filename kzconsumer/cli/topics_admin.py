@@ -20,8 +20,8 @@ from kzconsumer.cli.target import Target, add_target, target
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.zookeeper.admin_requests import Election, Move
-    from kzconsumer.zookeeper.cluster_description import TopicDescription
+    from kzconsumer.cluster.description import TopicDescription
+    from kzconsumer.cluster.requests import Election, Move
     from kzconsumer.zookeeper.session import ZooKeeperSession
 
 T = TypeVar("T")
@@ -107,23 +107,23 @@ def run_reassign(arguments: argparse.Namespace) -> int:
 async def _reassign(
     arguments: argparse.Namespace, at: Target, wanted: dict[tuple[str, int], tuple[int, ...]]
 ) -> Reassigned:
-    from kzconsumer.zookeeper import admin, admin_requests
-    from kzconsumer.zookeeper.errand import errand
+    from kzconsumer.cluster import apply, requests
+    from kzconsumer.registry.sessions import short_session
 
-    async with errand(at.zookeeper) as session:
+    async with short_session(at.zookeeper) as session:
         topics = list(dict.fromkeys(topic for topic, _ in wanted))
-        cluster, shown = await admin.looked_at(session, at.zookeeper, topics)
-        moves = admin_requests.moves(cluster, shown, wanted)
+        cluster, shown = await apply.looked_at(session, at.zookeeper, topics)
+        moves = requests.moves(cluster, shown, wanted)
         changing = [each for each in moves if each.changes]
         if not arguments.execute or not changing:
             return Reassigned(False, None, (), tuple(moves))
-        admin_requests.require_controller(cluster)
+        requests.require_controller(cluster)
         undo = _keep(arguments.undo, changing)
-        await admin.ask(session, [admin_requests.reassignment_request(changing)])
+        await apply.ask(session, [requests.reassignment_request(changing)])
     asked = {f"{each.topic}-{each.partition}" for each in changing}
-    left = await _waited(arguments, at, admin.moving, asked)
+    left = await _waited(arguments, at, apply.moving, asked)
     if not left and arguments.wait:
-        _require(admin_requests.not_moved(await _now(at, topics), changing), "moved")
+        _require(requests.not_moved(await _now(at, topics), changing), "moved")
     return Reassigned(True, str(undo), tuple(sorted(left)), tuple(moves))
 
 
@@ -136,22 +136,22 @@ def run_elect(arguments: argparse.Namespace) -> int:
 
 
 async def _elect(arguments: argparse.Namespace, at: Target) -> Elected:
-    from kzconsumer.zookeeper import admin, admin_requests
-    from kzconsumer.zookeeper.errand import errand
+    from kzconsumer.cluster import apply, requests
+    from kzconsumer.registry.sessions import short_session
 
     scope = topics_together(arguments.topics)
-    async with errand(at.zookeeper) as session:
-        cluster, shown = await admin.looked_at(session, at.zookeeper, list(scope) if scope is not None else None)
-        found = admin_requests.elections(cluster, shown, scope)
+    async with short_session(at.zookeeper) as session:
+        cluster, shown = await apply.looked_at(session, at.zookeeper, list(scope) if scope is not None else None)
+        found = requests.elections(cluster, shown, scope)
         electing = [each for each in found if each.reason is None]
         if not arguments.execute or not electing:
             return Elected(False, (), tuple(found))
-        admin_requests.require_controller(cluster)
-        await admin.ask(session, [admin_requests.election_request(electing)])
-    left = await _waited(arguments, at, admin.electing, {f"{each.topic}-{each.partition}" for each in electing})
+        requests.require_controller(cluster)
+        await apply.ask(session, [requests.election_request(electing)])
+    left = await _waited(arguments, at, apply.electing, {f"{each.topic}-{each.partition}" for each in electing})
     if not left and arguments.wait:
         topics = list(dict.fromkeys(each.topic for each in electing))
-        _require(admin_requests.not_elected(await _now(at, topics), electing), "led by its preferred leader")
+        _require(requests.not_elected(await _now(at, topics), electing), "led by its preferred leader")
     return Elected(True, tuple(sorted(left)), tuple(found))
 
 
@@ -164,21 +164,21 @@ def run_delete(arguments: argparse.Namespace) -> int:
 
 
 async def _delete(arguments: argparse.Namespace, at: Target) -> Deleted:
+    from kzconsumer.cluster import apply, requests
+    from kzconsumer.cluster.reader import owning_groups
     from kzconsumer.errors import NotDone, NotThere
-    from kzconsumer.zookeeper import admin, admin_requests
-    from kzconsumer.zookeeper.cluster_reader import owning_groups
-    from kzconsumer.zookeeper.errand import errand
+    from kzconsumer.registry.sessions import short_session
 
     topics = list(dict.fromkeys(arguments.topics))
-    async with errand(at.zookeeper) as session:
-        cluster, shown = await admin.looked_at(session, at.zookeeper, topics)
-        admin_requests.require_deletable(cluster, shown, await owning_groups(session, topics))
+    async with short_session(at.zookeeper) as session:
+        cluster, shown = await apply.looked_at(session, at.zookeeper, topics)
+        requests.require_deletable(cluster, shown, await owning_groups(session, topics))
         partitions = sum(each.partition_count for each in shown)
         if not arguments.execute:
             return Deleted(False, (), tuple(topics), partitions)
-        admin_requests.require_controller(cluster)
-        await admin.ask(session, admin_requests.deletion_requests(topics))
-    left = await _waited(arguments, at, admin.deleting, set(topics))
+        requests.require_controller(cluster)
+        await apply.ask(session, requests.deletion_requests(topics))
+    left = await _waited(arguments, at, apply.deleting, set(topics))
     if not left and arguments.wait:
         for topic in topics:
             try:
@@ -192,7 +192,7 @@ async def _delete(arguments: argparse.Namespace, at: Target) -> Deleted:
 
 
 async def _now(at: Target, topics: Sequence[str]) -> list[TopicDescription]:
-    from kzconsumer.zookeeper.cluster_reader import read_topics
+    from kzconsumer.cluster.reader import read_topics
 
     return await read_topics(at.zookeeper, topics)
 
@@ -206,7 +206,7 @@ async def _waited(
     """What is pending still. On a terminal its last line says how much that is."""
     import sys
 
-    from kzconsumer.zookeeper.admin import wait_until_done
+    from kzconsumer.cluster.apply import wait_until_done
 
     if not arguments.wait:
         return asked
@@ -237,7 +237,7 @@ def _keep(chosen: Path | None, changing: Sequence[Move]) -> Path:
     from datetime import UTC, datetime
 
     from kzconsumer.cli.acting import write_file
-    from kzconsumer.zookeeper.admin_requests import encode_reassignment
+    from kzconsumer.cluster.requests import encode_reassignment
 
     path = chosen or Path(f"undo-reassign-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.json")
     write_file(path, encode_reassignment({(each.topic, each.partition): each.old for each in changing}) + b"\n")
@@ -246,8 +246,8 @@ def _keep(chosen: Path | None, changing: Sequence[Move]) -> Path:
 
 def _of_file(path: Path) -> dict[tuple[str, int], tuple[int, ...]]:
     from kzconsumer.cli.acting import read_file
+    from kzconsumer.cluster.nodes import decode_requested
     from kzconsumer.errors import NotDone
-    from kzconsumer.zookeeper.cluster_nodes import decode_requested
 
     try:
         return decode_requested(read_file(path))
@@ -259,9 +259,9 @@ def _carried_out(errand: Callable[..., Awaitable[T]], *given: object) -> T:
     """The answer; what the cluster would not do is an error like others."""
     import anyio
 
+    from kzconsumer.cluster.requests import Refused
     from kzconsumer.errors import NotDone
     from kzconsumer.logs import setup
-    from kzconsumer.zookeeper.admin_requests import Refused
 
     setup.for_one_answer()
     try:

@@ -16,7 +16,7 @@ from kzconsumer.cli.target import Target, add_target, target
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.zookeeper.topic_settings import Setting
+    from kzconsumer.cluster.topic_settings import Setting
 
 
 class OwnSettings(msgspec.Struct, frozen=True):
@@ -65,8 +65,8 @@ def run_get(arguments: argparse.Namespace) -> int:
     import anyio
 
     from kzconsumer.cli.admin_table import settings_table
+    from kzconsumer.cluster.reader import read_topics
     from kzconsumer.logs import setup
-    from kzconsumer.zookeeper.cluster_reader import read_topics
 
     setup.for_one_answer()
     found = [
@@ -98,13 +98,13 @@ def run_set(arguments: argparse.Namespace) -> int:
 
 
 async def _set(arguments: argparse.Namespace, at: Target) -> Configured:
+    from kzconsumer.cluster import apply, topic_settings
+    from kzconsumer.cluster.requests import Refused, require_brokers, require_usable
     from kzconsumer.errors import NotDone
-    from kzconsumer.zookeeper import admin, topic_settings
-    from kzconsumer.zookeeper.admin_requests import Refused, require_brokers, require_usable
-    from kzconsumer.zookeeper.errand import errand
+    from kzconsumer.registry.sessions import short_session
 
-    async with errand(at.zookeeper) as session:
-        cluster, (topic,) = await admin.looked_at(session, at.zookeeper, [arguments.topic])
+    async with short_session(at.zookeeper) as session:
+        cluster, (topic,) = await apply.looked_at(session, at.zookeeper, [arguments.topic])
         try:
             require_usable(topic)
             versions = require_brokers(cluster)
@@ -116,7 +116,7 @@ async def _set(arguments: argparse.Namespace, at: Target) -> Configured:
         if executed:
             config = {**topic.config, **{each.name: each.new for each in changes}}
             kept = {name: value for name, value in config.items() if value is not None}
-            await admin.set_config(session, topic.topic, topic.config, kept, notify)
+            await apply.set_config(session, topic.topic, topic.config, kept, notify)
     return Configured(topic.topic, executed, tuple(changes))
 
 

@@ -28,9 +28,9 @@ from kzconsumer.fetcher.groupless import GrouplessReader, without_group
 from kzconsumer.group.group_offsets import stored_offsets
 from kzconsumer.group.group_reader import read_nodes
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.jsonlines_sink import encode_batch
-from kzconsumer.zookeeper.znodes import decode_offset
 
 # Who wants no more records than that is not kept waiting for numba, as large fetches would.
 FEW = 1000

@@ -9,9 +9,9 @@ import anyio
 
 from kzconsumer.demo.failure import DemoFailed
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import decode_offset
 
 
 def member_name(group: str, owner: str) -> str:

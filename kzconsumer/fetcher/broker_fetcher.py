@@ -17,6 +17,17 @@ import pyarrow as pa
 import structlog
 from anyio import to_thread
 
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import NONE, error_code
+from kzconsumer.brokers.protocol.fetch import (
+    ISOLATION_LEVELS,
+    READ_COMMITTED,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+    FetchResponse,
+)
 from kzconsumer.clock import now
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
@@ -35,17 +46,6 @@ from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.broker_connection import BrokerConnection
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.error_codes import NONE, error_code
-from kzconsumer.protocol.fetch import (
-    ISOLATION_LEVELS,
-    READ_COMMITTED,
-    FetchedPartition,
-    FetchPosition,
-    FetchRequest,
-    FetchResponse,
-)
 from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.fetched_chunk import FetchedChunk

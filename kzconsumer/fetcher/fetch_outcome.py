@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from kzconsumer.protocol import error_codes
+from kzconsumer.brokers.protocol import error_codes
 
 # How often a broker is asked for what it cannot read, by its error: the second may pass, and says nothing of the log.
 ATTEMPTS = {error_codes.CORRUPT_MESSAGE: 3, error_codes.UNKNOWN_SERVER_ERROR: 15}

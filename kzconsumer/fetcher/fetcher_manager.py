@@ -13,21 +13,21 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.adoption import missing
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")

@@ -14,26 +14,25 @@ import anyio
 import pyarrow as pa
 from anyio import to_thread
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import PAUSE, LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import broker_error, error_code
+from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.errors import ConnectionLost, CorruptRecord, KzConsumerError, NotThere, OffsetLost, ZooKeeperUnreachable
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import PAUSE, LogOffsets
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.network.security import load_security
-from kzconsumer.protocol.error_codes import broker_error, error_code
-from kzconsumer.protocol.fetch import ISOLATION_LEVELS, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.sessions import LIMIT, open_session
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
-from kzconsumer.zookeeper.errand import LIMIT
-from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Topic
 
 
 class GrouplessReader:
@@ -188,7 +187,7 @@ async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
     async with AsyncExitStack() as exits:
         session = None
         with anyio.move_on_after(LIMIT):
-            session = await exits.enter_async_context(ZooKeeperSession.of(settings.zookeeper))
+            session = await exits.enter_async_context(open_session(settings.zookeeper))
         if session is None:
             where = settings.zookeeper.connect
             raise ZooKeeperUnreachable(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")

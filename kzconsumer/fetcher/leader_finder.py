@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 import anyio
 import structlog
 
+from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import BrokersUnreachable, ConnectionLost, ZooKeeperError
-from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import Broker, TopicPartition
 

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.errors import CoordinatorFailed, OffsetLost
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
-from kzconsumer.network.broker_connection import BrokerConnection
 from kzconsumer.offsets.committer import Committer
-from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

@@ -11,8 +11,8 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.model import Wants
-from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.few_records import FewRecords, read_few
 from kzconsumer.records.whole_batches import keep

@@ -10,11 +10,11 @@ from itertools import islice
 
 from anyio import to_thread
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError
-from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.records.decode import decode
 
 # Brokers that know timestamps and this limit (0.10.1) send a larger batch all the same.

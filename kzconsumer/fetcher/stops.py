@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import anyio
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper.group_run import GroupRun
+from kzconsumer.registry.run_record import GroupRun
 
 
 class Stops:

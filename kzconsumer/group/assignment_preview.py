@@ -15,7 +15,7 @@ from kzconsumer.assignors.interface import AssignmentContext, Assignor
 from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.znodes import Registration
+from kzconsumer.registry.registration import Registration
 
 Change = Literal["stays", "stream", "moves", "claimed"]
 """Seen from the owner of today: the same stream, another stream of the same member, another member; or no owner yet."""

@@ -15,7 +15,7 @@ import structlog
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.zookeeper.ownership import OwnerNode
+from kzconsumer.registry.ownership import OwnerNode
 
 log = structlog.get_logger("kzconsumer.group")
 

@@ -26,14 +26,15 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Blocked, Claimed, OwnerNode, Refused
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Blocked, Claimed, OwnerNode, Refused
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import outcomes, repeated, together
 from kzconsumer.zookeeper.session import Delete, Stat
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Plan, Topic
 
 log = structlog.get_logger("kzconsumer.group")
 

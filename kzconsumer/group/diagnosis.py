@@ -18,9 +18,10 @@ from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.moves import LogRange
-from kzconsumer.zookeeper import paths, znodes
-from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.znodes import Topic
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.paths import GroupPaths
 
 SymptomKind = (
     FindingKind
@@ -119,7 +120,7 @@ def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
     for path, node in nodes.claims.items():
         topic = nodes.topics.get(paths.topic_of(path))
         try:
-            record = znodes.decode_claim_record(node.data)
+            record = decode_claim_record(node.data)
         except ValueError:
             continue  # a finding of its own
         if topic is not None and record.incarnation != f"{topic.stat.czxid:#x}":
@@ -184,7 +185,7 @@ def _assignors_of_ours(
         if node is None or member is None or not member.ours:
             continue
         try:
-            found[partition] = znodes.decode_claim_record(node.data).assignor
+            found[partition] = decode_claim_record(node.data).assignor
         except ValueError:
             continue
     return found

@@ -13,9 +13,8 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.group.group_nodes import Finding, GroupFacts, GroupNodes, OwnerKind, facts, topics_in
-from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.zookeeper import znodes
+from kzconsumer.registry.registration import decode_registration, has_wildcard
 from kzconsumer.zookeeper.operations import Node
 
 Health = Literal["healthy", "empty", "unhealthy"]
@@ -108,7 +107,7 @@ def summarise(group: str, registrations: Mapping[str, Node], owned: int, topics:
 
 def _kind(registration: Node) -> str:
     try:
-        return "ours" if znodes.decode_registration(registration.data).ours else "original"
+        return "ours" if decode_registration(registration.data).ours else "original"
     except ValueError:
         return "unreadable"
 

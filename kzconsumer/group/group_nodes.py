@@ -10,14 +10,14 @@ from typing import Literal
 
 import msgspec
 
-from kzconsumer.group.blocking import BlockedBy, blocked_by
-from kzconsumer.group.subscription import streams_by_topic
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper import paths, znodes
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.nodes import decode_offset, decode_topic
+from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration, decode_registration, streams_by_topic
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.ownership import Blocked
-from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.znodes import Registration
 
 OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
 """Who holds an owner node: the session of the member it names; nobody registered; another session than that member's;
@@ -122,7 +122,7 @@ def _members(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[str, 
         if node.stat.ephemeral_owner == 0:
             findings.append(Finding("persistent_registration", path, BlockedBy.PERSISTENT.value))
         try:
-            yield consumer, znodes.decode_registration(node.data)
+            yield consumer, decode_registration(node.data)
         except ValueError as error:
             findings.append(Finding("unreadable_registration", path, str(error)))
 
@@ -140,7 +140,7 @@ def _streams(
 def _existing(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
     for topic, node in nodes.topics.items():
         try:
-            yield from [TopicPartition(topic, number) for number in znodes.decode_topic(node.data)]
+            yield from [TopicPartition(topic, number) for number in decode_topic(node.data)]
         except ValueError as error:
             findings.append(Finding("unreadable_topic", paths.topic(topic), str(error)))
 
@@ -167,7 +167,7 @@ def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[Topic
     """A partition whose node says nothing has None, as one whose node says that there is none."""
     for partition, path, node in _by_partition(nodes.offsets, findings):
         try:
-            yield partition, znodes.decode_offset(node.data)
+            yield partition, decode_offset(node.data)
         except ValueError as error:
             findings.append(Finding("unreadable_offset", path, str(error)))
             yield partition, None
@@ -176,7 +176,7 @@ def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[Topic
 def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartition]:
     for partition, path, node in _by_partition(nodes.claims, findings):
         try:
-            record = znodes.decode_claim_record(node.data)
+            record = decode_claim_record(node.data)
         except ValueError as error:
             findings.append(Finding("unknown_claim_record", path, str(error)))
         else:

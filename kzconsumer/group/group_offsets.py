@@ -14,9 +14,9 @@ from kzconsumer.group.group_nodes import GroupNodes
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
 from kzconsumer.offsets.moves import offset_in
-from kzconsumer.zookeeper import paths, znodes
-from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.znodes import ClaimRecord
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 
 
 class StoredOffset(msgspec.Struct, frozen=True):
@@ -130,6 +130,6 @@ def _record(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
     """None where there is none, or one of a version that knows more than this one."""
     claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
     try:
-        return znodes.decode_claim_record(claim.data) if claim is not None else None
+        return decode_claim_record(claim.data) if claim is not None else None
     except ValueError:
         return None

@@ -16,18 +16,18 @@ from kzconsumer.group.group_nodes import GroupNodes, owner_of, topics_in
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration
+from kzconsumer.registry.sessions import short_session
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
-from kzconsumer.zookeeper import paths
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.errand import errand
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Registration
 
 # Members that come or go while the nodes are read would make owners look unregistered: then it is read again.
 _READINGS = 5
@@ -48,7 +48,7 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
     a registration that says nothing, unless the group ignores such members: no member can compute anything then.
     """
     group = GroupPaths(settings.group.id)
-    async with errand(settings.zookeeper) as session:
+    async with short_session(settings.zookeeper) as session:
         # Its watches go with the session: what changes meanwhile is not our business.
         watches = Watches(session)
         reader = SnapshotReader(
@@ -71,7 +71,7 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
 
 async def read_nodes(zookeeper: ZooKeeperSettings, group: str) -> GroupNodes:
     """Every node of the group, and of the topics in it. Raises NotThere without such a group, ZooKeeperUnreachable."""
-    async with errand(zookeeper) as session:
+    async with short_session(zookeeper) as session:
         await require_group(session, zookeeper.connect, group)
         return await nodes_of(session, group)
 
@@ -105,7 +105,7 @@ async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
 
 async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
     """Every group, by name. Raises NotThere without a cluster, ZooKeeperUnreachable."""
-    async with errand(zookeeper) as session:
+    async with short_session(zookeeper) as session:
         groups = await _groups(session, zookeeper.connect)
         return await together([_summary(session, group) for group in groups])
 

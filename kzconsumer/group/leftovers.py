@@ -11,11 +11,11 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.group.group_nodes import GroupNodes
-from kzconsumer.zookeeper import paths
-from kzconsumer.zookeeper.group_run import GroupRun, decode_group_run
+from kzconsumer.registry import paths
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.run_record import GroupRun, decode_group_run
 from kzconsumer.zookeeper.node_changes import Change, SavedNode
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.paths import GroupPaths
 
 LeftoverKind = Literal["persistent_owner", "persistent_registration", "topic_gone"]
 

@@ -13,11 +13,11 @@ import time
 import structlog
 
 from kzconsumer.errors import ConnectionLost, NodeExists
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer.group")
 

@@ -9,12 +9,10 @@ from collections.abc import Container, Mapping
 
 import structlog
 
-from kzconsumer.group.blocking import blocked_by
 from kzconsumer.group.snapshot import GroupSnapshot
-from kzconsumer.group.subscription import has_wildcard, streams_by_topic
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.ownership import Blocked
-from kzconsumer.zookeeper.znodes import Registration
+from kzconsumer.registry.ownership import Blocked, blocked_by
+from kzconsumer.registry.registration import Registration, has_wildcard, streams_by_topic
 
 log = structlog.get_logger("kzconsumer.group")
 

@@ -14,7 +14,7 @@ from kzconsumer.group.outside import Outside
 from kzconsumer.group.unattended import carry_out, make_parents
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import Move, Reset, Standing, offset_in, reset, to_offset
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.registry.paths import GroupPaths
 
 Scope = Mapping[str, Collection[int] | None]
 """Topic -> the partitions that are meant, None for all of them."""

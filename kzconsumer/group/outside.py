@@ -9,24 +9,25 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from functools import partial
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import BrokersUnreachable, KzConsumerError, NotDone
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.record_times import RecordTimes
 from kzconsumer.model import TopicPartition
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.network.security import load_security
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.moves import LogRange
-from kzconsumer.protocol.fetch import READ_UNCOMMITTED
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
+from kzconsumer.registry import paths
+from kzconsumer.registry.nodes import decode_topic
+from kzconsumer.registry.sessions import short_session
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
-from kzconsumer.zookeeper import paths, znodes
-from kzconsumer.zookeeper.errand import errand
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
 # For each broker's answer, in seconds: below the errand's own limit, so that the broker is named.
@@ -59,7 +60,7 @@ class Outside:
         for topic, node in zip(topics, nodes, strict=True):
             if node is not None:
                 try:
-                    found[topic] = znodes.decode_topic(node.data)
+                    found[topic] = decode_topic(node.data)
                 except ValueError as error:
                     raise NotDone(f"{paths.topic(topic)}: {error}; nothing was changed") from None
         return found
@@ -123,7 +124,7 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
     security = partial(load_security, brokers, source)
     security()
     async with (
-        errand(zookeeper) as session,
+        short_session(zookeeper) as session,
         Brokers(client_id="kzconsumer", timeout=TIMEOUT, security=security) as connections,
     ):
         topics = TopicRegistry(session, Watches(session), brokers)

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 import msgspec
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.znodes import Registration
+from kzconsumer.registry.registration import Registration
 
 # Seconds without an owner until a member counts as stuck: longer than the four attempts, 2 s apart, of an original.
 PATIENCE = 10.0

@@ -38,9 +38,9 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.logs.facts import facts
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.ownership import Blocked, Refused
+from kzconsumer.registry.ownership import Blocked, Refused
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.round_trips import outcomes, together
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
 log = structlog.get_logger("kzconsumer.group")

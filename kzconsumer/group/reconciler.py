@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import Unfit
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.group.blocking import BlockedBy, blocked_by
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
@@ -23,8 +22,9 @@ from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import BlockedBy, blocked_by
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
 log = structlog.get_logger("kzconsumer.group")

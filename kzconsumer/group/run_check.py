@@ -11,16 +11,17 @@ from functools import partial
 
 import structlog
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConnectionLost, SessionExpired
-from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.group.runs import Runs
-from kzconsumer.group.subscription import registered
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.network.security import load_security
+from kzconsumer.registry.registration import registered
+from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper.group_run import GroupRun
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
 
 log = structlog.get_logger("kzconsumer.group")
@@ -36,7 +37,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
     async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
         while True:
             try:
-                async with ZooKeeperSession.of(settings.zookeeper, brief=True) as session:
+                async with open_session(settings.zookeeper, brief=True) as session:
                     return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
             except (ConnectionLost, SessionExpired) as error:
                 log.info("looks again whether there is anything to do", reason=str(error))

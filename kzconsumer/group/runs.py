@@ -16,6 +16,11 @@ import anyio
 import msgspec
 import structlog
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
+from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.errors import (
     BadVersion,
     ConnectionLost,
@@ -27,25 +32,18 @@ from kzconsumer.errors import (
     SessionExpired,
     UnsupportedVersion,
 )
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.group.run_losses import RunLosses
-from kzconsumer.group.snapshot import subscribed_topics
-from kzconsumer.group.subscription import has_wildcard
 from kzconsumer.model import TopicPartition
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
-from kzconsumer.protocol.list_offsets import LATEST
+from kzconsumer.registry import paths as nodes
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration, has_wildcard, subscribed_topics
+from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper import paths as nodes
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer.group")
 
@@ -243,7 +241,7 @@ def _tell_sooner(before: GroupRun, run: GroupRun) -> None:
 
 def _offset(node: Node | None) -> int | None:
     try:
-        return znodes.decode_offset(node.data) if node is not None else None
+        return decode_offset(node.data) if node is not None else None
     except ValueError:
         return None
 

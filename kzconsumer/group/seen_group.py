@@ -14,7 +14,7 @@ from kzconsumer.group.group_nodes import GroupFacts, GroupNodes, facts
 from kzconsumer.group.group_offsets import counting
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Storage, WithBrokers
-from kzconsumer.zookeeper import paths
+from kzconsumer.registry import paths
 from kzconsumer.zookeeper.round_trips import together
 
 if TYPE_CHECKING:

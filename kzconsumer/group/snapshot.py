@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.group.subscription import has_wildcard, streams_by_topic
 from kzconsumer.model import ConsumerThreadId, thread_order
-from kzconsumer.zookeeper.znodes import Registration, Topic
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import Registration, streams_by_topic
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True):
@@ -41,12 +41,3 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
 def _threads(asking: Iterable[tuple[str, int]]) -> tuple[ConsumerThreadId, ...]:
     made = (ConsumerThreadId(consumer, number) for consumer, streams in asking for number in range(streams))
     return tuple(sorted(made, key=thread_order))
-
-
-def subscribed_topics(members: Mapping[str, Registration], all_topics: tuple[str, ...]) -> list[str]:
-    """Every topic that anybody in the group subscribes to."""
-    return sorted({topic for member in members.values() for topic in streams_by_topic(member, all_topics)})
-
-
-def needs_all_topics(members: Mapping[str, Registration]) -> bool:
-    return any(has_wildcard(member) for member in members.values())

@@ -11,15 +11,20 @@ from collections.abc import Mapping
 import structlog
 
 from kzconsumer.errors import GroupUnreadable
-from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
-from kzconsumer.group.subscription import streams_by_topic
-from kzconsumer.zookeeper import paths, znodes
-from kzconsumer.zookeeper.consumer_registry import ConsumerRegistry
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.registry import paths
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import (
+    Registration,
+    decode_registration,
+    needs_all_topics,
+    streams_by_topic,
+    subscribed_topics,
+)
+from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.session import Node
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer.zookeeper.znodes import Registration
 
 log = structlog.get_logger("kzconsumer.group")
 
@@ -65,7 +70,7 @@ class SnapshotReader:
         for consumer, node in nodes.items():
             path = self._group.member(consumer)
             try:
-                registration = znodes.decode_registration(node.data)
+                registration = decode_registration(node.data)
                 streams_by_topic(registration, ())  # an expression that cannot be used is as unreadable
                 members[consumer] = registration
             except ValueError as error:

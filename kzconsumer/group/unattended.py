@@ -10,8 +10,8 @@ from functools import partial
 
 from kzconsumer.errors import ConnectionLost, GroupInUse, MultiFailed, NodeExists, NotDone, NotEmpty
 from kzconsumer.group.attendance import proof
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.node_changes import Change
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 

@@ -19,8 +19,8 @@ from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.zookeeper.ownership import Claimed
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.ownership import Claimed
 
 log = structlog.get_logger("kzconsumer.offsets")
 

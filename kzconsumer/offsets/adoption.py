@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from kzconsumer.zookeeper.ownership import refusal
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.ownership import refusal
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -25,8 +25,8 @@ from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import OffsetStorage, Refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored
-from kzconsumer.zookeeper.ownership import Fence
-from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
+from kzconsumer.registry.claim_record import ClaimRecord, Plan
+from kzconsumer.registry.ownership import Fence
 
 log = structlog.get_logger("kzconsumer.offsets")
 

@@ -13,6 +13,14 @@ from typing import Final, TypeVar
 import anyio
 import structlog
 
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.error_codes import broker_error
+from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest
+from kzconsumer.brokers.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLost,
@@ -22,16 +30,8 @@ from kzconsumer.errors import (
     UnsupportedVersion,
 )
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.broker_connection import BrokerConnection
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.authority import WithBrokers
-from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.error_codes import broker_error
-from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
-from kzconsumer.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest
-from kzconsumer.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.registry.topics import TopicRegistry
 
 log = structlog.get_logger("kzconsumer.offsets")
 

@@ -11,11 +11,11 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper import znodes
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
+from kzconsumer.registry.nodes import decode_offset, encode_offset
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.node_changes import Change
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.paths import GroupPaths
-from kzconsumer.zookeeper.znodes import ClaimRecord
 
 ResetKind = Literal["earliest", "latest", "current", "offset", "shift", "time"]
 
@@ -53,7 +53,7 @@ class Standing(msgspec.Struct, frozen=True):
     @property
     def claim(self) -> ClaimRecord | None:
         """Raises ValueError for a record of a format that this version does not know."""
-        return znodes.decode_claim_record(self.record.data) if self.record is not None else None
+        return decode_claim_record(self.record.data) if self.record is not None else None
 
 
 class DescribedMove(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Move(msgspec.Struct, frozen=True):
         record = self.standing.claim
         if record is None:
             return [offset]
-        raised = znodes.encode_claim_record(msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None))
+        raised = encode_claim_record(msgspec.structs.replace(record, epoch=record.epoch + 1, plan=None))
         return [offset, Change(group.claim_record(partition), self.standing.record, raised)]
 
     def described(self) -> DescribedMove:
@@ -165,7 +165,7 @@ def to_offset(standing: Standing, asked: int, log: LogRange) -> Move:
     """The move to that offset, or to the nearest one in the log; an unchanged offset keeps its node's very content."""
     new = log.clamp(asked)
     same = standing.offset is not None and standing.stored == new
-    after = standing.offset.data if same and standing.offset is not None else znodes.encode_offset(new)
+    after = standing.offset.data if same and standing.offset is not None else encode_offset(new)
     return Move(standing, after, asked, log)
 
 
@@ -178,6 +178,6 @@ def _marked(record: ClaimRecord) -> int | None:
 def offset_in(data: bytes) -> int | None:
     """What an offset node says; None for none, and for what cannot be read."""
     try:
-        return znodes.decode_offset(data)
+        return decode_offset(data)
     except ValueError:
         return None

@@ -17,10 +17,10 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.paths import partition_of
 from kzconsumer.settings.values import read_topic
-from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.node_changes import SavedNode, read_nodes, write_nodes
-from kzconsumer.zookeeper.paths import partition_of
 
 FileFormat = Literal["zookeeper", "csv", "nodes"]
 
@@ -74,7 +74,7 @@ def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> b
     writer = csv.writer(rows, lineterminator="\n")
     for path, data in offsets:
         partition = partition_of(path)
-        stored = znodes.decode_offset(data)
+        stored = decode_offset(data)
         if stored is not None:  # -1 means none
             writer.writerow((partition.topic, partition.partition, stored))
     return rows.getvalue().encode()
@@ -133,7 +133,7 @@ def _offset(text: str, line: int | None) -> bytes:
     """As it is stored. -1, which is no offset, is kept as the original's tools keep it."""
     data = text.strip().encode()
     try:
-        znodes.decode_offset(data)
+        decode_offset(data)
     except (ValueError, UnicodeDecodeError):
         raise ValueError((f"line {line}: " if line else "") + f"{text.strip()[:40]!r} is not an offset") from None
     return data

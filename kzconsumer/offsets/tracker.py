@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
 
 
 class OffsetTracker:

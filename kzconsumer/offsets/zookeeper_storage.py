@@ -16,12 +16,12 @@ import structlog
 
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.ownership import Fence
-from kzconsumer.zookeeper.paths import GroupPaths
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.nodes import encode_offset
+from kzconsumer.registry.ownership import Fence
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Node, SetData, ZooKeeperSession
-from kzconsumer.zookeeper.znodes import ClaimRecord, Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
 
@@ -130,13 +130,13 @@ class ZooKeeperOffsetStorage:
 
     def _operations(self, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
         path = self._paths.offset(write.topic_partition)
-        data = znodes.encode_offset(write.offset)
+        data = encode_offset(write.offset)
         store = Create(path, data) if write.version < 0 else SetData(path, data, write.version)
         owner, record = write.fence.checks()
         leaves = write.leaves
         if leaves.record is write.record:
             return owner, record, store
-        return owner, SetData(record.path, znodes.encode_claim_record(leaves.record), record.version), store
+        return owner, SetData(record.path, encode_claim_record(leaves.record), record.version), store
 
     async def _seen_anew(self, write: OffsetWrite) -> OffsetWrite:
         """The offset node is not as we left it, though the partition is ours: somebody else's write. Say so."""
@@ -170,14 +170,14 @@ class ZooKeeperOffsetStorage:
 def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Stored | None:
     """How the claim stands, by what its nodes hold, if this write was executed; None if it was not."""
     leaves = write.leaves
-    stands = offset is not None and offset.data == znodes.encode_offset(write.offset)
+    stands = offset is not None and offset.data == encode_offset(write.offset)
     version = offset.stat.version if stands and offset is not None else leaves.version
     if leaves.record is write.record:
         return leaves if stands and version == leaves.version else None
     if record is None or record.stat.version != leaves.fence.record_version:
         return None
     try:
-        found = znodes.decode_claim_record(record.data)
+        found = decode_claim_record(record.data)
     except ValueError:
         return None
     # The plan tells ours from anybody's: its id, and of one that stood before what it says now, for a claim keeps it.

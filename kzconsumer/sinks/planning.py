@@ -14,10 +14,10 @@ import structlog
 
 from kzconsumer.errors import RangeChanged, SessionExpired
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.steps import Steps
-from kzconsumer.zookeeper.znodes import Plan
 
 log = structlog.get_logger("kzconsumer.sink")
 

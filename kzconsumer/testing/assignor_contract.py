@@ -15,8 +15,9 @@ import msgspec
 from kzconsumer.assignors.interface import AssignmentContext, Assignor
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import Registration
 from kzconsumer.testing.assignment_worker import assign_elsewhere
-from kzconsumer.zookeeper.znodes import Registration, Topic
 
 try:
     from hypothesis import HealthCheck, Phase, given, settings

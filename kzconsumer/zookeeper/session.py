@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -17,9 +16,8 @@ import anyio
 
 from kzconsumer import clock
 from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
-from kzconsumer.settings.connections import ZooKeeperSettings
-from kzconsumer.zookeeper import paths, wire
-from kzconsumer.zookeeper.access import Access, load_access, needs_access
+from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.former_session import FormerSession
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Node, Operation, SetData, Stat
@@ -60,6 +58,7 @@ class ZooKeeperSession:
 
     `access` is called for each round over the servers, in a thread, since it reads files. When no server lets us in the
     session is over, and every call raises ConfigError; unless one has before, or `insist`: it goes on trying then.
+    `acl` is what nodes get that are created below the path `acl_below`; others are open.
     """
 
     def __init__(
@@ -70,24 +69,15 @@ class ZooKeeperSession:
         brief: bool = False,
         access: Callable[[], Access] | None = None,
         acl: wire.Acl = "open",
+        acl_below: str = "/",
         insist: bool = False,
     ) -> None:
         self._connect = connect
         self._acl = acl
+        self._acl_below = connect.full(acl_below)
         self._life = SessionLife(connect, timeout, brief=brief, access=access, insist=insist)
         self._task: asyncio.Task[None] | None = None
         self._closing = False
-
-    @classmethod
-    def of(cls, settings: ZooKeeperSettings, *, brief: bool = False, insist: bool = False) -> Self:
-        return cls(
-            ConnectString.parse(settings.connect),
-            settings.session_timeout,
-            brief=brief,
-            access=partial(load_access, settings) if needs_access(settings) else None,
-            acl=settings.acl,
-            insist=insist,
-        )
 
     def __repr__(self) -> str:
         return f"<ZooKeeperSession {self._life.name} {self._life.state.value} at {self._connect}>"
@@ -295,7 +285,7 @@ class ZooKeeperSession:
 
     def _acl_of(self, full: str) -> wire.Acl:
         """A group's nodes are its members'; what groups and clusters share is open, as the original has it."""
-        return self._acl if full.startswith(f"{self._connect.full(paths.CONSUMERS)}/") else "open"
+        return self._acl if full.startswith(f"{self._acl_below}/") else "open"
 
     async def _watch(self, ask: _Watching[R], watch: Watch, kinds: Mapping[int, WatchKind]) -> R:
         full = self._full(watch.path)

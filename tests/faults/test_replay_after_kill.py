@@ -11,10 +11,10 @@ import pyarrow.dataset as ds
 import pytest
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import Plan, decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.members import Daemon, daemon, stored_offsets
 from tests.support.processes import session_of, wait_gone
 from tests.support.producing import Sent, produce
@@ -33,14 +33,14 @@ async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def planned(cluster: Cluster, topic: str) -> znodes.Plan:
+async def planned(cluster: Cluster, topic: str) -> Plan:
     """The first plan that is seen to stand."""
     path = GroupPaths(topic).claim_record(TopicPartition(topic, 0))
     async with session(cluster.connect) as zookeeper:
         with anyio.fail_after(LIMIT):
             while True:
                 node = await zookeeper.find(path)
-                if node is not None and (plan := znodes.decode_claim_record(node.data).plan) is not None:
+                if node is not None and (plan := decode_claim_record(node.data).plan) is not None:
                     return plan
                 await anyio.sleep(0.005)
 

@@ -10,19 +10,22 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
+from kzconsumer.brokers.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
+from kzconsumer.brokers.protocol.frames import response_body
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.brokers.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest, ApiVersionsResponse, Versions, is_flexible
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kzconsumer.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
-from kzconsumer.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
-from kzconsumer.protocol.frames import response_body
-from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
-from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from kzconsumer.protocol.versions import SPOKEN, Versions, is_flexible
 from tests.fuzz.guarded_memory import GuardedMemory
 from tests.fuzz.mutations import mutate
 from tests.fuzz.response_oracle import Bad, Reader, Tree, frame, response, write

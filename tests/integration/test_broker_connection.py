@@ -11,17 +11,21 @@ from contextlib import asynccontextmanager
 import pytest
 from confluent_kafka import Producer
 
-from kzconsumer.errors import ConnectionLost
-from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.broker_connection import BrokerConnection
-from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
-from kzconsumer.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset
-from kzconsumer.protocol.versions import (
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchedPartition,
+    FetchPosition,
+    FetchRequest,
+)
+from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
+from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset
+from kzconsumer.brokers.protocol.versions import (
     FETCH,
     FIND_COORDINATOR,
     LIST_OFFSETS,
@@ -31,6 +35,8 @@ from kzconsumer.protocol.versions import (
     SPOKEN,
     Versions,
 )
+from kzconsumer.errors import ConnectionLost
+from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.servers import Servers

@@ -10,12 +10,12 @@ import anyio
 import pytest
 import structlog
 
+from kzconsumer.brokers import pool as brokers_module
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
+from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConnectionLost, ProtocolError
 from kzconsumer.model import Broker
-from kzconsumer.network import brokers as brokers_module
-from kzconsumer.network.broker_connection import BrokerConnection
-from kzconsumer.network.security import load_security
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.lifecycle import start_server, stop_server
 from kzconsumer.sandbox.topics import create_topic

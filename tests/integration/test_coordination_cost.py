@@ -11,10 +11,10 @@ import kzconsumer
 from kzconsumer.connector import ConsumerConnector
 from kzconsumer.group.rebalance_listener import RebalanceListener
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.registration import encode_registration
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
-from kzconsumer.zookeeper.znodes import encode_registration
 from tests.support.members import settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 

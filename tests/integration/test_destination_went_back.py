@@ -12,10 +12,11 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import SinkFailed
 from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.nodes import CommitMark
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.integration.test_plan_handover import whole
 from tests.integration.test_replay import LIMIT, Sink, Target, consume, retained_from
 from tests.support.command_line import CommandLine
@@ -43,11 +44,11 @@ async def produced(cluster: Cluster, topic: str, first: int, end: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def mark_of(cluster: Cluster, topic: str, partition: int) -> znodes.CommitMark:
+async def mark_of(cluster: Cluster, topic: str, partition: int) -> CommitMark:
     async with session(cluster.connect) as zookeeper:
         node = await zookeeper.get(GroupPaths(topic).claim_record(TopicPartition(topic, partition)))
-    mark = znodes.decode_claim_record(node.data).mark
-    assert isinstance(mark, znodes.CommitMark)
+    mark = decode_claim_record(node.data).mark
+    assert isinstance(mark, CommitMark)
     return mark
 
 

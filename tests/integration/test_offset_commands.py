@@ -21,12 +21,12 @@ from kzconsumer.group.offset_moves import execute, standing
 from kzconsumer.group.unattended import carry_out
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import Move
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
-from kzconsumer.zookeeper.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import ClaimRecord, decode_claim_record, encode_claim_record
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
 from tests.support.plans import plan_of

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 import kzconsumer
+from kzconsumer.registry.registration import decode_registration
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.zookeeper.znodes import decode_registration
 from tests.support.members import owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import Plan, decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.integration.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce
@@ -65,11 +65,11 @@ def whole(target: Target, partitions: Iterable[int], end: int = RECORDS) -> bool
     )
 
 
-async def plans(cluster: Cluster, topic: str, partitions: int) -> list[znodes.Plan | None]:
+async def plans(cluster: Cluster, topic: str, partitions: int) -> list[Plan | None]:
     paths = GroupPaths(topic)
     async with session(cluster.connect) as zookeeper:
         nodes = [await zookeeper.get(paths.claim_record(TopicPartition(topic, n))) for n in range(partitions)]
-    return [znodes.decode_claim_record(node.data).plan for node in nodes]
+    return [decode_claim_record(node.data).plan for node in nodes]
 
 
 async def committed(cluster: Cluster, topic: str, partitions: int) -> None:

@@ -14,13 +14,12 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Plan, decode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed, Refused
+from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
-from kzconsumer.zookeeper import znodes
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Claimed, Refused
-from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.zookeeper_sessions import session
 
 GROUP = "g" * 200
@@ -77,7 +76,7 @@ async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServe
         assert {tracker.topic_partition for tracker in trackers if not tracker.open} == lost
         assert [await zk.exists(PATHS.offset(partition)) for partition in lost] == [None, None]
         for tracker in planned:
-            found = znodes.decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
+            found = decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
             offset = await zk.get(PATHS.offset(tracker.topic_partition))
             assert found.plan == msgspec.structs.replace(plan(tracker), offset_version=offset.stat.version)
             assert offset.data == b"10"
@@ -90,7 +89,7 @@ async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServe
         assert closed.keys() == planned
         for tracker, committed in closed.items():
             node = await zk.get(PATHS.claim_record(tracker.topic_partition))
-            left = znodes.decode_claim_record(node.data)
+            left = decode_claim_record(node.data)
             assert (left.plan, left.committed_until) == (None, 20)
             assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"20"
             assert committed.fence.record_version == node.stat.version
@@ -206,6 +205,6 @@ async def test_a_new_epoch_whose_caller_was_cancelled_gets_no_offset_of_the_old_
             await committer.store_start(tracker, 500, new_epoch=True)
         await committer.commit()
         await committer.close([tracker])
-        record = znodes.decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
+        record = decode_claim_record((await zk.get(PATHS.claim_record(tracker.topic_partition))).data)
         assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"500"
         assert (record.epoch, record.last_written) == (1, None)

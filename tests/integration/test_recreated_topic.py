@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.streams.kafka_stream import KafkaStream
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Claimed
-from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import Delete, ZooKeeperSession
 from tests.integration.test_replay import Sink, Target, consume, tiled
 from tests.support.members import reader, settings, stored_offsets

@@ -17,6 +17,8 @@ from structlog.testing import capture_logs
 import kzconsumer
 from kzconsumer.errors import OffsetLost, SinkFailed
 from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sinks.interface import Batch, RangeData
@@ -24,9 +26,7 @@ from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper import znodes
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic
@@ -138,10 +138,10 @@ async def produced(cluster: Cluster, topic: str, number: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def plan_of(cluster: Cluster, topic: str) -> znodes.Plan | None:
+async def plan_of(cluster: Cluster, topic: str) -> Plan | None:
     async with session(cluster.connect) as zookeeper:
         node = await zookeeper.get(GroupPaths(topic).claim_record(TopicPartition(topic, 0)))
-    return znodes.decode_claim_record(node.data).plan
+    return decode_claim_record(node.data).plan
 
 
 def tiled(target: Target, until_offset: int) -> bool:
@@ -211,7 +211,7 @@ async def test_without_a_plan_the_same_end_doubles(cluster: Cluster, unique: str
     assert not tiled(target, 60)
 
 
-async def planned(cluster: Cluster, topic: str, target: Target) -> znodes.Plan:
+async def planned(cluster: Cluster, topic: str, target: Target) -> Plan:
     """Thirty records, all in a plan of which nothing is published."""
     await create_topic(cluster.connect, topic, 1)
     await produced(cluster, topic, 30)
@@ -268,17 +268,17 @@ async def test_a_range_that_retention_has_deleted_is_told_and_passed(cluster: Cl
     assert await stored_offset(cluster, unique, unique) == 35
 
 
-async def beyond_the_end(cluster: Cluster, topic: str, plan: znodes.Plan | None) -> None:
+async def beyond_the_end(cluster: Cluster, topic: str, plan: Plan | None) -> None:
     """As an unclean leader election leaves it: the group has come further than the log, a range in flight or not."""
     paths, partition = GroupPaths(topic), TopicPartition(topic, 0)
     async with session(cluster.connect) as zookeeper:
         node = await zookeeper.get(paths.claim_record(partition))
-        record = znodes.decode_claim_record(node.data)
+        record = decode_claim_record(node.data)
         if plan is not None:
             plan = msgspec.structs.replace(plan, until=50, records=50)
         else:
             await zookeeper.set(paths.offset(partition), b"50", -1)
-        data = znodes.encode_claim_record(msgspec.structs.replace(record, plan=plan))
+        data = encode_claim_record(msgspec.structs.replace(record, plan=plan))
         await zookeeper.set(paths.claim_record(partition), data, -1)
 
 

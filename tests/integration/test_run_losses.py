@@ -17,9 +17,9 @@ import kzconsumer
 from kzconsumer.errors import OffsetLost
 from kzconsumer.group import run_losses
 from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from tests.support.members import Daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

@@ -14,10 +14,10 @@ from kzconsumer.errors import NotThere, OffsetLost
 from kzconsumer.fetcher.groupless import without_group
 from kzconsumer.fetcher.newest import newest
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry import paths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.settings import Settings
-from kzconsumer.zookeeper import paths
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from tests.support.producing import Sent, produce

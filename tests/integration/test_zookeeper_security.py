@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, ConnectionLost, NotPermitted
+from kzconsumer.registry.sessions import open_session
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sandbox.topics import create_topic
@@ -58,7 +59,7 @@ def cluster(secured: Secured, secure: SecuredZooKeeper) -> Cluster:
 
 @asynccontextmanager
 async def opened(table: Mapping[str, object]) -> AsyncIterator[ZooKeeperSession]:
-    session = ZooKeeperSession.of(settings(table).zookeeper)
+    session = open_session(settings(table).zookeeper)
     with anyio.fail_after(LIMIT):
         await session.__aenter__()
     try:
@@ -150,7 +151,7 @@ async def test_who_is_not_let_in_is_told_why_in_one_line(
     tmp_path: Path,
 ) -> None:
     """At once and with exit status 78, where somebody has to change something; what may be a restart is tried again."""
-    monkeypatch.setattr("kzconsumer.zookeeper.errand.LIMIT", 2.0)
+    monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 2.0)
     kzconsumer = CommandLine(capsys)
     tls, plain = f"{HOST}:{secure.secure_port}", secure.connect
     refused = "[zookeeper.sasl] DIGEST-MD5 as {}: the server does not accept it: wrong name or password?"

@@ -22,11 +22,12 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.assignors.range import assign as assign_range
 from kzconsumer.assignors.roundrobin import assign, assign_legacy
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import STATIC, Registration, encode_registration
 from kzconsumer.sandbox.jars import classpath, resolve_jars
 from kzconsumer.sandbox.versions import kafka_version
 from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic, encode_registration
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 

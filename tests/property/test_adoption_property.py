@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.offsets.adoption import Clear, Loss, Refuse, Replay, Start, compare
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
 
 # Few values, so that equal ones and neighbours come up all the time.
 OFFSETS = st.integers(0, 12)

@@ -19,11 +19,11 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Blocked, Claimed, Refused
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Blocked, Claimed, Refused
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.property.test_group_machine import GroupMachine
 from tests.property.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot

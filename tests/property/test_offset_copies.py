@@ -24,8 +24,8 @@ from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import Refused
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, Stored
-from kzconsumer.zookeeper.ownership import Claimed, Fence, OwnerNode
-from kzconsumer.zookeeper.znodes import ClaimRecord
+from kzconsumer.registry.claim_record import ClaimRecord
+from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
 
 PARTITION = TopicPartition("orders", 0)
 

@@ -21,8 +21,8 @@ from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world
 
 NAMES = ("a", "b")

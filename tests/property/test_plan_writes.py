@@ -19,13 +19,12 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committed, Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.zookeeper import znodes
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Claimed
-from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.simulated.ensemble import NOBODY, Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World
@@ -182,8 +181,8 @@ class Writer:
                 node = tree.node(PATHS.offset(partition))
                 assert (node.data, node.stat().version) == (b"%d" % (believed.offset or 0), believed.version)
 
-    def _record(self, partition: TopicPartition) -> znodes.ClaimRecord:
-        return znodes.decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
+    def _record(self, partition: TopicPartition) -> ClaimRecord:
+        return decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
 
     def _look(self, session: int, operations: Sequence[Operation]) -> None:
         """At every transaction: a plan is never without its offset, and never written by who lost the partition."""

@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.protocol.api_versions import ApiVersionsRequest
-from kzconsumer.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.protocol.frames import request_frame, response_body
-from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
-from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
-from kzconsumer.protocol.versions import (
+from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.frames import request_frame, response_body
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kzconsumer.brokers.protocol.versions import (
     API_VERSIONS,
     FETCH,
     FIND_COORDINATOR,
@@ -34,8 +36,10 @@ from kzconsumer.protocol.versions import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     SPOKEN,
+    ApiVersionsRequest,
     is_flexible,
 )
+from kzconsumer.model import Broker, TopicPartition
 
 ZERO = datetime.timedelta(0)
 

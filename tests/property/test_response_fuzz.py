@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer.brokers.protocol.fetch import FetchResponse
+from kzconsumer.brokers.protocol.versions import SPOKEN
 from kzconsumer.errors import ProtocolError
-from kzconsumer.protocol.fetch import FetchResponse
-from kzconsumer.protocol.versions import SPOKEN
 from tests.fuzz.responses import APIS, decode, differences, seeds
 from tests.fuzz.slices import ROOT, run_slice
 

@@ -11,6 +11,13 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from kzconsumer.brokers import pool as brokers_module
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS
+from kzconsumer.brokers.security import Sasl, Security
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,
@@ -21,13 +28,6 @@ from kzconsumer.errors import (
     UnsupportedVersion,
 )
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network import brokers as brokers_module
-from kzconsumer.network.broker_connection import BrokerConnection
-from kzconsumer.network.brokers import Brokers
-from kzconsumer.network.security import Sasl, Security
-from kzconsumer.protocol.list_offsets import ListedOffset, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest
-from kzconsumer.protocol.versions import BEFORE_API_VERSIONS
 
 VERSIONS = bytes.fromhex("0000 00000002 0002 0000 0001 0012 0000 0003")  # ListOffsets 0 to 1, ApiVersions 0 to 3
 T0 = TopicPartition("t", 0)

@@ -11,9 +11,9 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from kzconsumer.brokers.security import Security, load_security
 from kzconsumer.cli.main import main
 from kzconsumer.errors import ConfigError
-from kzconsumer.network.security import Security, load_security
 from kzconsumer.settings.settings import Settings
 
 SECRET = "s3cret-of-mine"

@@ -15,6 +15,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.counters import Tallies
 from kzconsumer.fetcher import broker_fetcher, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
@@ -22,7 +23,6 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, Wants
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.records import decode
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -236,7 +236,7 @@ from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
-from kzconsumer.protocol.fetch import FetchedPartition
+from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.testing.record_sets import Record, record_batch
 from tests.support.chunks import tracker

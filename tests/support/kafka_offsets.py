@@ -14,8 +14,8 @@ import anyio
 from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.assignors.java_hash import java_hash
+from kzconsumer.registry import paths
 from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.zookeeper import paths
 from tests.support.producing import compatibility
 from tests.support.zookeeper_sessions import session
 

@@ -11,8 +11,8 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from kzconsumer.brokers.protocol.versions import FETCH
 from kzconsumer.model import Broker
-from kzconsumer.protocol.versions import FETCH
 
 Log = Callable[[int, int], bytes]
 """(partition, offset) -> the record bytes that a response has of it; none for the end of the log."""

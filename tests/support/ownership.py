@@ -14,8 +14,9 @@ import anyio
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import STATIC, Registration
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 from tests.support.zookeeper_sessions import session
 
 POLL = 0.015

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
 
 
 def plan_of(first: int, until: int, **others: Any) -> Plan:

@@ -8,18 +8,18 @@ import pytest
 from kzconsumer.cli.admin_table import configured_table, deleted_table, elected_table, reassigned_table
 from kzconsumer.cli.topics_admin import Deleted, Elected, Reassigned
 from kzconsumer.cli.topics_config import Configured
-from kzconsumer.zookeeper import admin_requests as requests
-from kzconsumer.zookeeper.admin_requests import Election, Move, Refused
-from kzconsumer.zookeeper.cluster_description import (
+from kzconsumer.cluster import requests
+from kzconsumer.cluster.description import (
     ClusterDescription,
     TopicDescription,
     Unreadable,
     cluster_description,
     topic_description,
 )
-from kzconsumer.zookeeper.cluster_nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
+from kzconsumer.cluster.nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
+from kzconsumer.cluster.requests import Election, Move, Refused
+from kzconsumer.cluster.topic_settings import SETTINGS, Setting, changed, notification
 from kzconsumer.zookeeper.operations import Create
-from kzconsumer.zookeeper.topic_settings import SETTINGS, Setting, changed, notification
 
 
 def cluster(

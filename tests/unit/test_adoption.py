@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kzconsumer.offsets.adoption import Adoption, Clear, Loss, Refuse, Replay, Start, compare, resume
-from kzconsumer.zookeeper.znodes import Plan
+from kzconsumer.registry.claim_record import Plan
 
 PLAN = Plan(
     id="p",

@@ -13,7 +13,8 @@ from kzconsumer.errors import PluginError
 from kzconsumer.group.assignment_preview import AssignmentPreview, preview
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import STATIC, Registration
 
 TOPICS = {"orders": Topic(tuple(range(6)), 1)}
 

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import NoNode, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
@@ -22,7 +23,6 @@ from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.steps import StepNotRecorded
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
 from tests.support.range_data import range_data
 from tests.unit.test_sink_runner import Commits, Memory, running, until

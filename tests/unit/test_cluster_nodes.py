@@ -5,10 +5,22 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.cli.cluster_table import cluster_table, describe_table, topics_table
-from kzconsumer.zookeeper import cluster_nodes as nodes
-from kzconsumer.zookeeper.cluster_description import Unreadable, cluster_description, topic_description
-from kzconsumer.zookeeper.cluster_nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
-from kzconsumer.zookeeper.listeners import Listener
+from kzconsumer.cluster.description import Unreadable, cluster_description, topic_description
+from kzconsumer.cluster.nodes import (
+    AssignmentNode,
+    BrokerNode,
+    ControllerNode,
+    StateNode,
+    decode_assignment,
+    decode_broker,
+    decode_config,
+    decode_controller,
+    decode_epoch,
+    decode_partition_counts,
+    decode_requested,
+    decode_state,
+)
+from kzconsumer.registry.listeners import Listener
 
 BROKERS = {
     "0.7": (b"127.0.0.1-1329780000000:127.0.0.1:19070", BrokerNode(0, (), None, None)),
@@ -34,7 +46,7 @@ PORTS = {"0.7": 19070, "0.8.2.2": 19081, "1.1.1": 19111, "3.9.1": 19391}
 @pytest.mark.parametrize("version", BROKERS)
 def test_brokers(version: str) -> None:
     data, expected = BROKERS[version]
-    found = nodes.decode_broker(data)
+    found = decode_broker(data)
     assert found == BrokerNode(
         expected.version,
         (Listener("PLAINTEXT", "PLAINTEXT", "127.0.0.1", PORTS[version]),),
@@ -55,7 +67,7 @@ def test_brokers(version: str) -> None:
     ],
 )
 def test_controllers(data: bytes, expected: ControllerNode) -> None:
-    assert nodes.decode_controller(data) == expected
+    assert decode_controller(data) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,36 +85,36 @@ def test_controllers(data: bytes, expected: ControllerNode) -> None:
     ],
 )
 def test_assignments(data: bytes, expected: AssignmentNode) -> None:
-    assert nodes.decode_assignment(data) == expected
+    assert decode_assignment(data) == expected
 
 
 def test_states_epochs_settings_and_requests() -> None:
     state = b'{"controller_epoch":4,"leader":2,"version":1,"leader_epoch":0,"isr":[2,1]}'
-    assert nodes.decode_state(state) == StateNode(2, 0, 4, (2, 1))
-    assert nodes.decode_epoch(b"4") == 4
+    assert decode_state(state) == StateNode(2, 0, 4, (2, 1))
+    assert decode_epoch(b"4") == 4
     config = b'{"version":1,"config":{"retention.ms":"86400000"}}'
-    assert nodes.decode_config(config) == {"retention.ms": "86400000"}
+    assert decode_config(config) == {"retention.ms": "86400000"}
     moving = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,1]}]}'
-    assert nodes.decode_requested(moving) == {("t", 0): (2, 1)}
+    assert decode_requested(moving) == {("t", 0): (2, 1)}
     electing = b'{"version":1,"partitions":[{"topic":"t","partition":1}]}'
-    assert nodes.decode_requested(electing) == {("t", 1): ()}
-    assert nodes.decode_partition_counts({"0": b"4", "2": b"1"}) == {0: 4, 2: 1}
+    assert decode_requested(electing) == {("t", 1): ()}
+    assert decode_partition_counts({"0": b"4", "2": b"1"}) == {0: 4, 2: 1}
 
 
 @pytest.mark.parametrize(
     ("decode", "data"),
     [
-        (nodes.decode_broker, b"nobody"),
-        (nodes.decode_broker, b"a:b:c"),
-        (nodes.decode_broker, b'{"version":1,"timestamp":"soon","host":"h","port":1}'),
-        (nodes.decode_controller, b"{}"),
-        (nodes.decode_controller, b"\xff"),
-        (nodes.decode_epoch, b"x"),
-        (nodes.decode_assignment, b'{"partitions":{"-1":[1]}}'),
-        (nodes.decode_state, b'{"leader":1}'),
-        (nodes.decode_config, b"[]"),
-        (nodes.decode_requested, b'{"partitions":[{"topic":"t"}]}'),
-        (lambda data: nodes.decode_partition_counts({"partitions": data}), b"1"),
+        (decode_broker, b"nobody"),
+        (decode_broker, b"a:b:c"),
+        (decode_broker, b'{"version":1,"timestamp":"soon","host":"h","port":1}'),
+        (decode_controller, b"{}"),
+        (decode_controller, b"\xff"),
+        (decode_epoch, b"x"),
+        (decode_assignment, b'{"partitions":{"-1":[1]}}'),
+        (decode_state, b'{"leader":1}'),
+        (decode_config, b"[]"),
+        (decode_requested, b'{"partitions":[{"topic":"t"}]}'),
+        (lambda data: decode_partition_counts({"partitions": data}), b"1"),
     ],
 )
 def test_what_no_broker_writes_is_told(decode, data: bytes) -> None:  # type: ignore[no-untyped-def]

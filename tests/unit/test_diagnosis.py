@@ -14,10 +14,10 @@ from kzconsumer.group.lag import behind, group_lag, partitions_of
 from kzconsumer.group.leftovers import deletion, leftovers, removal, restoration
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.moves import LogRange
-from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, encode_group_run
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
+from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.node_changes import SavedNode
 from kzconsumer.zookeeper.operations import Node
-from kzconsumer.zookeeper.znodes import ClaimRecord, encode_claim_record
 from tests.unit.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
 
 ASSIGNORS = {"range": by_range, "roundrobin": by_roundrobin}

@@ -7,16 +7,16 @@ from typing import cast
 import anyio
 import pytest
 
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
 from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
-from kzconsumer.zookeeper.topic_registry import TopicRegistry
+from kzconsumer.registry.topics import TopicRegistry
 
 UP, AWAY = Broker(1, "up", 9092), Broker(2, "away", 9092)
 OFFSETS = {TopicPartition("orders", 0): WithBrokers(7, 0)}

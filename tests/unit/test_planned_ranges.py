@@ -9,26 +9,26 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.log_offsets import LogOffsets
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.fetch import FetchedPartition
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
 from kzconsumer.fetcher import fetcher_manager
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.corrupt_batch import Unusable
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.fetcher.leaders import Leaders
-from kzconsumer.fetcher.log_offsets import LogOffsets
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.protocol.fetch import FetchedPartition
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.records.decode import Decoded
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.plans import plan_of
 
 

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import RangeChanged, SessionExpired
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.plans import plan_of
 from tests.support.range_data import range_data
 

@@ -9,7 +9,7 @@ import pytest
 
 from kzconsumer.group.poke import LOOK_INTERVAL, PATIENCE, Poke, Pokes, needs_looking
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.zookeeper.znodes import STATIC, Registration
+from kzconsumer.registry.registration import STATIC, Registration
 
 OURS = Registration(pattern=STATIC, subscription={"t": 1}, ours=True)
 THEIRS = Registration(pattern=STATIC, subscription={"t": 1}, ours=False)

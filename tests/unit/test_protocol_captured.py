@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
+from kzconsumer.brokers.protocol.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
+from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.protocol.api_versions import ApiVersionsRequest
-from kzconsumer.protocol.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
-from kzconsumer.protocol.fetch import READ_COMMITTED, FetchPosition, FetchRequest
-from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
-from kzconsumer.protocol.list_offsets import LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
-from kzconsumer.protocol.versions import SPOKEN
 from kzconsumer.records.decode import decode
 
 CAPTURED: dict[str, dict[str, Any]] = json.loads(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from kzconsumer.protocol import error_codes
-from kzconsumer.protocol.error_codes import ERROR_CODES, broker_error
+from kzconsumer.brokers.protocol import error_codes
+from kzconsumer.brokers.protocol.error_codes import ERROR_CODES, broker_error
 
 
 def test_names_and_retriable_are_those_of_another_table() -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kzconsumer.brokers.protocol.frames import FrameReader, request_frame, response_body
 from kzconsumer.errors import ProtocolError
-from kzconsumer.protocol.frames import FrameReader, request_frame, response_body
 
 
 def feed(reader: FrameReader, stream: bytes, at_most: list[int]) -> list[bytes]:

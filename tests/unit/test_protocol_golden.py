@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
+from kzconsumer.brokers.protocol.versions import ApiVersionsRequest
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.protocol.api_versions import ApiVersionsRequest
-from kzconsumer.protocol.fetch import READ_COMMITTED, FetchedPartition, FetchPosition, FetchRequest
-from kzconsumer.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kzconsumer.brokers.protocol.fetch import FetchRequest, FetchResponse
+from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
+from kzconsumer.brokers.protocol.metadata import MetadataRequest
+from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
+from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest
+from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
 from kzconsumer.errors import ProtocolError
-from kzconsumer.protocol.api_versions import ApiVersionsRequest
-from kzconsumer.protocol.fetch import FetchRequest, FetchResponse
-from kzconsumer.protocol.find_coordinator import FindCoordinatorRequest
-from kzconsumer.protocol.list_offsets import ListOffsetsRequest
-from kzconsumer.protocol.metadata import MetadataRequest
-from kzconsumer.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.protocol.offset_fetch import OffsetFetchRequest
-from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest
-from kzconsumer.protocol.sasl_handshake import SaslHandshakeRequest
-from kzconsumer.protocol.versions import SPOKEN
 
 FETCH_V0 = "00000001 0001 74 00000001 00000001 0006 0000000000000009 00000002 6869"
 FETCH_V5 = (

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.errors import ProtocolError
-from kzconsumer.protocol.primitives import (
+from kzconsumer.brokers.protocol.primitives import (
     Reader,
     compact_string,
     read_unsigned_varint,
@@ -12,6 +11,7 @@ from kzconsumer.protocol.primitives import (
     string,
     unsigned_varint,
 )
+from kzconsumer.errors import ProtocolError
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from kzconsumer.brokers.protocol.versions import API_VERSIONS, BEFORE_API_VERSIONS, FETCH, METADATA, UNKNOWN, Versions
 from kzconsumer.errors import UnsupportedVersion
-from kzconsumer.protocol.versions import API_VERSIONS, BEFORE_API_VERSIONS, FETCH, METADATA, UNKNOWN, Versions
 
 
 @pytest.mark.parametrize(("range_", "version"), [((0, 17), 12), ((0, 3), 3), ((4, 4), 4), ((12, 20), 12)])

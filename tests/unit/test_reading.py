@@ -6,10 +6,10 @@ import math
 
 import pytest
 
+from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.errors import PluginError
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
-from kzconsumer.protocol.fetch import FetchedPartition
 from kzconsumer.sinks.interface import Sink, SinkContext, wanted_by
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.record_sets import Codec, Record, record_batch

@@ -9,12 +9,12 @@ import pytest
 
 from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.rejects.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejected, Rejected
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import TOPIC, chunk, tracker
 from tests.unit.test_kafka_stream import stream_of
 from tests.unit.test_sink_runner import LIMIT, Commits, Memory, no_step, running

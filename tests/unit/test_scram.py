@@ -9,8 +9,8 @@ import traceback
 
 import pytest
 
+from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest
 from kzconsumer.errors import KzConsumerError, ProtocolError, SecurityError
-from kzconsumer.protocol.sasl_authenticate import SaslAuthenticateRequest
 from kzconsumer.security.sasl import Exchange, exchange, scram
 
 RFC_5802 = (

@@ -14,6 +14,7 @@ import pytest
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
@@ -22,7 +23,6 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
 from tests.support.plans import plan_of
 

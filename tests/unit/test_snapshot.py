@@ -10,10 +10,11 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.assignors.range import assign as range_assign
 from kzconsumer.assignors.roundrobin import assign as roundrobin_assign
 from kzconsumer.group.ownership_plan import assignment
-from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import STATIC, Registration, needs_all_topics, subscribed_topics
 from kzconsumer.settings.topic_filter import WHITE_LIST
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 
 STATIC_MEMBER = Registration(STATIC, {"orders": 2, "later": 1}, ours=True)
 WILDCARD = Registration(WHITE_LIST, {"or.*": 1}, ours=False)

@@ -13,8 +13,9 @@ from kzconsumer.assignors.range import assign as assign_range
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.registration import STATIC, Registration
 from kzconsumer.testing.assignor_contract import CONTEXTS
-from kzconsumer.zookeeper.znodes import STATIC, Registration, Topic
 from kzconsumer_sticky.assignor import assign
 
 Owners = Mapping[TopicPartition, ConsumerThreadId]

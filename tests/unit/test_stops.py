@@ -6,7 +6,7 @@ import pytest
 
 from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import TopicPartition
-from kzconsumer.zookeeper.group_run import GroupRun, TopicEnds, decode_group_run, encode_group_run
+from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 
 ORDERS = TopicPartition("orders", 0)
 RUN = GroupRun(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.group.subscription import has_wildcard, streams_by_topic
+from kzconsumer.registry.registration import STATIC, Registration, has_wildcard, streams_by_topic
 from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, normalised
-from kzconsumer.zookeeper.znodes import STATIC, Registration
 
 TOPICS = ("my.topic-2", "orders", "orders-eu", "payments", "__consumer_offsets", "__transaction_state")
 

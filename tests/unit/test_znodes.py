@@ -10,26 +10,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer.cluster.nodes import decode_controller
 from kzconsumer.model import MOST_STREAMS
-from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
-from kzconsumer.zookeeper.cluster_nodes import decode_cluster_id, decode_controller
-from kzconsumer.zookeeper.group_run import decode_group_run
-from kzconsumer.zookeeper.listeners import Listener
-from kzconsumer.zookeeper.znodes import (
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.listeners import Listener
+from kzconsumer.registry.nodes import (
     MOST_PARTITIONS,
-    STATIC,
-    ClaimRecord,
-    Plan,
-    Registration,
-    decode_claim_record,
+    decode_cluster_id,
     decode_listeners,
     decode_offset,
-    decode_registration,
     decode_topic,
-    encode_claim_record,
     encode_offset,
-    encode_registration,
 )
+from kzconsumer.registry.registration import STATIC, Registration, decode_registration, encode_registration
+from kzconsumer.registry.run_record import decode_group_run
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
 
 MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
 BROKERS = {

@@ -18,19 +18,21 @@ import kzconsumer
 import kzconsumer.member
 from kzconsumer import connector
 from kzconsumer.assignors.interface import Assignor
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.pool import Brokers
 from kzconsumer.connector import ConsumerConnector
-from kzconsumer.fetcher.leaders import Leaders
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.group.ownership_plan import assignment, wanted_by
-from kzconsumer.group.snapshot import GroupSnapshot, needs_all_topics, subscribed_topics
+from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.network.brokers import Brokers
 from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.registry import paths
+from kzconsumer.registry.nodes import Topic, decode_topic
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.zookeeper import paths, znodes
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
@@ -241,14 +243,14 @@ class SimulatedGroup:
         """As every member has to compute it from what ZooKeeper holds."""
         tree = self.ensemble.tree
         members = {
-            name: znodes.decode_registration(tree.nodes[self.paths.member(name)].data)
+            name: decode_registration(tree.nodes[self.paths.member(name)].data)
             for name in tree.nodes[self.paths.ids].children
         }
         names = tuple(sorted(tree.nodes[paths.BROKER_TOPICS].children))
         topics = {}
         for name in subscribed_topics(members, names):
             if (node := tree.nodes.get(paths.topic(name))) is not None:
-                topics[name] = znodes.Topic(znodes.decode_topic(node.data), node.czxid)
+                topics[name] = Topic(decode_topic(node.data), node.czxid)
         snapshot = GroupSnapshot(members, names if needs_all_topics(members) else (), topics)
         return assignment(self._assignor_name, self._assignor, snapshot.context())
 

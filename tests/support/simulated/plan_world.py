@@ -20,13 +20,13 @@ from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
-from kzconsumer.zookeeper import znodes
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Blocked, Claimed
+from kzconsumer.registry.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.owner_registry import OwnerRegistry
-from kzconsumer.zookeeper.ownership import Blocked, Claimed
-from kzconsumer.zookeeper.paths import CONSUMERS, GroupPaths
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
-from kzconsumer.zookeeper.znodes import Plan
 from tests.support.simulated.ensemble import NOBODY, Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import Process, World
@@ -158,9 +158,9 @@ class PlanWorld:
         """As the tool for stopped groups: plan cleared, epoch raised, all in one transaction."""
         partition = self.random.choice(PARTITIONS)
         if self.ensemble.tree.data(PATHS.owner(partition)) is None and self._stored(partition) is not None:
-            record = znodes.ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
+            record = ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
             self.ensemble.operate(
-                SetData(PATHS.claim_record(partition), znodes.encode_claim_record(record), -1),
+                SetData(PATHS.claim_record(partition), encode_claim_record(record), -1),
                 SetData(PATHS.offset(partition), b"%d" % offset, -1),
             )
 
@@ -353,12 +353,12 @@ class PlanWorld:
         if process in self._members.values():
             process.frozen = False
 
-    def _record(self, partition: TopicPartition) -> znodes.ClaimRecord:
-        return znodes.decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
+    def _record(self, partition: TopicPartition) -> ClaimRecord:
+        return decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
 
     def _stored(self, partition: TopicPartition) -> int | None:
         data = self.ensemble.tree.data(PATHS.offset(partition))
-        return None if data is None else znodes.decode_offset(data)
+        return None if data is None else decode_offset(data)
 
 
 @contextmanager

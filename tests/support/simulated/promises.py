@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
-from kzconsumer.zookeeper.paths import GroupPaths
 from tests.support.simulated.ensemble import NOBODY, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SimulatedNetwork

@@ -1,0 +1,98 @@
+"""Where partitions' logs begin and end, and what lies at a time: asked of their leaders.
+
+Owns no state. The connector asks for the application, and where fetching has to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from kzconsumer.brokers.leaders import Leaders
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import NONE, broker_error
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
+from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, ProtocolError, UnsupportedVersion
+from kzconsumer.model import Broker, TopicPartition
+
+# Between two questions, while a partition has no leader, in seconds.
+PAUSE = 0.1
+
+
+class LogOffsets:
+    """`timeout`, in seconds, is for each broker's answer, and for a leader to be found.
+
+    With `isolation` READ_COMMITTED a log ends at its last stable offset.
+    """
+
+    def __init__(self, leaders: Leaders, brokers: Brokers, timeout: float, isolation: int) -> None:
+        self._leaders = leaders
+        self._brokers = brokers
+        self._timeout = timeout
+        self._isolation = isolation
+
+    async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """What `ListOffsetsRequest` says, for every partition; each is asked with a time in ms, LATEST or EARLIEST.
+
+        Raises ConnectionLost, BrokerError or BrokersUnreachable when some could not be answered in time,
+        UnsupportedVersion for a time asked of a broker before 0.10.1: those look records up by segment only.
+        """
+        found: dict[TopicPartition, ListedOffset] = {}
+        reason: KzConsumerError = ConnectionLost("no leader was found in time")
+        with anyio.move_on_after(self._timeout):
+            while True:
+                missing = {p: timestamp for p, timestamp in partitions.items() if p not in found}
+                if not missing:
+                    return found
+                try:
+                    for partition, answer in (await self.once(missing)).items():
+                        if isinstance(answer, ListedOffset):
+                            found[partition] = answer
+                        else:
+                            reason = answer
+                except (ConnectionLost, BrokerError) as error:
+                    reason = error
+                if isinstance(reason, BrokerError) and not reason.retriable:
+                    break
+                if len(found) < len(partitions):
+                    await anyio.sleep(PAUSE)
+        raise reason
+
+    async def once(
+        self, partitions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+        """Each partition's answer, or why there is none, and no others'; every leader is asked once.
+
+        Raises BrokersUnreachable or ConnectionLost when no broker says who leads, UnsupportedVersion.
+        """
+        found: dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError] = {}
+        by_leader: dict[Broker, dict[TopicPartition, int]] = {}
+        for partition, leader in (await self._leaders.of(partitions)).items():
+            if isinstance(leader, Broker):
+                by_leader.setdefault(leader, {})[partition] = partitions[partition]
+            else:
+                found[partition] = ConnectionLost(f"{partition} has no leader: {leader}")
+        for leader, asked in by_leader.items():
+            try:
+                answers = await self._ask(leader, asked)
+            except (ConnectionLost, BrokerError) as error:
+                found.update(dict.fromkeys(asked, error))
+                continue
+            except ProtocolError as error:
+                found.update(dict.fromkeys(asked, ConnectionLost(str(error))))
+                continue
+            for partition in asked:
+                if (answer := answers.get(partition)) is None:
+                    found[partition] = ConnectionLost(f"{leader} left {partition} out of its answer")
+                else:
+                    failed = broker_error(answer.error, str(partition)) if answer.error != NONE else None
+                    found[partition] = failed or answer
+        return found
+
+    async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        connection = await self._brokers.connection(leader, "control")
+        if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
+            raise UnsupportedVersion(f"{leader}: brokers before 0.10.1 find no record by its time")
+        return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)

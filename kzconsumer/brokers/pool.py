@@ -1,0 +1,139 @@
+"""The connections of one member: at most one per broker and purpose, opened when first asked for.
+
+`Brokers` owns them all and is their only closer. Fetchers and the leader finder ask it. It does not reconnect by
+itself: who needs a connection asks again. But a broker with which TLS or SASL failed is left in peace for a while,
+however often it is asked for: a password tried once a second locks accounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.security import Security
+from kzconsumer.clock import now
+from kzconsumer.errors import ConfigError, ConnectionLost, KzConsumerError, SecurityError
+from kzconsumer.model import Broker
+
+log = structlog.get_logger("kzconsumer.network")
+
+PEACE_AFTER_REFUSAL: Final = 10.0
+"""Seconds until a broker is tried again with which TLS or SASL failed."""
+
+
+class _Refusal(NamedTuple):
+    until: float
+    reason: str
+
+
+class _Opening:
+    """An attempt that several callers may wait for; `outcome` is set before `done`."""
+
+    def __init__(self) -> None:
+        self.done = anyio.Event()
+        self.outcome: BrokerConnection | KzConsumerError | None = None
+
+
+class Brokers:
+    """Enter before use; leaving closes every connection. One purpose's slow answers never hold up another's."""
+
+    def __init__(self, *, client_id: str, timeout: float, security: Callable[[], Security] = Security) -> None:
+        """`timeout`: seconds for opening one connection. `security` is called for each, in a thread; it reads files."""
+        self._client_id = client_id
+        self._timeout = timeout
+        self._security = security
+        self._refusals: dict[Broker, _Refusal] = {}
+        self._connections: dict[tuple[int, str], BrokerConnection] = {}
+        self._openings: dict[tuple[Broker, str], _Opening] = {}
+        self._tasks: TaskGroup | None = None
+
+    def __repr__(self) -> str:
+        return f"<Brokers {len(self._connections)} connections, {len(self._openings)} opening>"
+
+    async def __aenter__(self) -> Self:
+        self._tasks = anyio.create_task_group()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        assert tasks is not None
+        tasks.cancel_scope.cancel()
+        try:
+            await tasks.__aexit__(None, None, None)  # told of no error, it does not wrap the body's in a group
+        finally:
+            # Only now: an attempt may succeed while it is being cancelled.
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+
+    async def connection(self, broker: Broker, purpose: str = "control") -> BrokerConnection:
+        """The open connection for this purpose, opened if need be; callers at the same time share one attempt.
+
+        A connection to where the broker was before is closed, and so is a worn out one. A caller that is cancelled does
+        not end the attempt. Raises ConnectionLost, ProtocolError, BrokerError (see `BrokerConnection.open`).
+        """
+        if self._tasks is None:
+            raise ConnectionLost(f"{broker}: connections are closed")
+        present = self._connections.get((broker.id, purpose))
+        if present is not None:
+            if present.broker == broker and not present.closed and not present.worn_out:
+                return present
+            self.drop(present)
+        refusal = self._refusals.get(broker)
+        if refusal is not None and now() < refusal.until:
+            raise SecurityError(refusal.reason)
+        opening = self._openings.get((broker, purpose))
+        if opening is None:
+            opening = self._openings[broker, purpose] = _Opening()
+            self._tasks.start_soon(self._open, broker, purpose, opening)
+        await opening.done.wait()
+        if isinstance(opening.outcome, BrokerConnection):
+            return opening.outcome
+        raise opening.outcome or ConnectionLost(f"{broker}: connections are closed")
+
+    async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
+        try:
+            security = await to_thread.run_sync(self._security)
+            connection = await BrokerConnection.open(
+                broker, client_id=self._client_id, timeout=self._timeout, security=security
+            )
+            opening.outcome = connection
+            self._refusals.pop(broker, None)
+            replaced = self._connections.get((broker.id, purpose))
+            if replaced is not None:
+                replaced.close()
+            self._connections[broker.id, purpose] = connection
+        except ConfigError as error:  # of files that were right when the member started: they may be again
+            opening.outcome = self._refused(broker, SecurityError(f"{broker}: {'; '.join(error.faults)}"))
+        except SecurityError as error:
+            opening.outcome = self._refused(broker, error)
+        except KzConsumerError as error:
+            opening.outcome = error
+        finally:
+            del self._openings[broker, purpose]
+            opening.done.set()
+
+    def _refused(self, broker: Broker, error: SecurityError) -> SecurityError:
+        before = self._refusals.get(broker)
+        if before is None or before.reason != str(error):
+            log.error("no secure connection", broker=broker.id, reason=str(error))
+        self._refusals[broker] = _Refusal(now() + PEACE_AFTER_REFUSAL, str(error))
+        return error
+
+    def drop(self, connection: BrokerConnection) -> None:
+        """Close a connection and forget it; the next caller gets a new one."""
+        connection.close()
+        for key, held in self._connections.items():
+            if held is connection:
+                del self._connections[key]
+                return

@@ -1,0 +1,143 @@
+"""Sizes, headers and correlation ids: a byte stream cut into responses, and requests made ready to send.
+
+`FrameReader` owns the bytes of responses not yet complete; the connection that reads the socket is its only caller.
+It does not know which request an answer belongs to, and does no IO.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import ClassVar, Final, Protocol, TypeVar
+
+import pyarrow as pa
+
+from kzconsumer.brokers.protocol.primitives import INT32, NO_TAGS, skip_tags
+from kzconsumer.errors import ProtocolError
+
+MAX_RESPONSE: Final = 1 << 30
+"""Bytes. Also tells a peer that is no Kafka broker: `HTTP`, read as a size, is more."""
+
+_TLS_ALERT: Final = 0x15030000
+"""The upper half of a size that is not one but how a TLS server says that it expected TLS."""
+
+_STAGING: Final = 4096
+_REQUEST_HEADER: Final = struct.Struct(">ihhih")
+
+
+def request_frame(
+    api_key: int, version: int, correlation: int, client_id: bytes, body: bytes, *, flexible: bool
+) -> bytes:
+    """A request as it is sent: size, header (version 1, or 2 when flexible), body."""
+    tags = NO_TAGS if flexible else b""
+    size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags) + len(body)
+    return b"".join((_REQUEST_HEADER.pack(size, api_key, version, correlation, len(client_id)), client_id, tags, body))
+
+
+def bare_frame(token: bytes) -> bytes:
+    """A SASL token as it is sent without a header: size, token."""
+    return INT32.pack(len(token)) + token
+
+
+def response_body(frame: memoryview, correlation: int, *, flexible: bool) -> memoryview:
+    """The body of a response without its header (version 0, or 1 when flexible).
+
+    Raises ProtocolError when the response is not the one to the request `correlation`: brokers answer in order.
+    """
+    if len(frame) < 4:
+        raise ProtocolError(f"a response of {len(frame)} bytes")
+    (answered,) = INT32.unpack_from(frame)
+    if answered != correlation:
+        raise ProtocolError(f"the answer to request {answered} came where that to {correlation} was due")
+    if not flexible:
+        return frame[4:]
+    try:
+        return frame[skip_tags(frame, 4) :]
+    except IndexError:
+        raise ProtocolError("a response header is cut short") from None
+
+
+class FrameReader:
+    """Cuts a stream into frames, each in memory of its own, without the four bytes of size.
+
+    `buffer` says where the next bytes of the stream go; `received` says how many came. A small response takes one read
+    of the socket and one small copy; of a large one at most the first 4 KiB are copied, the rest is read in place.
+    """
+
+    __slots__ = ("_frame", "_held", "_staging", "_used", "limit")
+
+    def __init__(self, limit: int = MAX_RESPONSE) -> None:
+        self.limit = limit
+        self._staging = memoryview(bytearray(_STAGING))
+        self._held = 0
+        self._frame: memoryview | None = None
+        self._used = 0
+
+    def __repr__(self) -> str:
+        if self._frame is None:
+            return f"<FrameReader between responses, {self._held} bytes held>"
+        return f"<FrameReader {self._used} of {len(self._frame)} bytes>"
+
+    def buffer(self) -> memoryview:
+        """Where to read to; never empty."""
+        if self._frame is None:
+            return self._staging[self._held :]
+        return self._frame[self._used :]
+
+    @property
+    def missing(self) -> int:
+        """Bytes of a large response that have not come yet; 0 between responses."""
+        return 0 if self._frame is None else len(self._frame) - self._used
+
+    def received(self, count: int) -> list[memoryview]:
+        """Take note of `count` bytes read into `buffer()`; the frames that are now complete, read-only, in order.
+
+        Raises ProtocolError on a size that no response has; the stream is then of no more use.
+        """
+        if self._frame is not None:
+            self._used += count
+            if self._used < len(self._frame):
+                return []
+            frame, self._frame = self._frame, None
+            return [frame.toreadonly()]
+        return self._cut(self._held + count)
+
+    def _cut(self, held: int) -> list[memoryview]:
+        staging = self._staging
+        frames = []
+        start = 0
+        while held - start >= 4:
+            (size,) = INT32.unpack_from(staging, start)
+            if not 0 <= size <= self.limit:
+                if size & ~0xFFFF == _TLS_ALERT:
+                    raise ProtocolError("this listener speaks TLS: [brokers] security_protocol, listener")
+                raise ProtocolError(f"a response of {size} bytes (up to {self.limit} are possible): no Kafka?")
+            start += 4
+            there = min(size, held - start)
+            if there == size:
+                frames.append(memoryview(bytes(staging[start : start + size])))
+                start += size
+                continue
+            # From Arrow's pool, which hands out memory used before: fresh pages would cost more than reading into them.
+            self._frame = memoryview(pa.allocate_buffer(size)).cast("B")
+            self._frame[:there] = staging[start : start + there]
+            self._used = there
+            start += there
+            break
+        self._held = held - start
+        staging[: self._held] = bytes(staging[start:held])
+        return frames
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Request(Protocol[R_co]):
+    """One request; `version` is always one that `versions.SPOKEN` holds for `api_key`."""
+
+    api_key: ClassVar[int]
+
+    def encode(self, version: int) -> bytes:
+        """The request's body, without size and header."""
+
+    def decode(self, version: int, body: memoryview) -> R_co:
+        """The response from its body, without size and header. Raises ProtocolError and nothing else."""

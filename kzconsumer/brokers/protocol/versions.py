@@ -1,0 +1,130 @@
+"""Which version of each request to use with a broker: the best that both sides speak.
+
+Owns no state. A connection holds one `Versions`, made from the broker's ApiVersions answer, or the old level of the
+brokers that know no ApiVersions (0.8 and 0.9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Final, NamedTuple
+
+import msgspec
+
+from kzconsumer.brokers.protocol.primitives import Reader, reading
+from kzconsumer.errors import UnsupportedVersion
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+FIND_COORDINATOR: Final = 10
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
+
+
+class Api(NamedTuple):
+    """The versions of one request that this package can encode and decode, both ends included."""
+
+    name: str
+    oldest: int
+    newest: int
+    first_flexible: int | None
+    """The first version in the compact encoding of KIP-482, also when we do not speak it."""
+
+
+# Fetch from 13 on names topics by id, OffsetFetch from 8 on asks for several groups. ApiVersions 0 is understood by
+# every broker that understands the request at all.
+SPOKEN: Final[Mapping[int, Api]] = {
+    FETCH: Api("Fetch", 0, 12, 12),
+    LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
+    METADATA: Api("Metadata", 0, 8, 9),
+    OFFSET_COMMIT: Api("OffsetCommit", 0, 8, 8),
+    OFFSET_FETCH: Api("OffsetFetch", 0, 7, 6),
+    FIND_COORDINATOR: Api("FindCoordinator", 0, 4, 3),
+    API_VERSIONS: Api("ApiVersions", 0, 0, 3),
+    SASL_HANDSHAKE: Api("SaslHandshake", 0, 1, None),
+    SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
+}
+_PRODUCE_WITH_HEADERS: Final = 3
+_BEFORE_ALL_ELSE: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Whether header and body of this version are in the compact encoding of KIP-482."""
+    first = SPOKEN[api_key].first_flexible
+    return first is not None and version >= first
+
+
+class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """The versions a broker speaks: `ranges[api_key]` is (oldest, newest), both included."""
+
+    ranges: Mapping[int, tuple[int, int]]
+
+    @property
+    def keep_headers(self) -> bool:
+        """Whether the broker keeps the headers of records: from 0.11 on."""
+        return self.ranges.get(PRODUCE, (0, 0))[1] >= _PRODUCE_WITH_HEADERS
+
+    def choose(self, api_key: int) -> int:
+        """The newest version that both sides speak. Raises UnsupportedVersion when there is none."""
+        ours = SPOKEN[api_key]
+        if api_key not in self.ranges:
+            raise UnsupportedVersion(f"the broker does not know {ours.name}")
+        oldest, newest = self.ranges[api_key]
+        version = min(newest, ours.newest)
+        if version < max(oldest, ours.oldest):
+            raise UnsupportedVersion(
+                f"{ours.name}: the broker speaks {oldest} to {newest}, we speak {ours.oldest} to {ours.newest}"
+            )
+        return version
+
+    def __str__(self) -> str:
+        """The versions that will be used once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
+        words = []
+        for api_key in SPOKEN:
+            if api_key in self.ranges and api_key not in _BEFORE_ALL_ELSE:
+                try:
+                    words.append(f"{SPOKEN[api_key].name} {self.choose(api_key)}")
+                except UnsupportedVersion:
+                    words.append(f"{SPOKEN[api_key].name} none")
+        return ", ".join(words)
+
+
+UNKNOWN: Final = Versions({API_VERSIONS: (0, 0)})
+"""Before the broker has said anything."""
+
+BEFORE_API_VERSIONS: Final = Versions(
+    {
+        FETCH: (0, 0),
+        LIST_OFFSETS: (0, 0),
+        METADATA: (0, 0),
+        OFFSET_COMMIT: (0, 1),
+        OFFSET_FETCH: (0, 1),
+        FIND_COORDINATOR: (0, 0),
+    }
+)
+"""0.8.2 and 0.9: what both know (0.9 also knows Fetch 1, which only adds the throttle time, and OffsetCommit 2)."""
+
+
+class ApiVersionsResponse(msgspec.Struct, frozen=True):
+    error: int
+    versions: Versions
+
+
+class ApiVersionsRequest(msgspec.Struct, frozen=True):
+    api_key: ClassVar[int] = API_VERSIONS
+
+    def encode(self, version: int) -> bytes:
+        return b""
+
+    def decode(self, version: int, body: memoryview) -> ApiVersionsResponse:
+        with reading("ApiVersions", version):
+            reader = Reader(body)
+            error = reader.int16()
+            ranges = {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.count())}
+            reader.end()
+            return ApiVersionsResponse(error, Versions(ranges))

@@ -1,0 +1,58 @@
+"""Which cluster this is: a name for it that stays the same over restarts and members.
+
+Owns no state; the daemon asks once, before its sink starts. Destinations keep the name to refuse another cluster's
+records.
+"""
+
+from __future__ import annotations
+
+import anyio
+import structlog
+
+from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+
+log = structlog.get_logger("kzconsumer.zookeeper")
+
+
+async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
+    """The cluster's own id; for clusters from before 0.10.1, which have none, the connect string with sorted hosts.
+
+    Waits until ZooKeeper answers and a broker has registered: before that, "no id" would not mean an old cluster.
+    Raises ConfigError when no server lets us in.
+    """
+    connect_string = ConnectString.parse(zookeeper.connect)
+    while True:
+        try:
+            async with open_session(zookeeper, brief=True) as session:
+                return await _identity(session, connect_string)
+        except (ConnectionLost, SessionExpired):
+            continue
+
+
+async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
+    changed = anyio.Event()
+
+    def notify(reason: str) -> None:
+        changed.set()
+
+    registry = TopicRegistry(session, Watches(session, notify))
+    warned = False
+    while True:
+        found = await registry.cluster_id()
+        if found:
+            return found
+        if await registry.broker_ids():
+            hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
+            return f"{hosts}{connect.chroot}"
+        if not warned:
+            # A chroot that does not exist looks the same, and is by far the likelier of the two.
+            event = "no broker is registered: waiting for one; do brokers have this chroot in their zookeeper.connect?"
+            log.warning(event, about=f"{connect.chroot}/brokers/ids")
+            warned = True
+        await changed.wait()
+        changed = anyio.Event()

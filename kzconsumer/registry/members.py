@@ -1,0 +1,65 @@
+"""The members of a group: `/consumers/<group>/ids`.
+
+Owns no state of its own; writes only our own registration. Called by group/membership (our node) and group/rebalancer
+(everybody's).
+"""
+
+from __future__ import annotations
+
+import time
+
+from kzconsumer import __version__
+from kzconsumer.errors import NodeExists
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration, encode_registration
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import Create, Delete, Node, ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+
+
+class ConsumerRegistry:
+    """Reads and writes of the `ids` nodes on one session."""
+
+    def __init__(self, session: ZooKeeperSession, watches: Watches, paths: GroupPaths) -> None:
+        self._session = session
+        self._watches = watches
+        self._paths = paths
+
+    async def register(self, consumer: str, registration: Registration) -> None:
+        """Create our registration with its content in one operation: no reader ever sees it half made.
+
+        Raises NodeExists when another session holds the id (our own previous session's node is not ours).
+        """
+        path = self._paths.member(consumer)
+        await self._session.ensure(self._paths.ids)
+        data = encode_registration(
+            registration.subscription, int(time.time() * 1000), __version__, registration.pattern
+        )
+        try:
+            await self._session.create(path, data, ephemeral=True)
+        except NodeExists:
+            stat = await self._session.exists(path)
+            if stat is None or stat.ephemeral_owner != self._session.id:
+                raise
+
+    async def poke(self, consumer: str, number: int) -> None:
+        """Change the list of members and change it back, in one transaction: watches fire, nobody ever sees the node.
+
+        It holds valid JSON all the same: a member that could not read it would be worse off than before.
+        """
+        path = self._paths.member(f"{consumer}-poke-{number}")
+        data = encode_registration({}, int(time.time() * 1000), __version__)
+        await self._session.multi([Create(path, data, ephemeral=True), Delete(path, 0)])
+
+    async def members(self) -> dict[str, Node]:
+        """Every member's node, by consumer id; a change of the list or of a node notifies as `members`."""
+        names = await self._watches.children(self._paths.ids, "members")
+        nodes = await together([self._find(name) for name in names])
+        return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
+
+    async def _find(self, consumer: str) -> Node | None:
+        path = self._paths.member(consumer)
+        node = await self._watches.data(path, "members")
+        if node is None:  # left between the two reads: the watch of the list tells
+            self._watches.forget(path)
+        return node

@@ -1,0 +1,120 @@
+"""What znodes hold: the bytes brokers and members write, to values and back.
+
+Pure. Readers take what any broker from 0.8.2 to 3.9 and any original consumer writes; writers produce the original's
+form exactly, but for fields the original ignores. A reader raises ValueError with the reason; callers add the path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from kzconsumer.model import MOST_STREAMS
+from kzconsumer.registry.listeners import Listener
+from kzconsumer.registry.node_json import read_json, read_object
+from kzconsumer.registry.paths import is_number
+
+MOST_PARTITIONS = 20_000
+"""Of one topic: one with more is taken for unreadable."""
+
+_SHOWN = 80
+"""Characters of a name in an error."""
+
+# As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
+ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
+
+
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def _check_streams(subscription: Mapping[str, int]) -> None:
+    if sum(subscription.values()) > MOST_STREAMS:
+        raise ValueError(f"more than {MOST_STREAMS} streams in one member")
+
+
+def decode_listeners(data: bytes) -> tuple[Listener, ...]:
+    """Where a broker listens, from registrations v1 to v5, in their order."""
+    fields = read_object(data)
+    host, port = fields.get("host"), fields.get("port")
+    endpoints = fields.get("endpoints")
+    if endpoints is None:  # version 1: 0.8
+        if not isinstance(host, str) or not isinstance(port, int):
+            raise ValueError("no host or no port")
+        return (Listener("PLAINTEXT", "PLAINTEXT", host, port),)
+    protocols = fields.get("listener_security_protocol_map") or {}
+    if not isinstance(endpoints, list) or not isinstance(protocols, dict):
+        raise ValueError("endpoints of an unknown form")
+    if not all(isinstance(text, str) for text in (*endpoints, *protocols.values())):
+        raise ValueError("endpoints of an unknown form")
+    matches = [match for endpoint in endpoints if (match := ENDPOINT.fullmatch(endpoint))]
+    return tuple(
+        Listener(
+            match["listener"],
+            protocols.get(match["listener"]) or match["listener"],
+            # An empty host means all interfaces: the registration's own host field says which name to use.
+            match["host"] or (host if isinstance(host, str) else ""),
+            int(match["port"]),
+        )
+        for match in matches
+    )
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic that exists: its partitions, ascending, and the czxid that tells it from an earlier one of its name."""
+
+    partitions: tuple[int, ...]
+    incarnation: int
+
+
+def decode_topic(data: bytes) -> tuple[int, ...]:
+    """The partition numbers of a topic, ascending, from `/brokers/topics/<topic>` versions 1 to 3."""
+    partitions = read_object(data).get("partitions")
+    if not isinstance(partitions, dict):
+        raise ValueError("no partitions")
+    if len(partitions) > MOST_PARTITIONS:
+        raise ValueError(f"more than {MOST_PARTITIONS} partitions")
+    for name in partitions:
+        if not is_number(name):
+            raise ValueError(f"{name[:_SHOWN]!r} is not a partition")
+    return tuple(sorted(int(name) for name in partitions))
+
+
+def encode_offset(offset: int) -> bytes:
+    return b"%d" % offset
+
+
+def decode_offset(data: bytes) -> int | None:
+    """A stored offset: decimal text, the next record to be read. None for the original's -1, "no offset stored"."""
+    text = data.decode("ascii").strip()
+    if text == "-1":
+        return None
+    if not text.isdigit() or int(text) >= 1 << 63:
+        raise ValueError(f"{text[:40]!r} is not an offset")
+    return int(text)
+
+
+class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Up to which offset a destination is committed. Each commit of a replayable sink sets it, in its transaction.
+
+    Unlike the stored offset, nobody else writes it. It counts for that `fingerprint`, `incarnation` and `epoch` only.
+    `written` is the last range that the destination took, as first and until; absent before there is one.
+    """
+
+    until: _Offset
+    incarnation: str
+    epoch: int
+    fingerprint: str
+    written: tuple[_Offset, _Offset] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _Cluster(msgspec.Struct):
+    id: str
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """`/cluster/id`."""
+    return read_json(data, _Cluster).id

@@ -1,0 +1,116 @@
+"""Which topics and threads a member's registration stands for.
+
+Pure. Every member expands everybody's subscription, and all must come to the same threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kzconsumer.registry.node_json import read_object
+from kzconsumer.registry.nodes import _SHOWN, _check_streams
+from kzconsumer.settings.sections import SubscriptionSettings
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
+from kzconsumer.zookeeper.connect_string import path_fault
+
+
+def has_wildcard(registration: Registration) -> bool:
+    return registration.pattern in (WHITE_LIST, BLACK_LIST)
+
+
+def registered(wanted: SubscriptionSettings) -> Registration:
+    """What a member with these settings says of itself."""
+    if wanted.filter is not None:
+        return Registration.of_filter(wanted.filter, wanted.streams)
+    return Registration.of_topics(wanted.topics)
+
+
+def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> dict[str, int]:
+    """Topic -> number of streams. Of a list's entries only the first counts, as in the original.
+
+    Raises ValueError for a pattern that is not a regular expression.
+    """
+    if registration.pattern == STATIC:
+        return registration.subscription
+    text, streams = next(iter(registration.subscription.items()))
+    topics: TopicFilter = Whitelist(text) if registration.pattern == WHITE_LIST else Blacklist(text)
+    return {topic: streams for topic in all_topics if topics.allows(topic)}
+
+
+def subscribed_topics(members: Mapping[str, Registration], all_topics: tuple[str, ...]) -> list[str]:
+    """Every topic that anybody in the group subscribes to."""
+    return sorted({topic for member in members.values() for topic in streams_by_topic(member, all_topics)})
+
+
+def needs_all_topics(members: Mapping[str, Registration]) -> bool:
+    return any(has_wildcard(member) for member in members.values())
+
+
+STATIC = "static"
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What a member says of itself in `ids/<consumer>`: topic (or one pattern) -> number of streams."""
+
+    pattern: str
+    subscription: dict[str, int]
+    ours: bool
+
+    @classmethod
+    def of_topics(cls, topics: Mapping[str, int]) -> Registration:
+        """A member of ours for these topics: topic -> number of streams. Raises ValueError beyond MOST_STREAMS."""
+        _check_streams(topics)
+        return cls(STATIC, dict(topics), ours=True)
+
+    @classmethod
+    def of_filter(cls, topics: TopicFilter, streams: int) -> Registration:
+        """A member of ours for all topics that the list allows. Raises ValueError beyond MOST_STREAMS."""
+        _check_streams({topics.regex: streams})
+        return cls(topics.pattern, {topics.regex: streams}, ours=True)
+
+
+def encode_registration(
+    subscription: Mapping[str, int], timestamp_ms: int, version: str, pattern: str = STATIC
+) -> bytes:
+    """The original's JSON with one field of ours: the original reads `pattern` and `subscription` only."""
+    return msgspec.json.encode(
+        {
+            "version": 1,
+            "subscription": subscription,
+            "pattern": pattern,
+            "timestamp": str(timestamp_ms),
+            "kzconsumer": version,
+        }
+    )
+
+
+def decode_registration(data: bytes) -> Registration:
+    """Reads any member's registration; 1.1.x retries with doubled backslashes, for 0.8 writers, and so do we.
+
+    All members read everybody's at each rebalance, so what nobody means is refused: more than MOST_STREAMS streams, and
+    names that ZooKeeper takes for no path (the original fails on those itself).
+    """
+    try:
+        fields = read_object(data)
+    except ValueError:
+        fields = read_object(data.replace(b"\\", b"\\\\"))
+    subscription = fields.get("subscription")
+    pattern = fields.get("pattern")
+    if not isinstance(subscription, dict) or not isinstance(pattern, str):
+        raise ValueError("no pattern or no subscription")
+    for topic, streams in subscription.items():
+        if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
+            shown = streams if isinstance(streams, (int, float)) else type(streams).__name__
+            raise ValueError(f"{shown} is not a number of streams (for {topic[:_SHOWN]!r})")
+    _check_streams(subscription)
+    if pattern not in (WHITE_LIST, BLACK_LIST):
+        pattern = STATIC  # as the original reads any other word
+    elif not subscription:
+        raise ValueError(f"a {pattern} without a pattern")
+    if pattern == STATIC:
+        for topic in subscription:
+            if fault := path_fault(f"/{topic}"):
+                raise ValueError(f"{topic[:_SHOWN]!r} is no topic: its path {fault}")
+    return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)
