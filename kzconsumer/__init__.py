@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kzconsumer.connector import ConsumerConnector, connect
+    from kzconsumer.consumer import ConsumerConnector, connect
     from kzconsumer.errors import (
         ConfigError,
         CorruptRecord,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         RecordRejected,
         SinkFailed,
     )
-    from kzconsumer.group.rebalance_listener import RebalanceListener
+    from kzconsumer.group.listener import RebalanceListener
     from kzconsumer.model import TopicPartition
     from kzconsumer.settings.settings import Settings
     from kzconsumer.settings.topic_filter import Blacklist, Whitelist
@@ -40,7 +40,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Blacklist": "settings.topic_filter",
     "ConfigError": "errors",
-    "ConsumerConnector": "connector",
+    "ConsumerConnector": "consumer",
     "CorruptRecord": "errors",
     "KafkaStream": "streams.kafka_stream",
     "KzConsumerError": "errors",
@@ -49,14 +49,14 @@ _HOME = {
     "OffsetLost": "errors",
     "PluginError": "errors",
     "Settings": "settings.settings",
-    "RebalanceListener": "group.rebalance_listener",
+    "RebalanceListener": "group.listener",
     "RecordRejected": "errors",
     "RecordsRejected": "sinks.interface",
     "Rejected": "sinks.interface",
     "SinkFailed": "errors",
     "TopicPartition": "model",
     "Whitelist": "settings.topic_filter",
-    "connect": "connector",
+    "connect": "consumer",
 }
 
 __all__ = [

@@ -21,9 +21,8 @@ import msgspec
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.connector import ConsumerConnector, connect
+from kzconsumer.consumer import ConsumerConnector, connect
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
-from kzconsumer.group.run_check import is_over
 from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.logs.facts import facts
 from kzconsumer.logs.setup import configure, finish
@@ -33,16 +32,17 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.cluster_id import cluster_identity
 from kzconsumer.registry.run_record import GroupRun
-from kzconsumer.rejects.rejects import RejectedRecord
+from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.reload import Change, compare, obey_reloads
+from kzconsumer.runs.runs import is_over
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.configured import configured_sink
+from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import SinkContext, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
-from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.observer import Observer
 from kzconsumer.streams.chunk_queue import ChunkQueue

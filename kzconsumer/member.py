@@ -28,18 +28,15 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
-from kzconsumer.fetcher.stops import Stops
 from kzconsumer.group.claims import Claims
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
-from kzconsumer.group.position import Position
-from kzconsumer.group.rebalance_listener import ListenerCalls
-from kzconsumer.group.rebalance_trigger import RebalanceTrigger
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
-from kzconsumer.group.runs import Runs
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority
@@ -47,6 +44,7 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
+from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.members import ConsumerRegistry
@@ -54,6 +52,8 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.session import ZooKeeperSession

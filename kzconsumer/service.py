@@ -14,7 +14,7 @@ import anyio
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.progress import Progress
 from kzconsumer.sd_notify import Field, Manager
 from kzconsumer.zookeeper.lease import Lease

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kzconsumer.assignors.interface import AssignmentContext, subscribers
-from kzconsumer.assignors.java_hash import java_hash
-from kzconsumer.model import ConsumerThreadId, TopicPartition, thread_order
+from kzconsumer.model import ConsumerThreadId, TopicPartition, thread_order, utf16_order
 
 
 def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
@@ -44,3 +43,12 @@ def _deal(context: AssignmentContext, text: Callable[[TopicPartition], str]) -> 
         owners[partition] = ring[place]
         place = (place + 1) % len(ring)
     return owners
+
+
+def java_hash(text: str) -> int:
+    """`java.lang.String.hashCode`: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, a signed 32-bit number."""
+    units = memoryview(utf16_order(text))
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value

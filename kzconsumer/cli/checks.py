@@ -13,11 +13,11 @@ from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.plugins import ASSIGNORS, load_chosen
-from kzconsumer.rejects.rejects import check_rejected
+from kzconsumer.rejected.rejects import check_rejected
 from kzconsumer.settings.layers import Layers
 from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Sink
-from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.status.access import load_token
 from kzconsumer.zookeeper.access import load_access
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from kzconsumer.cli.text_table import clip, count
-from kzconsumer.sinks.interface import Preview
+from kzconsumer.sinks.reports import Preview
 
 _LEAST = 4
 _BETWEEN = "  "

@@ -6,7 +6,13 @@ import argparse
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from kzconsumer.cli.configuration import add_configuration, layers_given
 
@@ -40,7 +46,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
-    from kzconsumer.cli.run_progress import run_progress
+    from kzconsumer.cli.run import run_progress
     from kzconsumer.daemon import run as consume
     from kzconsumer.logs.setup import configure
     from kzconsumer.sinks.configured import check_sink
@@ -78,3 +84,29 @@ def _ended(status: int) -> int:
                 sys.stderr.flush()
                 os._exit(status)
     return status
+
+
+@contextmanager
+def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
+    """A callback for `daemon.run`, or None where nobody would see the bar; it counts offsets."""
+    if not wanted or not sys.stderr.isatty():
+        yield None
+        return
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
+    # Standard output is the sink's.
+    with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
+        row = bars.add_task(what, total=None)
+
+        def show(done: int, total: int) -> None:
+            bars.update(row, completed=done, total=total)
+
+        yield show
+
+
+def unseen(done: int, total: int) -> None:
+    """For who always calls back, where nobody is looking."""

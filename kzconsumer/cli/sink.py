@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from kzconsumer.settings.settings import Settings
-    from kzconsumer.sinks.interface import Batch, Preview
+    from kzconsumer.sinks.interface import Batch
+    from kzconsumer.sinks.reports import Preview
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,7 +67,8 @@ def run_try(arguments: argparse.Namespace) -> int:
 async def _preview(settings: Settings, count: int) -> Preview:
     from kzconsumer.errors import PluginError
     from kzconsumer.sinks.configured import configured_sink
-    from kzconsumer.sinks.interface import Previewing, SinkContext
+    from kzconsumer.sinks.interface import SinkContext
+    from kzconsumer.sinks.reports import Previewing
 
     context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
     sink = configured_sink(settings, context)
@@ -78,8 +80,8 @@ async def _preview(settings: Settings, count: int) -> Preview:
 async def _newest(settings: Settings, count: int) -> Batch:
     """The newest records. Raises NotThere without any."""
     from kzconsumer.errors import BrokersUnreachable, NotThere
-    from kzconsumer.fetcher.groupless import without_group
     from kzconsumer.fetcher.newest import newest
+    from kzconsumer.fetcher.range_reader import without_group
     from kzconsumer.sinks.interface import Batch, RangeData
 
     batches: dict[tuple[str, int], list[object]] = {}

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer.cli.run_progress import run_progress, unseen
+    from kzconsumer.cli.run import run_progress, unseen
     from kzconsumer.logs import setup
     from kzconsumer.settings.settings import Settings
 

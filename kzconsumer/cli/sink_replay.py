@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from kzconsumer.cli.reset_words import topics_together
-    from kzconsumer.cli.run_progress import run_progress, unseen
+    from kzconsumer.cli.run import run_progress, unseen
     from kzconsumer.logs import setup
     from kzconsumer.settings.settings import Settings
 
@@ -82,7 +82,7 @@ async def _replay(
     settings: Settings, times: tuple[int, int], scope: Scope | None, show: Callable[[int, int], None]
 ) -> Replayed:
     from kzconsumer.cli.sink_verify import accountable
-    from kzconsumer.fetcher.groupless import without_group
+    from kzconsumer.fetcher.range_reader import without_group
     from kzconsumer.group.offset_moves import within
     from kzconsumer.model import OffsetRange, TopicPartition
     from kzconsumer.sinks.replay import alone, replay, safe_until

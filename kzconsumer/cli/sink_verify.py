@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kzconsumer.group.group_nodes import GroupNodes
     from kzconsumer.model import RangeIdentity, TopicPartition
     from kzconsumer.settings.settings import Settings
-    from kzconsumer.sinks.interface import Accountable
     from kzconsumer.sinks.proof import InLog, Proof, Standing
+    from kzconsumer.sinks.reports import Accountable
 
 EXIT_UNHEALTHY = 3
 
@@ -135,7 +135,7 @@ async def _in_log(
 ) -> dict[RangeIdentity, InLog]:
     """What the log has of them; it is read up to the first record that is found."""
     from kzconsumer.errors import KzConsumerError
-    from kzconsumer.fetcher.groupless import without_group
+    from kzconsumer.fetcher.range_reader import without_group
     from kzconsumer.model import TopicPartition
 
     found: dict[RangeIdentity, InLog] = dict.fromkeys(missing, "unknown")

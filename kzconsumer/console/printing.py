@@ -18,13 +18,13 @@ import pyarrow as pa
 from anyio import to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
-from kzconsumer.connector import connect
 from kzconsumer.console.format_string import Format
 from kzconsumer.console.lines import render
 from kzconsumer.console.places import ENDLESS, Place, offset_at, ranges
 from kzconsumer.console.record_filter import RecordFilter
+from kzconsumer.consumer import connect
 from kzconsumer.errors import NotDone, NotThere
-from kzconsumer.fetcher.groupless import GrouplessReader, without_group
+from kzconsumer.fetcher.range_reader import GrouplessReader, without_group
 from kzconsumer.group.group_offsets import stored_offsets
 from kzconsumer.group.group_reader import read_nodes
 from kzconsumer.model import OffsetRange, TopicPartition

@@ -42,13 +42,13 @@ from kzconsumer.fetcher.corrupt_batch import Unusable, unreadable, without_way
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 

@@ -22,12 +22,12 @@ from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
-from kzconsumer.fetcher.stops import Stops
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.adoption import missing
+from kzconsumer.runs.end_offsets import Stops
 from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")

@@ -14,7 +14,7 @@ import structlog
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import BrokersUnreachable, ConnectionLost, ZooKeeperError
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import Broker, TopicPartition
 
 log = structlog.get_logger("kzconsumer.fetcher")

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from kzconsumer.assignors.interface import AssignmentContext, Assignor
-from kzconsumer.group.ownership_plan import assignment
+from kzconsumer.group.assignment import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.registration import Registration

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 import structlog
 
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.ownership import OwnerNode

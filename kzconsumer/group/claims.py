@@ -18,13 +18,14 @@ import structlog
 
 from kzconsumer.errors import KzConsumerError, NotOwned, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.group.claim import Claim, settled_parts
-from kzconsumer.group.position import Position
-from kzconsumer.group.rebalance_listener import ListenerCalls
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
-from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.position import Position
+from kzconsumer.offsets.storage import Committed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.nodes import Topic

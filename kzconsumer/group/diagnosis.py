@@ -13,8 +13,8 @@ import msgspec
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.errors import PluginError
+from kzconsumer.group.assignment import assignment
 from kzconsumer.group.group_nodes import FindingKind, GroupFacts, GroupNodes, facts
-from kzconsumer.group.ownership_plan import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.moves import LogRange

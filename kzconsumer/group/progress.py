@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kzconsumer.group.position import Position
+from kzconsumer.offsets.position import Position
 
 
 class Progress:

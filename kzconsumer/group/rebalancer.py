@@ -26,16 +26,16 @@ from kzconsumer.errors import (
     NotPermitted,
     ZooKeeperError,
 )
+from kzconsumer.group.assignment import OwnershipPlan, assignment, compare, wanted_by
 from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
+from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
-from kzconsumer.group.ownership_plan import OwnershipPlan, assignment, compare, wanted_by
-from kzconsumer.group.poke import needs_looking
-from kzconsumer.group.rebalance_listener import ListenerCalls
-from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+from kzconsumer.group.original_members import needs_looking
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.logs.facts import facts
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.ownership import Blocked, Refused

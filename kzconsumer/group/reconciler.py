@@ -17,7 +17,7 @@ from kzconsumer.errors import Unfit
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
-from kzconsumer.group.poke import LOOK_INTERVAL, Pokes, needs_looking
+from kzconsumer.group.original_members import LOOK_INTERVAL, Pokes, needs_looking
 from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition

@@ -15,9 +15,10 @@ from kzconsumer.errors import OffsetLost
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
 from kzconsumer.offsets.authority import Authority, WithBrokers
-from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.storage import Committed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.ownership import Claimed

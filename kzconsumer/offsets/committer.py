@@ -22,11 +22,9 @@ from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.storage import OffsetStorage, Refused
+from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWrite, Refused, Stored
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import Lost, OffsetWrite, Stored
-from kzconsumer.registry.claim_record import ClaimRecord, Plan
-from kzconsumer.registry.ownership import Fence
+from kzconsumer.registry.claim_record import Plan
 
 log = structlog.get_logger("kzconsumer.offsets")
 
@@ -36,21 +34,6 @@ STORE_AGAIN: Final = 3600.0
 
 
 _IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
-
-
-class Committed(msgspec.Struct, frozen=True):
-    """How a claim stands, as its last write left it.
-
-    `record` is what the claim record holds, `offset` what is stored (None: nothing yet), `version` the offset node's
-    (-1: there is none), `copied` what the coordinator has where it gets a copy (-1: nothing that counts, None: that is
-    not known).
-    """
-
-    fence: Fence
-    record: ClaimRecord
-    offset: int | None
-    version: int
-    copied: int | None = -1
 
 
 class _Position(msgspec.Struct):

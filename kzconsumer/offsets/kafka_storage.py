@@ -14,8 +14,8 @@ from kzconsumer.errors import MultiFailed
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.storage import Refused
-from kzconsumer.offsets.zookeeper_storage import PARTITIONS_PER_TRANSACTION, Lost, OffsetWrite, Stored
+from kzconsumer.offsets.storage import Lost, OffsetWrite, Refused, Stored
+from kzconsumer.offsets.zookeeper_storage import PARTITIONS_PER_TRANSACTION
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 

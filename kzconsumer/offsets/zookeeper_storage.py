@@ -16,9 +16,9 @@ import structlog
 
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored
+from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import encode_offset
-from kzconsumer.registry.ownership import Fence
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Node, SetData, ZooKeeperSession
@@ -28,49 +28,6 @@ log = structlog.get_logger("kzconsumer.offsets")
 # One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
 PARTITIONS_PER_TRANSACTION = 64
 OPERATIONS_PER_PARTITION = 3
-
-
-class OffsetWrite(msgspec.Struct, frozen=True):
-    """One offset to be stored, and the plan that stands beside it from then on (None: no range is in flight).
-
-    `fence`, `record` and `version` are the claim's as its last write left them; `version` is the offset node's, -1
-    while there is none. `epoch` is the record's, or the one that begins with this write; `written` the last range that
-    a replayable sink had its destination take, under this claim.
-    """
-
-    topic_partition: TopicPartition
-    fence: Fence
-    record: ClaimRecord
-    version: int
-    offset: int
-    plan: Plan | None
-    epoch: int
-    written: tuple[int, int] | None = None
-
-    @property
-    def leaves(self) -> Stored:
-        """How the claim stands when this has been executed."""
-        version = self.version + 1
-        plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
-        record = self.record.after(self.offset, plan, self.epoch, self.written)
-        if record == self.record:
-            return Stored(self.fence, self.record, version)
-        fence = msgspec.structs.replace(self.fence, record_version=self.fence.record_version + 1)
-        return Stored(fence, record, version)
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """The claim as the write left it; `version` is the offset node's."""
-
-    fence: Fence
-    record: ClaimRecord
-    version: int
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """The partition is no longer ours: nothing was written."""
-
-    reason: str
 
 
 class ZooKeeperOffsetStorage:

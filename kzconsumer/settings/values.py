@@ -161,3 +161,5 @@ FetchSize = Annotated[int, reader(read_fetch_size, show_byte_size)]
 PluginName = Annotated[str, Meta(min_length=1)]
 AtLeastOne = Annotated[int, Meta(ge=1)]
 Topics = Annotated[Mapping[TopicName, AtLeastOne], Meta(min_length=1), reader(read_topics)]
+
+SMALLEST, LARGEST, FAIL = "smallest", "largest", "fail"

@@ -15,7 +15,7 @@ from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 
 # A record batch takes six KiB beside its records. This many in a row with fewer bytes than that are joined.
 SMALL = 6 * 1024

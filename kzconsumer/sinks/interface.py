@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, get_args, runtime_checkable
+from typing import Protocol, Self, get_args, runtime_checkable
 
 import msgspec
+import pyarrow as pa
 
 from kzconsumer.errors import KzConsumerError, PluginError
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition, Wants
 from kzconsumer.sinks.steps import Steps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class RangeData(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,78 +162,6 @@ class Checkable(Protocol):
     def check(self) -> None: ...
 
 
-class BadRecord(msgspec.Struct, frozen=True):
-    """Where a record is that cannot be decoded, and why."""
-
-    topic: str
-    partition: int
-    offset: int
-    reason: str
-
-
-class Preview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink would make of records: `columns` are names and types, cells what JSON can say of them."""
-
-    columns: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[object, ...], ...]
-    bad: tuple[BadRecord, ...]
-
-
-class Previewing(Protocol):
-    """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
-
-    Nothing is published, marked or put aside. Raises ConfigError for options that turn out to be wrong, SinkFailed.
-    """
-
-    async def preview(self, batch: Batch) -> Preview: ...
-
-
-class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
-
-    Older ones that follow each other may be told as one: then `ranges` says how many they are, and `gaps` which offsets
-    between them are not there, in order. `rows` are those counted in the destination itself (None where that cannot be
-    done), `faults` what is wrong there.
-    """
-
-    identity: RangeIdentity
-    records_in: int
-    records_out: int
-    records_quarantined: int
-    rows: int | None = None
-    faults: tuple[str, ...] = ()
-    ranges: int = 1
-    gaps: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def runs(self) -> list[RangeIdentity]:
-        """The offsets that are there, in order: one range, unless there are gaps."""
-        ends = [self.identity.first, *(end for gap in self.gaps for end in gap), self.identity.until]
-        return [RangeIdentity(*self.identity[:4], *ends[at : at + 2]) for at in range(0, len(ends), 2)]
-
-
-class Holdings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a destination holds: `strays` are what its readers see and no range stands for, `leftovers` what they do not
-    see and nobody will use. All of it was there at one time, but for what is `rows`, `faults` and `strays`."""
-
-    destination: str
-    fingerprint: str
-    ranges: tuple[HeldRange, ...]
-    strays: tuple[str, ...] = ()
-    leftovers: tuple[str, ...] = ()
-
-
-class Accountable(Protocol):
-    """A replayable sink that can list what its destination holds, for `kzconsumer sink verify` and `sink replay`.
-
-    It need not have been entered; nothing is changed, made or marked. Members may be writing meanwhile: a range that is
-    there whole when this is called is listed, one that is only under way is neither listed nor a stray. Without
-    `count_rows` only the ledger is read. Raises SinkFailed when there is no destination, or it is another group's.
-    """
-
-    async def holdings(self, *, count_rows: bool) -> Holdings: ...
-
-
 class CompactedDirectory(msgspec.Struct, frozen=True, kw_only=True):
     """How many files of a directory were, or would be, written as how many; `size` is theirs before, in bytes."""
 
@@ -265,15 +191,6 @@ class Compactable(Protocol):
     async def compact(
         self, *, size: int, grace: float, execute: bool, show: Callable[[int, int], None]
     ) -> Compacted: ...
-
-
-class Redirectable(Protocol):
-    """A plugin whose sink can be given another target of the same kind, for `kzconsumer sink replay`.
-
-    The plugin itself has this, not the sink. Returns the options with everything that is written going to `into`.
-    """
-
-    def elsewhere(self, options: Mapping[str, object], into: str) -> Mapping[str, object]: ...
 
 
 class SinkPlugin(Protocol):

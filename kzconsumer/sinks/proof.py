@@ -13,19 +13,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings
+from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
 
 FindingKind = Literal["gap", "overlap", "ahead", "forgotten", "count", "damaged", "stray", "plan"]
 InLog = Literal["records", "none", "gone", "unknown"]
 """What the log has of offsets that the destination lacks: records; none (compacted, or control records only); some of
 the offsets are not in it any more; nobody could tell."""
-
-
-class KeptRange(NamedTuple):
-    """A range in the sink's quarantine; None: of raw bytes nobody has counted the records."""
-
-    identity: RangeIdentity
-    records: int | None
 
 
 class Planned(NamedTuple):

@@ -23,7 +23,7 @@ from kzconsumer.errors import SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer.sinks.proof import KeptRange
+from kzconsumer.sinks.reports import KeptRange
 
 METADATA = "kzconsumer.quarantine"
 """Key of a file's metadata: why it is there, as JSON."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.model import TopicPartition
-from kzconsumer.rejects.rejects import RejectedRecord
+from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Rejected
 from kzconsumer.streams.message import Message, messages
 

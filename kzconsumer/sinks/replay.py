@@ -21,11 +21,12 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDone, SinkFailed
-from kzconsumer.fetcher.groupless import GrouplessReader
+from kzconsumer.fetcher.range_reader import GrouplessReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.interface import Accountable, Batch, RangeData, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.remaining import remaining
+from kzconsumer.sinks.reports import Accountable
 
 LEASE = 5.0
 """For so long after its last sign of life a replay's sink may still publish, in seconds."""

@@ -24,11 +24,11 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
+from kzconsumer.sinks.destination import SinkDestination
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink, wanted_by
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.rejections import Settle, settle_rejected
-from kzconsumer.sinks.replayable import SinkDestination
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.zookeeper.lease import Lease

@@ -16,11 +16,11 @@ import structlog
 
 from kzconsumer import __version__
 from kzconsumer.clock import now
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.group.position import Position
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.position import Position
 from kzconsumer.service import Service
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally

@@ -7,14 +7,18 @@ own, leaves signals alone, bounds what it reads, and streams.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import cache
 from http import HTTPStatus
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -34,7 +38,6 @@ from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.events import Events
 from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
-from kzconsumer.status.page import page
 from kzconsumer.status.report import Report
 
 log = structlog.get_logger("kzconsumer.status")
@@ -255,3 +258,43 @@ def _address(listening: socket.socket) -> str:
         return f"unix:{listening.getsockname()}"
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+#: One module, in this order.
+SCRIPTS = ("words.js", "elements.js", "sections.js", "charts.js", "events.js")
+
+
+class Page(NamedTuple):
+    html: str
+    policy: str
+    """For the header Content-Security-Policy."""
+
+
+@cache
+def page() -> Page:
+    parts = files("kzconsumer.status") / "browser"
+    html, style, *scripts = ((parts / name).read_text("utf-8") for name in ("page.html", "page.css", *SCRIPTS))
+    script = "".join(scripts)
+    html = html.replace("></style>", f">{style}</style>").replace("></script>", f">{script}</script>")
+    return Page(html, _policy(style, script))
+
+
+def _policy(style: str, script: str) -> str:
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_digest(script)}'",
+            f"style-src '{_digest(style)}'",
+            "connect-src 'self'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -6,15 +6,14 @@ and forgets it when the partition goes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from kzconsumer.group.position import Position
+from kzconsumer.offsets.position import Position
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
-from kzconsumer.status.log_growth import LogGrowth
-from kzconsumer.status.standstill import Hindrance, behind, hindrance
 
 #: Looks from which rates are computed.
 RATED = 13
@@ -149,3 +148,78 @@ def _eta(left: int | None, rate: float | None, growth: float | None) -> float | 
     if left is None or rate is None or growth is None or rate <= growth:
         return None
     return left / (rate - growth)
+
+
+Hindrance: TypeAlias = Literal[
+    "session doubtful", "failed", "paused", "no leader", "sink slow", "queue full", "collecting", "nothing comes"
+]
+
+
+def hindrance(at: Position, lease_held: bool) -> Hindrance:
+    """The first of the possible reasons, from what stops everything to what stops this partition alone.
+
+    "collecting" is a batch that is not due; "nothing comes" is a broker that has something to send, and does not.
+    """
+    if not lease_held:
+        return "session doubtful"
+    if at.failed:
+        return "failed"
+    if at.paused:
+        return "paused"
+    if not at.led:
+        return "no leader"
+    if at.consumed > at.processed:
+        return "sink slow"
+    if at.queue_full:
+        return "queue full"
+    if at.fetched is not None and at.fetched > at.consumed:
+        return "collecting"
+    return "nothing comes"
+
+
+def behind(at: Position, end: int | None) -> bool:
+    """There is something left to do; what has no leader, or has failed, counts also before that is known."""
+    if end is None:
+        return not at.led or at.failed
+    return (end if at.stop is None else min(end, at.stop)) > at.processed
+
+
+#: Ends remembered at most; half of them go when there would be more.
+MOST = 128
+
+
+class _Seen(NamedTuple):
+    end: int
+    first: float
+    last: float
+
+
+class LogGrowth:
+    """Times are seconds of any clock that goes on."""
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+
+    def __repr__(self) -> str:
+        return f"<LogGrowth {len(self._seen)} ends>"
+
+    def saw(self, end: int, at: float) -> None:
+        """The log ended there at that time. An end below the last one seen is that of another log."""
+        last = self._seen[-1] if self._seen else None
+        if last is not None and end < last.end:
+            self._seen.clear()
+        elif last is not None and end == last.end:
+            self._seen[-1] = last._replace(last=at)
+            return
+        if len(self._seen) >= MOST:
+            del self._seen[1:-1:2]
+        self._seen.append(_Seen(end, at, at))
+
+    def reached(self, offset: int) -> float | None:
+        """About when the record at an offset was written; None when that was before the first look, or is to come."""
+        below = bisect_right(self._seen, offset, key=lambda seen: seen.end) - 1
+        if below < 0 or below == len(self._seen) - 1:
+            return None
+        before, after = self._seen[below], self._seen[below + 1]
+        share = (offset - before.end) / (after.end - before.end)
+        return before.last + share * (after.first - before.last)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 
 
 class EndOfStream(Exception):

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.message import HandedOut, Message
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
 from kzconsumer.zookeeper.lease import Lease

@@ -22,8 +22,8 @@ from kzconsumer.records.columns import SCHEMA
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.sink import SparkSink
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import anyio
 
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions, create_topic
 from tests.support.members import owners, reader, settings, stored_offsets

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 
 import kzconsumer
-from kzconsumer.connector import ConsumerConnector
-from kzconsumer.group.rebalance_listener import RebalanceListener
+from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.registration import encode_registration
 from kzconsumer.sandbox.cluster import Cluster

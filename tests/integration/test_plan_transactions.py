@@ -11,9 +11,10 @@ import pytest
 import structlog
 
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import Committed, OffsetWrite
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed, Refused

@@ -14,8 +14,8 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.connector import ConsumerConnector
-from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
 from kzconsumer.sandbox.cluster import Cluster

@@ -21,9 +21,9 @@ from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_c
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
+from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import Planning
-from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease

@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.errors import OffsetLost
-from kzconsumer.group import run_losses
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
+from kzconsumer.runs import losses
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
@@ -30,8 +30,8 @@ LIMIT = 40.0
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has just become leader here."""
-    monkeypatch.setattr(run_losses, "LOG_LOOK", 0.0)
-    monkeypatch.setattr(run_losses, "PATIENCE", 0.0)
+    monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
+    monkeypatch.setattr(losses, "PATIENCE", 0.0)
 
 
 async def send(cluster: Cluster, topic: str, number: int) -> None:
@@ -134,21 +134,21 @@ async def test_a_log_that_is_too_short_for_a_moment(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who has just become leader may not know yet how far it goes."""
-    monkeypatch.setattr(run_losses, "LOG_LOOK", 0.0)
+    monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15)
     looks: list[int] = []
-    look = run_losses.RunLosses.reachable
+    look = losses.RunLosses.reachable
 
     async def counted(
-        losses: run_losses.RunLosses, run: GroupRun, short: Mapping[TopicPartition, int]
+        losses: losses.RunLosses, run: GroupRun, short: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         found = await look(losses, run, short)
         looks.extend(short.values())
         return found
 
-    monkeypatch.setattr(run_losses.RunLosses, "reachable", counted)
+    monkeypatch.setattr(losses.RunLosses, "reachable", counted)
     read: list[list[int]] = []
 
     async def member() -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import kzconsumer
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotThere
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.run_record import GroupRun, decode_group_run, encode_group_run

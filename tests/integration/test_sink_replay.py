@@ -11,15 +11,16 @@ import pytest
 
 from kzconsumer.clock import now
 from kzconsumer.errors import NotDone, SinkFailed
-from kzconsumer.fetcher.groupless import without_group
+from kzconsumer.fetcher.range_reader import without_group
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks import replay as module
-from kzconsumer.sinks.interface import Batch, HeldRange, Holdings
+from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.replay import alone, replay
+from kzconsumer.sinks.reports import HeldRange, Holdings
 from tests.support.producing import Sent, produce
 
 TIME = 1_767_225_600_000

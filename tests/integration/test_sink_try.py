@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import NotThere, OffsetLost
-from kzconsumer.fetcher.groupless import without_group
 from kzconsumer.fetcher.newest import newest
+from kzconsumer.fetcher.range_reader import without_group
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.sandbox.cluster import Cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.group import poke
+from kzconsumer.group import original_members
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.topics import add_partitions
 from tests.interop.group import PARTITIONS, STALL, mixed_group, our_member
@@ -22,7 +22,7 @@ async def test_ours_pokes_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocked on one partition for longer than it tries, it owns nothing; two of ours look on, and one acts."""
-    monkeypatch.setattr(poke, "PATIENCE", 3.0)
+    monkeypatch.setattr(original_members, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers,
@@ -54,7 +54,7 @@ async def test_ours_pokes_an_original_that_gave_up(
                 since = time.monotonic()
                 await group.settled("poked", by_range(unique, 12, threads), since=since)
                 assert since - blocked + group.figures["poked, s"] > 3.0
-                assert group.figures["poked, s"] < 3.0 + 2 * poke.LOOK_INTERVAL + STALL
+                assert group.figures["poked, s"] < 3.0 + 2 * original_members.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
                     **{original.consumer: original.delivered, "first": first.delivered, "second": second.delivered}

@@ -13,7 +13,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 
 PARTITIONS = 4
 LARGEST_CHUNK = 7

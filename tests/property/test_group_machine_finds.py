@@ -17,8 +17,9 @@ from kzconsumer.group.claims import Claims
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import OffsetWrite
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed, Refused
 from kzconsumer.streams.kafka_stream import KafkaStream

@@ -21,9 +21,8 @@ from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority, WithBrokers
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
-from kzconsumer.offsets.storage import Refused
+from kzconsumer.offsets.storage import OffsetWrite, Refused, Stored
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import OffsetWrite, Stored
 from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
 

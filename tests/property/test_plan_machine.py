@@ -19,8 +19,9 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets import adopter
 from kzconsumer.offsets.adoption import Adoption, Clear, Replay, compare
 from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import OffsetWrite
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.offsets.zookeeper_storage import OffsetWrite, ZooKeeperOffsetStorage
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.zookeeper.operations import Check, Operation, SetData
 from tests.support.simulated.plan_world import PARTITIONS, PlanWorld, plan_world

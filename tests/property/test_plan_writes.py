@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
-from kzconsumer.offsets.committer import Committed, Committer
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import Committed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record

@@ -12,8 +12,8 @@ from hypothesis.strategies import DrawFn
 
 from kzconsumer.cli.proof_table import proof_table
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.interface import HeldRange, Holdings
-from kzconsumer.sinks.proof import InLog, KeptRange, Planned, Proof, Standing, gaps, prove
+from kzconsumer.sinks.proof import InLog, Planned, Proof, Standing, gaps, prove
+from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
 
 PARTITION = TopicPartition("t", 0)
 INCARNATION = -5  # a czxid may be above 63 bits

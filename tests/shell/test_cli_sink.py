@@ -52,7 +52,7 @@ def test_times_in_the_wrong_order_and_sinks_with_one_target_are_told(
 def test_a_zookeeper_that_does_not_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kzconsumer.fetcher.groupless.LIMIT", 0.3)
+    monkeypatch.setattr("kzconsumer.fetcher.range_reader.LIMIT", 0.3)
     options = f'options = {{ destination = "parquet", path = "{tmp_path}/out" }}\n'
     (tmp_path / "g.toml").write_text(FILE + f'plugin = "spark"\n{options}')
     assert main(["sink", "try", "--config", str(tmp_path / "g.toml")]) == 1

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 import kzconsumer
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotPermitted
 from tests.support.members import settings
 

@@ -20,13 +20,13 @@ from kzconsumer.counters import Tallies
 from kzconsumer.fetcher import broker_fetcher, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, Wants
 from kzconsumer.records import decode
 from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 from tests.support.chunks import tracker
 from tests.support.log_broker import log_broker
@@ -233,7 +233,7 @@ import sys
 from pathlib import Path
 
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.fetch import FetchedPartition

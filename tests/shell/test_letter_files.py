@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from kzconsumer.errors import NotKept
-from kzconsumer.rejects.dead_letter import DeadLetter
-from kzconsumer.rejects.letter_files import LetterFiles
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.letter_files import LetterFiles
 from kzconsumer.streams.message import Message
 
 

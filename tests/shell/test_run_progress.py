@@ -8,7 +8,7 @@ import sys
 
 SHOW = """
 import sys
-from kzconsumer.cli.run_progress import run_progress
+from kzconsumer.cli.run import run_progress
 with run_progress(sys.argv[1] == "wanted") as show:
     print("shown" if show is not None else "not shown", flush=True)
     if show is not None:

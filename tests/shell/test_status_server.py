@@ -30,9 +30,8 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.status import connections, events, server
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.observer import Observer
-from kzconsumer.status.page import page
 from kzconsumer.status.report import point
-from kzconsumer.status.server import ROUTES, _listen, serving
+from kzconsumer.status.server import ROUTES, _listen, page, serving
 from kzconsumer.zookeeper.lease import Lease
 
 

@@ -9,8 +9,8 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.decode import decode_with
 from kzconsumer.records.few_records import FewRecords, read_few
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.testing.record_sets import Record, record_batch
 from kzconsumer.zookeeper.lease import Lease
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import anyio
 from confluent_kafka import Consumer, TopicPartition
 
-from kzconsumer.assignors.java_hash import java_hash
+from kzconsumer.assignors.roundrobin import java_hash
 from kzconsumer.registry import paths
 from kzconsumer.sandbox.cluster import Cluster
 from tests.support.producing import compatibility

@@ -18,7 +18,7 @@ from typing import Any
 import anyio
 
 import kzconsumer
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.model import TopicPartition
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message

@@ -13,7 +13,7 @@ import anyio
 
 import kzconsumer
 from kzconsumer import clock
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import SessionState

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams import unacknowledged
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged

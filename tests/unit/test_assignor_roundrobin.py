@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.assignors.java_hash import java_hash
-from kzconsumer.assignors.roundrobin import assign, assign_legacy
+from kzconsumer.assignors.roundrobin import assign, assign_legacy, java_hash
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 

@@ -16,10 +16,10 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.quarantine import METADATA, Quarantine
-from kzconsumer.sinks.replayable import destination_of
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.steps import StepNotRecorded
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -172,7 +172,7 @@ async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Pat
 
 async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rebalance waits for the answer."""
-    monkeypatch.setattr("kzconsumer.sinks.replayable.PATIENCE", 0.01)
+    monkeypatch.setattr("kzconsumer.sinks.destination.PATIENCE", 0.01)
 
     class Silent(Memory):
         fingerprint = "f"

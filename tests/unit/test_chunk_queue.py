@@ -7,8 +7,8 @@ import asyncio
 import anyio
 import pytest
 
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from tests.support.chunks import chunk, hole, put, tracker
 
 LIMIT = 2.0

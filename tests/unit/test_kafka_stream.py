@@ -14,8 +14,8 @@ import pytest
 
 from kzconsumer.errors import OffsetLost
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
 from tests.support import chunks

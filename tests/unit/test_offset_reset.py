@@ -9,12 +9,13 @@ import pytest
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.fetcher.offset_reset import LARGEST, SMALLEST, OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.offset_reset import OffsetReset
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.settings.values import LARGEST, SMALLEST
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import TOPIC, tracker
 from tests.support.plans import plan_of

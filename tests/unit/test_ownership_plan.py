@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.assignors.interface import AssignmentContext, Assignor
 from kzconsumer.assignors.range import assign
 from kzconsumer.errors import PluginError
-from kzconsumer.group.ownership_plan import assignment, compare, wanted_by
+from kzconsumer.group.assignment import assignment, compare, wanted_by
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 ME, MINE, YOU = ConsumerThreadId("me", 0), ConsumerThreadId("me", 1), ConsumerThreadId("you", 0)

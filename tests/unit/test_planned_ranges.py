@@ -21,7 +21,7 @@ from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.corrupt_batch import Unusable
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kzconsumer.group.poke import LOOK_INTERVAL, PATIENCE, Poke, Pokes, needs_looking
+from kzconsumer.group.original_members import LOOK_INTERVAL, PATIENCE, Poke, Pokes, needs_looking
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.registration import STATIC, Registration
 

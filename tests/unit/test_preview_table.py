@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kzconsumer.cli.preview_table import preview_table
-from kzconsumer.sinks.interface import BadRecord, Preview
+from kzconsumer.sinks.reports import BadRecord, Preview
 
 
 def test_a_preview_fits_the_terminal() -> None:

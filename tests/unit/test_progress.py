@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.group.position import Position
 from kzconsumer.group.progress import Progress
+from kzconsumer.offsets.position import Position
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20

@@ -6,7 +6,7 @@ import asyncio
 
 import anyio
 
-from kzconsumer.group.rebalance_trigger import RebalanceTrigger
+from kzconsumer.group.trigger import RebalanceTrigger
 
 LIMIT = 2.0
 

@@ -10,7 +10,7 @@ import pytest
 from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
-from kzconsumer.rejects.rejects import RejectedRecord
+from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejected, Rejected
 from kzconsumer.sinks.planning import Planning

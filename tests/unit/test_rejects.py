@@ -11,9 +11,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import ConfigError, NotKept, RecordRejected
-from kzconsumer.rejects import rejects
-from kzconsumer.rejects.dead_letter import DeadLetter
-from kzconsumer.rejects.rejects import RejectedRecord, Rejects, check_rejected
+from kzconsumer.rejected import rejects
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.rejects import RejectedRecord, Rejects, check_rejected
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.message import Message
 

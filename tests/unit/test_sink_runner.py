@@ -20,8 +20,8 @@ from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.fetched_chunk import FetchedChunk
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
 from tests.support.plans import plan_of

@@ -9,7 +9,7 @@ import pytest
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.assignors.range import assign as range_assign
 from kzconsumer.assignors.roundrobin import assign as roundrobin_assign
-from kzconsumer.group.ownership_plan import assignment
+from kzconsumer.group.assignment import assignment
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import MOST_STREAMS, ConsumerThreadId
 from kzconsumer.registry.nodes import Topic

@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kzconsumer.counters import BOUNDS, Rebalance, Tallies
-from kzconsumer.group.position import Position
 from kzconsumer.logs.troubles import Trouble
+from kzconsumer.offsets.position import Position
 from kzconsumer.sinks.batch_status import BatchTally
 from kzconsumer.status.metrics import families
 from kzconsumer.status.report import Queue, Report

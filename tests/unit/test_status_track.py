@@ -7,10 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer.group.position import Position
-from kzconsumer.status.log_growth import MOST, LogGrowth
-from kzconsumer.status.standstill import hindrance
-from kzconsumer.status.track import PartitionStatus, Track
+from kzconsumer.offsets.position import Position
+from kzconsumer.status.track import MOST, LogGrowth, PartitionStatus, Track, hindrance
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=4, high_watermark=20, leader=1

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.sinks.interface import HeldRange
+from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_spark.delta_target import DeltaTarget
 from kzconsumer_spark.holdings import Held, dead_attempts, held_range, kept_aside
 from kzconsumer_spark.identity import LedgerEntry

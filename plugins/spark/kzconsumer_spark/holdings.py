@@ -18,7 +18,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
-from kzconsumer.sinks.interface import HeldRange
+from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_spark.compaction import Compactions, Found, current_names
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, NamedRange, range_name
@@ -32,7 +32,7 @@ _PIECE: Final = 1 << 20
 
 
 class Held(NamedTuple):
-    """See `kzconsumer.sinks.interface.Holdings`."""
+    """See `kzconsumer.sinks.reports.Holdings`."""
 
     ranges: tuple[HeldRange, ...]
     strays: tuple[str, ...]

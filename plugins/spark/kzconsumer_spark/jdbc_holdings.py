@@ -13,7 +13,7 @@ import msgspec
 from psycopg.sql import SQL
 
 from kzconsumer.model import OffsetRange, RangeIdentity
-from kzconsumer.sinks.interface import HeldRange
+from kzconsumer.sinks.reports import HeldRange
 from kzconsumer_spark.holdings import Held, kept_aside
 from kzconsumer_spark.jdbc_table import LEDGER, OWNERS, STAGE, Connection, JdbcTable, database_errors
 

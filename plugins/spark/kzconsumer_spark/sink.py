@@ -26,7 +26,8 @@ import structlog
 
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed, ZooKeeperError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Compacted, Holdings, Preview, SinkContext
+from kzconsumer.sinks.interface import Batch, Compacted, SinkContext
+from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files

@@ -16,14 +16,14 @@ import structlog
 
 import kzconsumer
 import kzconsumer.member
-from kzconsumer import connector
+from kzconsumer import consumer as consumer_module
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group import rebalancer, reconciler
-from kzconsumer.group.ownership_plan import assignment, wanted_by
+from kzconsumer.group.assignment import assignment, wanted_by
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.plugins import ASSIGNORS, load_chosen
@@ -314,7 +314,7 @@ def simulated_group(
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
         mock.patch.object(ConsumerConnector, "_load_kernels", no_kernels),
-        mock.patch.object(connector, "to_standard_error"),
+        mock.patch.object(consumer_module, "to_standard_error"),
     ):
         try:
             yield group

@@ -14,9 +14,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 import kzconsumer
-from kzconsumer.connector import ConsumerConnector
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.group.rebalance_listener import RebalanceListener
+from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream

@@ -18,11 +18,11 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.clock import now
 from kzconsumer.fetcher.offset_reset import OffsetReset
-from kzconsumer.fetcher.partition_fetch_state import PartitionFetchState
+from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.registry import paths
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.ensemble import Ensemble
 

@@ -13,7 +13,7 @@ import anyio.to_thread
 import msgspec
 
 from kzconsumer.errors import ConfigError, SinkFailed
-from kzconsumer.sinks.interface import Preview
+from kzconsumer.sinks.reports import Preview
 from kzconsumer_spark.messages import Failed, SpooledRange, Start
 from kzconsumer_spark.worker_process import end_session
 

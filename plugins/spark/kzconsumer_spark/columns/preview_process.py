@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.sinks.interface import BadRecord, Preview
+from kzconsumer.sinks.reports import BadRecord, Preview
 from kzconsumer_spark.columns.preview import PreviewRequest
 from kzconsumer_spark.columns.shaping import BadPosition, Shaping
 from kzconsumer_spark.messages import Failed, encode

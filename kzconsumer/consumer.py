@@ -25,11 +25,9 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import ConnectionLost, KzConsumerError, NotOwned, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import Reading, reading
-from kzconsumer.fetcher.stops import Stops
 from kzconsumer.group.fitness import HoldDown
+from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
-from kzconsumer.group.position import Position
-from kzconsumer.group.rebalance_listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.logs.facts import facts
 from kzconsumer.logs.setup import to_standard_error
@@ -37,6 +35,7 @@ from kzconsumer.member import Member
 from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.records import decode
@@ -45,7 +44,8 @@ from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.run_record import GroupRun
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.rejects.rejects import RejectedRecord, rejects_of
+from kzconsumer.rejected.rejects import RejectedRecord, rejects_of
+from kzconsumer.runs.end_offsets import Stops
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.topic_filter import TopicFilter
 from kzconsumer.settings.values import read_topic

@@ -14,10 +14,10 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired
-from kzconsumer.fetcher.offset_reset import FAIL
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.settings.values import FAIL
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, NotKept
-from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.security.secret import read_secret
 from kzconsumer.settings.connections import BrokersSettings
 

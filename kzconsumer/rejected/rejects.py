@@ -19,9 +19,9 @@ import structlog
 
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejected
-from kzconsumer.rejects.dead_letter import DeadLetter
-from kzconsumer.rejects.letter_files import LetterFiles
-from kzconsumer.rejects.letter_topic import LetterTopic, check_producer
+from kzconsumer.rejected.dead_letter import DeadLetter
+from kzconsumer.rejected.letter_files import LetterFiles
+from kzconsumer.rejected.letter_topic import LetterTopic, check_producer
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import RejectPolicy
 from kzconsumer.streams.message import Message

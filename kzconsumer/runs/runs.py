@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import anyio
@@ -21,6 +21,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import LATEST
+from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import (
     BadVersion,
     ConnectionLost,
@@ -32,14 +33,15 @@ from kzconsumer.errors import (
     SessionExpired,
     UnsupportedVersion,
 )
-from kzconsumer.group.run_losses import RunLosses
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.registry.registration import Registration, has_wildcard, subscribed_topics
+from kzconsumer.registry.registration import Registration, has_wildcard, registered, subscribed_topics
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
+from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.runs.losses import RunLosses
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
@@ -248,3 +250,39 @@ def _offset(node: Node | None) -> int | None:
 
 def _milliseconds() -> int:
     return int(time.time() * 1000)
+
+
+log = structlog.get_logger("kzconsumer.group")
+
+
+async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
+    """Whether the run that was asked for is over: everything up to its ends is committed.
+
+    Waits for ZooKeeper, and for brokers that tell the ends. Raises as `Runs.join` and `Runs.look`.
+    """
+    fetch, brokers = settings.fetch, settings.brokers
+    security = partial(load_security, brokers, settings.source)
+    async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
+        while True:
+            try:
+                async with open_session(settings.zookeeper, brief=True) as session:
+                    return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
+            except (ConnectionLost, SessionExpired) as error:
+                log.info("looks again whether there is anything to do", reason=str(error))
+
+
+async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
+    while True:
+        run, before = await runs.join(), None
+        while run.finished is None and run != before:  # one of which something is gone ends sooner: another look
+            before, run = run, await runs.look(run)
+        if run.finished is None:
+            return False
+        if is_ours(run):
+            return True
+
+
+def _runs(session: ZooKeeperSession, settings: Settings, brokers: Brokers, *, replayable: bool) -> Runs:
+    topics = TopicRegistry(session, Watches(session), settings.brokers)
+    leaders = Leaders(topics, brokers, settings.fetch.request_timeout)
+    return Runs(session, settings, registered(settings.subscription), leaders, brokers, replayable=replayable)

@@ -18,7 +18,7 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer.errors import NotKept
-from kzconsumer.rejects.dead_letter import DeadLetter
+from kzconsumer.rejected.dead_letter import DeadLetter
 
 
 class LetterFiles:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.fetched_chunk import FetchedChunk
+from kzconsumer.streams.chunk import FetchedChunk
 
 if TYPE_CHECKING:
     from kzconsumer.streams.chunk_queue import ChunkQueue
