@@ -57,7 +57,7 @@ ONE_SIGNAL = 0.2
 AT_ONCE = 0.2
 # Whoever has just started a member wants to know whether it gets anywhere.
 FIRST_PROGRESS = 5.0
-# What a sink may take to start, with all its attempts, as the service manager is told; more if the sink says so.
+# What a sink may take to start, with all its attempts, as announced to the service manager; more if the sink says so.
 SINK_START = 900.0
 # What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
 GRACE = 1.0

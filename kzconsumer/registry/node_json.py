@@ -1,6 +1,6 @@
 """The JSON of znodes: whatever anybody has written there, reading it ends in a value or in a ValueError.
 
-Pure. Every JSON node of ZooKeeper is read by this one function.
+Every JSON node of ZooKeeper is read by this one function.
 """
 
 from __future__ import annotations

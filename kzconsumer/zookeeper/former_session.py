@@ -34,7 +34,7 @@ class FormerSession:
     async def end(self, host: tuple[str, int], access: Access) -> bool:
         """Close it; False when that server, which is one of a quorum, keeps it no more.
 
-        Not before the time at which it could have expired by itself: until then whoever writes for us may go by it.
+        Not before the time at which it could have expired by itself: until then a writer of ours may rely on it.
         Raises ConnectionLost, ProtocolError, SecurityError, TimeoutError: it is left to expire then.
         """
         greeting = wire.handshake(self.id, self._password, self._timeout, 0)

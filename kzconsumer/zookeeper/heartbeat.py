@@ -121,7 +121,7 @@ class Heartbeat:
 
     @property
     def kept_until(self) -> float:
-        """On the boottime clock: before this the server cannot have expired the session, and nobody was told more."""
+        """On the boottime clock: the server cannot have expired the session before this, and no lease lasts longer."""
         return self._answered + self._timeout
 
     def _renew(self, sent: Instant) -> None:

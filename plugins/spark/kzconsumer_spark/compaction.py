@@ -124,7 +124,7 @@ class Compactions:
         return list(unions(settled, current_names(found), self._look, is_taken, size))
 
     def _of_folded(self, folded: Sequence[tuple[str, Folded]], used: Collection[str]) -> Iterator[LedgerEntry]:
-        """Ranges whose entries are folded, told from the names of files; those without a file are unknown."""
+        """Ranges whose entries are folded, by the names of files; those without a file are unknown."""
         top = self._target.path
         there = (file for file in top.rglob("*.parquet") if not file.is_relative_to(self._place.parent))
         merged = {each.merged.file for each in self.found()}

@@ -3,8 +3,8 @@
 Owns `<range>.json` (the entries, which `publication` makes) and `folded/<line>/<level>/<first>+<until>.json` in the
 state directory, where a line is a partition with its incarnation and epoch. An item of level n+1 says all that items of
 level n (entries: level 0) said, which are removed once it is on disk. No item is ever changed, every item is true for
-ever, and what makes it redundant is always of a higher level. So whoever looks **from the lowest level upwards** finds
-what is published, whatever is folded meanwhile, and a process that folds late does no harm: its items are true, too.
+ever, and what makes it redundant is always of a higher level. A reader that goes **from the lowest level upwards**
+finds what is published, whatever is folded meanwhile. A process that folds late does no harm: its items are true, too.
 Where an entry and a folded item disagree, the item is right: a writer may enter a range again that was folded long ago.
 """
 
@@ -61,7 +61,7 @@ class Contents(NamedTuple):
 
 
 class FoldedFiles:
-    """Which data files are of which folded item: told from their names, which no item keeps."""
+    """Which data files belong to which folded item, by their names, which no item keeps."""
 
     def __init__(self, folded: Iterable[tuple[str, Folded]]) -> None:
         self._runs: dict[str, list[tuple[Span, Folded]]] = {}
@@ -250,7 +250,7 @@ class Ledger:
         put_in_place(staged, final)
 
     def _sync(self, line: str) -> None:
-        """Nothing is removed before all that stands for it is on disk, whoever has put it there."""
+        """Nothing is removed before what replaces it is on disk, whichever process wrote that."""
         top = self._folded / line
         for directory in (*(_listed(top) or ()), top, self._folded, self._state):
             sync_directory(directory)

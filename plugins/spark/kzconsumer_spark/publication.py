@@ -74,7 +74,7 @@ class Publication:
         """Publish ranges; how many are published as we staged them, rather than as another writer did.
 
         `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
-        `staged` is published and on disk, whoever wrote it. Raises KeptAside for one that is not, and will not be;
+        `staged` is published and on disk, by us or by another writer. Raises KeptAside for one that never will be;
         NotPublished for one whose names the file system refuses, and Overlap for one that is cut otherwise than one
         that is published, once the others are published.
         """
