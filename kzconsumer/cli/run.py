@@ -109,4 +109,4 @@ def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[
 
 
 def unseen(done: int, total: int) -> None:
-    """For who always calls back, where nobody is looking."""
+    """Reports no progress, where none is shown."""

@@ -49,8 +49,8 @@ class _Asked:
         self._sink = sink
 
     def __str__(self) -> str:
-        told = getattr(self._sink, "destination", "")
-        return f"sink {self._name} ({told})" if told else f"sink {self._name}"
+        described = getattr(self._sink, "destination", "")
+        return f"sink {self._name} ({described})" if described else f"sink {self._name}"
 
     @property
     def fingerprint(self) -> str:

@@ -23,6 +23,7 @@ from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.private_directory import PrivateDirectory
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.target import Target
+from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor, stepped_files
 
 pytestmark = pytest.mark.timeout(300)
@@ -146,7 +147,7 @@ class World:
             assert one.until == other.first or target.missing([gap]) == [gap], "nothing is published there"
             over = spooled(one.first, other.until)
             assert one.until == other.first or target.missing([over]) == [over], "not all of it is published"
-        spans = target.published(identity(parts[0]))
+        spans = published_spans(target, identity(parts[0]))
         assert sum(until - first for first, until in spans) == rows
         assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 

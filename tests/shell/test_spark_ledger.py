@@ -25,6 +25,7 @@ from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.overlap import Overlap
 from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.target import Target
+from tests.support.published_spans import published_spans
 
 EACH = 3
 RANGES = 60
@@ -99,9 +100,9 @@ def test_few_files_are_left_and_everything_is_known(target: Target) -> None:
     # Of other offsets, epochs and partitions it says nothing.
     others = [identity(1)._replace(until=99_999), identity(1)._replace(epoch=2), identity(1)._replace(partition=1)]
     assert target.missing(others) == others
-    published = target.published(identity(0))
-    assert [span.first for span in published[1:]] == [span.until for span in published[:-1]]
-    assert (published[0].first, published[-1]) == (0, Span((RANGES - 1) * EACH, RANGES * EACH))
+    spans = published_spans(target, identity(0))
+    assert [span.first for span in spans[1:]] == [span.until for span in spans[:-1]]
+    assert (spans[0].first, spans[-1]) == (0, Span((RANGES - 1) * EACH, RANGES * EACH))
     after = files(target, "parquet", True)
     assert (after.strays, after.leftovers) == ((), ())
     for what in ("records_in", "records_out", "records_quarantined", "rows", "ranges"):
@@ -136,7 +137,7 @@ def test_what_is_entered_again_after_it_was_folded_counts_once(target: Target) -
     publish(target, *range(RANGES, RANGES + 30))
     target.fold()
     assert not void.exists()
-    assert target.published(identity(0))[-1].until == (RANGES + 30) * EACH
+    assert published_spans(target, identity(0))[-1].until == (RANGES + 30) * EACH
 
 
 def test_what_is_kept_aside_stays_an_entry_within_what_is_folded(target: Target) -> None:
@@ -148,7 +149,7 @@ def test_what_is_kept_aside_stays_an_entry_within_what_is_folded(target: Target)
     (aside,) = [each for each in target.entries() if each.kept_aside]
     assert aside.identity == identity(30)
     assert target.set_aside(identity(30), EACH)
-    assert not any(span.first <= 90 < span.until for span in target.published(identity(0)))
+    assert not any(span.first <= 90 < span.until for span in published_spans(target, identity(0)))
     held = files(target, "parquet", True).ranges
     assert sum(each.ranges for each in held) == 89
     assert identity(30) not in [run for each in held for run in each.runs]
@@ -166,7 +167,7 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
     there = [spooled(number) for number in range(0, 2 * RANGES, 2)]
     gaps = [spooled(number) for number in range(1, 2 * RANGES, 2)]
     assert target.missing([*there, *gaps]) == gaps
-    assert target.published(identity(0)) == [(part.first, part.until) for part in there]
+    assert published_spans(target, identity(0)) == [(part.first, part.until) for part in there]
     across = identity(0)._replace(until=2 * EACH + 1)
     assert target.missing([across]) == [across]
     attempt = target.attempts / "by-test-across" / "1"

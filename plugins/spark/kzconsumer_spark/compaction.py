@@ -114,23 +114,23 @@ class Compactions:
         """What would be merged into files of at most about `size` bytes. Raises OSError, NotOurs."""
         found = self.found()
         entries, folded = self._target.ledger()
-        used = {name for entry in entries for name in entry.files} | {each.merged.file for each in found}
+        merged = {each.merged.file for each in found}
+        used = {name for entry in entries for name in entry.files} | merged
 
         def is_taken(name: str) -> bool:
             return name in used or os.path.lexists(self._target.path / name)
 
         settled = [each for each in entries if self._target.is_settled(each)]
-        settled += self._of_folded(folded, used)
+        settled += self._of_folded(folded, used - merged)
         return list(unions(settled, current_names(found), self._look, is_taken, size))
 
     def _of_folded(self, folded: Sequence[tuple[str, Folded]], used: Collection[str]) -> Iterator[LedgerEntry]:
         """Ranges whose entries are folded, by the names of files; those without a file are unknown."""
         top = self._target.path
         there = (file for file in top.rglob("*.parquet") if not file.is_relative_to(self._place.parent))
-        merged = {each.merged.file for each in self.found()}
         names = {str(file.relative_to(top)) for file in there}
         files = FoldedFiles(folded)
-        files.add(name for name in names if name not in used or name in merged)
+        files.add(names.difference(used))
         ranges: dict[RangeIdentity, list[str]] = {}
         for name in sorted(files.names):
             ranges.setdefault(named(PurePath(name).name).identity, []).append(name)

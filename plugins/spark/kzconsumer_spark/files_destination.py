@@ -70,9 +70,7 @@ class FilesDestination:
         self._target.sweep()
         # It may wait for readers, and nothing here waits for it.
         threading.Thread(target=_finish, args=(Compactions(self._target),), daemon=True).start()
-        self._folding = threading.Thread(target=_fold, args=(self._target,), daemon=True)
-        self._folding.start()
-        self._unfolded = 0
+        self._begin_folding()
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0
 
@@ -99,10 +97,13 @@ class FilesDestination:
         self._target.discard(attempt)
         self._unfolded += published
         if self._unfolded >= _FOLD_EVERY and not self._folding.is_alive():
-            self._unfolded = 0
-            self._folding = threading.Thread(target=_fold, args=(self._target,), daemon=True)
-            self._folding.start()
+            self._begin_folding()
         return Written(sum(each.rows for each in staged), published, len(ranges) - published)
+
+    def _begin_folding(self) -> None:
+        self._unfolded = 0
+        self._folding = threading.Thread(target=_fold, args=(self._target,), daemon=True)
+        self._folding.start()
 
     def _take(self, columns: StructType, *, whole: bool) -> None:
         if columns != self._columns:

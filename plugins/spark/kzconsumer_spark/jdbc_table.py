@@ -337,5 +337,5 @@ def _lock_key(stage: str) -> int:
 
 def _partition_key(owner: str, part: RangeIdentity) -> int:
     """A lock's name for a partition in a group's ledger."""
-    told = msgspec.json.encode([owner, part.topic, part.partition])
-    return int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "big", signed=True)
+    name = msgspec.json.encode([owner, part.topic, part.partition])
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big", signed=True)

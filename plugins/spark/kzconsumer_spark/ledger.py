@@ -134,19 +134,6 @@ class Ledger:
             folded += [(line, each) for each in sorted(left, key=lambda each: each.first)]
         return Contents(entries, folded)
 
-    def published(self, part: RangeIdentity) -> list[Span]:
-        """The offsets that are published under the topic, partition, incarnation and epoch of `part`, in order.
-
-        Each is a range as it was published, or several that follow each other without a gap and were folded. What is
-        kept aside is not among them.
-        """
-        line = named(range_name(part)).line
-        entries = _by_item(self._state.glob(f"{line}+*.json"))
-        own = [item for item, each in entries.items() if not each.kept_aside]
-        items = dict(self._folded_contents(line))
-        left = {*own, *items}.difference(_redundant([*own, *items], items.get))
-        return sorted({run for each in left for run in (items[each].runs if each in items else [each.span])})
-
     def overlaps(self, parts: Collection[RangeIdentity], decided: Iterable[str]) -> dict[RangeIdentity, Overlap]:
         """Those that overlap what is published or kept aside; `decided` are names of what is about to be."""
         entries: dict[str, list[Span]] = {named(range_name(part)).line: [] for part in parts}

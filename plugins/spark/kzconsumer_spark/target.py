@@ -19,7 +19,6 @@ import structlog
 from kzconsumer.durable_files import put_in_place, sync_directory, write_new
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_spark.delta_columns import Misfit
-from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, Marker, Owner, range_name
 from kzconsumer_spark.layout import Layouts
 from kzconsumer_spark.ledger import Contents, Ledger, UnreadableItem, read_all
@@ -150,10 +149,6 @@ class Target:
     def entries(self) -> list[LedgerEntry]:
         """Those of the ledger: newer ranges, and what is kept aside. Raises as `ledger`."""
         return self.ledger().entries
-
-    def published(self, part: RangeIdentity) -> list[Span]:
-        """See `Ledger.published`."""
-        return self._ledger.published(part)
 
     def fold(self) -> int:
         """Fold the ledger; how many items were removed. Raises as `ledger`."""

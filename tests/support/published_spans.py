@@ -1,0 +1,17 @@
+"""What a target of files says is published, as `sink verify` reads it."""
+
+from __future__ import annotations
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer_spark.fold_plan import Span
+from kzconsumer_spark.identity import named, range_name
+from kzconsumer_spark.target import Target
+
+
+def published_spans(target: Target, part: RangeIdentity) -> list[Span]:
+    """The offsets that are published under the topic, partition, incarnation and epoch of `part`, in order."""
+    entries, folded = target.ledger()
+    line = named(range_name(part)).line
+    own = [named(range_name(each.identity)) for each in entries if not each.kept_aside]
+    runs = [run for where, each in folded if where == line for run in each.runs]
+    return sorted({*(each.span for each in own if each.line == line), *runs})
