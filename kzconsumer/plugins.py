@@ -1,12 +1,14 @@
-"""Finding plugins: entry points of installed distributions, ours among them; no name is special where it is installed.
+"""Plugins: assignors, sinks and commands are entry points of installed distributions, the core's own among them.
 
-Owns no state: every call reads what is installed. `daemon` and `cli` call it. Errors name the plugin and the
-distribution it came from, for that is what a person can do something about. It does not call what it loads.
+Every call reads what is installed. Errors name the plugin and the distribution that brings it. Nothing that is loaded
+is called here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib import metadata
+from importlib.util import find_spec
 
 import msgspec
 
@@ -15,9 +17,18 @@ from kzconsumer.settings.tables import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
 SINKS = "kzconsumer.sinks"
+COMMANDS = "kzconsumer.commands"
 
-# Plugins of ours that are distributions of their own: the names are in our documentation, whether installed or not.
-_APART = {(SINKS, "spark"): "./plugins/spark", (ASSIGNORS, "sticky"): "./plugins/sticky"}
+# Plugins of kzconsumer's own distributions, by the extra that installs them: an error about a missing one names it.
+_EXTRAS = {
+    ASSIGNORS: {"sticky": "sticky"},
+    SINKS: {"spark": "spark"},
+    COMMANDS: {
+        **dict.fromkeys(("demo", "sandbox"), "sandbox"),
+        **dict.fromkeys(("assign", "cluster", "completion", "config", "consume", "groups", "lag", "manual"), "tools"),
+        **dict.fromkeys(("offsets", "sink", "top", "topics"), "tools"),
+    },
+}
 
 
 class Plugin(msgspec.Struct, frozen=True, order=True):
@@ -29,7 +40,7 @@ class Plugin(msgspec.Struct, frozen=True, order=True):
     distribution: str
 
     def __str__(self) -> str:
-        return f'{self.group} plugin "{self.name}" ({self.value}, from {self.distribution})'
+        return f'{kind(self.group)} "{self.name}" ({self.value}, from {self.distribution})'
 
 
 def list_plugins(group: str) -> list[Plugin]:
@@ -44,13 +55,13 @@ def load(group: str, name: str) -> object:
     """
     found = list(metadata.entry_points(group=group, name=name))
     if not found:
-        raise PluginError(_unknown(group, name))
+        raise PluginError(unknown_name(group, name, {plugin.name for plugin in list_plugins(group)}))
     if len(found) > 1:
         rivals = " and ".join(sorted(f"{each.value} from {_described(each).distribution}" for each in found))
-        raise PluginError(f'{group} plugin "{name}" is brought by more than one distribution: {rivals}')
+        raise PluginError(f'{kind(group)} "{name}" is in more than one distribution: {rivals}; uninstall one of them')
     try:
         return found[0].load()
-    except Exception as error:  # whatever an import runs into is the plugin's fault, and told as such
+    except Exception as error:  # whatever an import runs into is the plugin's fault, and is reported as such
         raise PluginError(f"{_described(found[0])} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -62,16 +73,29 @@ def load_chosen(group: str, name: str, where: str) -> object:
         raise ConfigError([f"{where}: {error}"]) from error
 
 
+def require_extra(where: str, extra: str, *modules: str) -> None:
+    """Raises ConfigError if one of `modules`, which the extra installs, is not there; `where` is the setting."""
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        names = " and ".join(missing)
+        raise ConfigError([f'{where} needs {names}: pip install "kzconsumer[{extra}]"'])
+
+
 def _described(entry: metadata.EntryPoint) -> Plugin:
     distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
     return Plugin(entry.group, entry.name, entry.value, distribution)
 
 
-def _unknown(group: str, name: str) -> str:
-    known = {plugin.name: plugin.distribution for plugin in list_plugins(group)}
+def unknown_name(group: str, name: str, known: Collection[str]) -> str:
+    """The end of an error about a name that is not among `known`: what to install, or the nearest known name."""
+    if extra := _EXTRAS[group].get(name):
+        return f'no {kind(group)} "{name}" is installed; pip install "kzconsumer[{extra}]" brings it'
     close = nearest(name, known)
     hint = f'did you mean "{close}"? ' if close else ""
-    if (group, name) in _APART:
-        hint = f"it is in {_APART[group, name]} (pip install, in kzconsumer's source folder); "
-    listed = ", ".join(f"{each} (from {source})" for each, source in known.items())
-    return f'no {group} plugin named "{name}" is installed; {hint}known are {listed or "none"}'
+    installed = ", ".join(sorted(known)) or "none"
+    return f'no {kind(group)} "{name}" is installed; {hint}installed are {installed}'
+
+
+def kind(group: str) -> str:
+    """The singular noun of an entry-point group: assignor, sink, command."""
+    return group.rpartition(".")[2].removesuffix("s")

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.postgres import Postgres, postgres
 from tests.support.quick_spark import quick_spark
 from tests.support.secured import Secured

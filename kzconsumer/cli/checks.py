@@ -12,7 +12,7 @@ from typing import Any
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
 from kzconsumer.offsets.authority import require_storage
-from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.plugins import ASSIGNORS, load_chosen, require_extra
 from kzconsumer.rejected.rejects import check_rejected
 from kzconsumer.settings.layers import Layers
 from kzconsumer.settings.settings import Settings
@@ -49,6 +49,9 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
         check("sink", "plugin options", lambda: _check_sink(settings, check_sink, storage))
         check("brokers", "security_protocol tls sasl", lambda: load_security(settings.brokers, settings.source))
         check("status", "token_file token_env", lambda: load_token(settings.status, settings.source))
+        if settings.status.listen is not None:
+            where = f"{settings.source}: [status] listen"
+            check("status", "listen", lambda: require_extra(where, "status", "aiohttp", "prometheus_client"))
         check("zookeeper", "secure acl tls sasl digest", lambda: load_access(settings.zookeeper, settings.source))
         check("rejected", "policy classes topic directory", lambda: check_rejected(settings))
         if settings.log.format == "journald":

@@ -1,10 +1,10 @@
 """The command `kzconsumer`: reads the command line, runs one verb, turns its errors into lines and an exit status.
 
-Owns no state. A verb is a module of this package with `add_arguments(subparsers)`, which adds the verb's own parser
-and sets `run` to a function `(arguments) -> exit status`. Only the module of the verb in use is imported, and nothing
-else before `main` runs: `--help` is quick, and Ctrl-C has no traceback. Exit status: 0 fine, 1 failed, 2 wrong usage, 3
-looked at and not healthy, 75 stopped before the end of a run (start it again), 78 wrong configuration (restarting will
-not help), 130 interrupted.
+A verb is a function `add_arguments(subparsers)`, which adds the verb's parser and sets `run` to a function
+`(arguments) -> exit status`. Those beside the core's come from entry points of the group `kzconsumer.commands`. Only
+the module of the verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 stopped before the end of a run (start
+it again), 78 wrong configuration (a restart does not help), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -13,31 +13,23 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from kzconsumer import __version__
+
+if TYPE_CHECKING:
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    AddArguments = Callable[[Subparsers], None]
 
 EXIT_FAILED = 1
 EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 
+# The core's own verbs, with their lines of `--help`.
 _VERBS = {
     "run": ("kzconsumer.cli.run", "consume as a member of the group (the default)"),
     "check-config": ("kzconsumer.cli.check_config", "check a configuration file and the sink's options"),
-    "config": ("kzconsumer.cli.config", "turn a configuration of the original consumer into a group's file"),
-    "assign": ("kzconsumer.cli.assign", "show who would get what before anyone joins"),
-    "groups": ("kzconsumer.cli.groups", "list, describe, verify, examine, delete and clean groups"),
-    "offsets": ("kzconsumer.cli.offsets", "show, export and move stored offsets"),
-    "consume": ("kzconsumer.cli.consume", "print records, with a group or without"),
-    "cluster": ("kzconsumer.cli.cluster", "show brokers and controller"),
-    "topics": ("kzconsumer.cli.topics", "list, describe, reassign, delete and configure topics"),
-    "lag": ("kzconsumer.cli.lag", "how far a group is behind, in records and in seconds"),
-    "top": ("kzconsumer.cli.top", "running daemons in a terminal, as their status tells"),
-    "sink": ("kzconsumer.cli.sink", "prove what the destination holds, try the sink's columns"),
-    "plugins": ("kzconsumer.cli.plugins", "list installed assignors and sinks"),
-    "sandbox": ("kzconsumer.cli.sandbox", "start and stop a real ZooKeeper and Kafka on loopback, make topics in it"),
-    "completion": ("kzconsumer.cli.completion", "print what completes the command line in a shell"),
-    "manual": ("kzconsumer.cli.manual", "print the page kzconsumer(1) for man"),
-    "demo": ("kzconsumer.cli.demo", "show the whole road on servers of its own"),
+    "plugins": ("kzconsumer.cli.plugins", "list installed assignors, sinks and commands"),
 }
 
 
@@ -45,12 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; `argv` is without the program's name. Returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        parser = _parser(words)
+        verb = _verb(words)
+        if verb is None and any(word.partition("=")[0] == "--config" for word in words) and not _asks_for_help(words):
+            verb = "run"
+            words.append(verb)
+        parser = whole_parser() if verb is None else _parser_of(verb)
         arguments = parser.parse_args(words)
         if arguments.verb is None:
-            if arguments.config is None:
-                parser.error("nothing to do: give --config FILE, or a verb")
-            return main([*words, "run"])
+            parser.error("nothing to do: give --config FILE, or a verb")
         status = int(arguments.run(arguments))
         sys.stdout.flush()
         return status
@@ -63,18 +57,54 @@ def main(argv: Sequence[str] | None = None) -> int:
         return told(error)
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """With every verb's own arguments, which `main` reads for the verb in use only."""
-    return _parser(list(_VERBS))
+def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.ArgumentParser:
+    """The parser with the arguments of every verb: the core's and `commands`, by default all that are installed."""
+    from kzconsumer.plugins import COMMANDS, list_plugins, load
+
+    if commands is None:
+        commands = [cast("AddArguments", load(COMMANDS, plugin.name)) for plugin in list_plugins(COMMANDS)]
+    parser, subparsers = _parser(_VERBS)
+    for add_arguments in commands:
+        add_arguments(subparsers)
+    return parser
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def _parser_of(verb: str) -> argparse.ArgumentParser:
+    """The parser with the arguments of one verb. What is installed is looked up only if the verb is not the core's."""
+    parser, subparsers = _parser([verb])
+    if verb not in _VERBS:
+        from kzconsumer.plugins import COMMANDS, list_plugins, load, unknown_name
+
+        installed = {plugin.name for plugin in list_plugins(COMMANDS)}
+        if verb not in installed:
+            parser.error(unknown_name(COMMANDS, verb, (*_VERBS, *installed)))
+        cast("AddArguments", load(COMMANDS, verb))(subparsers)
+    return parser
+
+
+def _verb(words: Sequence[str]) -> str | None:
+    """The first word that is neither an option nor an option's value."""
+    left = iter(words)
+    for word in left:
+        if word in ("--config", "--set"):
+            next(left, None)
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _asks_for_help(words: Sequence[str]) -> bool:
+    return not {"-h", "--help", "--version"}.isdisjoint(words)
+
+
+def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers]:
+    """The parser with the core's verbs, of which `verbs` get their arguments."""
     from kzconsumer.cli.configuration import add_set
 
     parser = argparse.ArgumentParser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 fine, 1 failed, 2 wrong usage, 3 looked at and not healthy, 75 run not at its end, "
+        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not at its end, "
         "78 wrong configuration.",
         allow_abbrev=False,
     )
@@ -83,11 +113,11 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     for name, (module, summary) in _VERBS.items():
-        if name in words:
+        if name in verbs:
             importlib.import_module(module).add_arguments(subparsers)
         else:
             subparsers.add_parser(name, help=summary)
-    return parser
+    return parser, subparsers
 
 
 def told(error: Exception) -> int:

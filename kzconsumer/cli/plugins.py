@@ -1,4 +1,4 @@
-"""`kzconsumer plugins`: what is installed, by whom. Nothing is imported for it."""
+"""`kzconsumer plugins`: the installed plugins, without importing them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "plugins",
-        help="list installed assignors and sinks",
-        description="List installed assignors and sinks by the distribution that brings them: kind, name, object.",
+        help="list installed assignors, sinks and commands",
+        description="List installed assignors, sinks and commands: kind, name, object; by the distribution of each.",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from kzconsumer.cli.text_table import columns
-    from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins
+    from kzconsumer.plugins import ASSIGNORS, COMMANDS, SINKS, kind, list_plugins
 
-    kinds = {ASSIGNORS: "assignor", SINKS: "sink"}
-    found = [*list_plugins(ASSIGNORS), *list_plugins(SINKS)]
+    found = [plugin for group in (ASSIGNORS, SINKS, COMMANDS) for plugin in list_plugins(group)]
     for distribution in sorted({plugin.distribution for plugin in found}):
         print(distribution)
-        mine = [plugin for plugin in found if plugin.distribution == distribution]
-        for line in columns([("", kinds[plugin.group], plugin.name, plugin.value) for plugin in mine], right=()):
-            print(line)
+        brought = [plugin for plugin in found if plugin.distribution == distribution]
+        width = max(len(plugin.name) for plugin in brought)
+        for plugin in brought:
+            print(f"  {kind(plugin.group):<8}  {plugin.name:<{width}}  {plugin.value}")
     return 0

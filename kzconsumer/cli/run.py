@@ -8,11 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from kzconsumer.cli.configuration import add_configuration, layers_given
 
@@ -46,7 +43,6 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
-    from kzconsumer.cli.run import run_progress
     from kzconsumer.daemon import run as consume
     from kzconsumer.logs.setup import configure
     from kzconsumer.sinks.configured import check_sink
@@ -88,10 +84,21 @@ def _ended(status: int) -> int:
 
 @contextmanager
 def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
-    """A callback for `daemon.run`, or None where nobody would see the bar; it counts offsets."""
-    if not wanted or not sys.stderr.isatty():
+    """A callback for `daemon.run` that draws a bar; it counts offsets. None without a terminal or without rich."""
+    if not wanted or not sys.stderr.isatty() or find_spec("rich") is None:
         yield None
         return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:

@@ -14,10 +14,10 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from logging_journald import JournaldTransport
 from structlog.typing import EventDict
 
 from kzconsumer.errors import ConfigError
+from kzconsumer.plugins import require_extra
 
 SOCKET = Path("/run/systemd/journal/socket")
 
@@ -26,7 +26,8 @@ _NO_FIELD: Final = re.compile(r"[^A-Z0-9_]")
 
 
 def require_journal(source: str = "") -> None:
-    """Raises ConfigError where there is no journal to write to."""
+    """Raises ConfigError if there is no journal to write to, or nothing that speaks its protocol."""
+    require_extra(f"{source}: [log] format" if source else "[log] format", "journald", "logging_journald")
     if not SOCKET.is_socket():
         begin = f"{source}: " if source else ""
         raise ConfigError([f'{begin}[log] format: "journald", but there is no journal here ({SOCKET})'])
@@ -50,6 +51,8 @@ class Journal:
     """A logger as structlog wants one: each level takes fields. What the journal refuses goes to standard error."""
 
     def __init__(self) -> None:
+        from logging_journald import JournaldTransport
+
         self._transport = JournaldTransport(SOCKET, connected=False)
         weakref.finalize(self, self._transport.socket.close)
 

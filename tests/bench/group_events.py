@@ -22,9 +22,9 @@ import anyio
 import anyio.to_thread
 
 from kzconsumer import clock
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.flow import flow
 from tests.support.original import console_consumer
 from tests.support.printing_member import printing_member

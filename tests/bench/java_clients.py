@@ -14,9 +14,8 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from kzconsumer.sandbox.jars import classpath, resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.versions import NEWEST, Artifact, JarSet, kafka_version
+from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
+from kzconsumer_sandbox.servers.versions import NEWEST, Artifact, JarSet, kafka_version
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement
 

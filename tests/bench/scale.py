@@ -28,10 +28,10 @@ from rich.table import Table
 from kzconsumer import clock
 from kzconsumer.logs import setup
 from kzconsumer.model import ConsumerThreadId
-from kzconsumer.sandbox.sandbox import Sandbox
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench.report import Spread
 from tests.bench.scale_members import Progress
 from tests.support.zookeeper_sessions import received_by_session

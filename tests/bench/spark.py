@@ -30,10 +30,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kzconsumer.logs import setup
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.sandbox import Sandbox
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
+from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.bench.process_tree import processor_seconds
 from tests.bench.report import Spread
 from tests.bench.spark_sides import Round, Side, ours, theirs

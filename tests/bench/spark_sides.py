@@ -19,8 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
+from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_spark.java import java_environment
 from tests.bench.spark_source import JARS, Read
 

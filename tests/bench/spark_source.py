@@ -13,7 +13,7 @@ from typing import BinaryIO
 import msgspec
 from pyspark.sql import SparkSession
 
-from kzconsumer.sandbox.versions import Artifact, JarSet
+from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 from kzconsumer_spark.messages import Start, ToFunction
 from kzconsumer_spark.settings import settings
 from kzconsumer_spark.worker import take_pipes

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.versions import NEWEST
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.versions import NEWEST
 from tests.support.ensemble import Ensemble, ensemble
 from tests.support.servers import Servers
 

@@ -16,8 +16,8 @@ from random import Random
 import anyio
 import pytest
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.chaos import (
     FAULTS,
     PASSWORD,

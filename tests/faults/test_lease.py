@@ -18,11 +18,11 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.ensemble import Ensemble, connect_string
 from tests.support.steady_flow import flowing, records
 from tests.support.timed_members import drained, member, shared_evenly, watched

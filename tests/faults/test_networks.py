@@ -16,9 +16,9 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import Ensemble
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce

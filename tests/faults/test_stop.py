@@ -17,9 +17,9 @@ from statistics import median
 import anyio
 import pytest
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

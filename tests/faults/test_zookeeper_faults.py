@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.lease import Lease
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import Daemon
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce

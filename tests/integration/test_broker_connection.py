@@ -37,8 +37,8 @@ from kzconsumer.brokers.protocol.versions import (
 )
 from kzconsumer.errors import ConnectionLost
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.servers import Servers
 
 ClusterOf = Callable[[str], Cluster]

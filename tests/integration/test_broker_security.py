@@ -16,10 +16,10 @@ from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataRespon
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import ConnectionLost, ProtocolError
 from kzconsumer.model import Broker
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.lifecycle import start_server, stop_server
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.settings import Settings
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow

@@ -11,8 +11,8 @@ import pytest
 
 from kzconsumer import Message
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import as_messages, member, take, take_batches
 from tests.support.producing import Headers, Sent, produce
 

@@ -12,9 +12,9 @@ from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.registration import encode_registration
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 

@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from kzconsumer.errors import CorruptRecord
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.lifecycle import start_server, stop_server
-from kzconsumer.sandbox.ports import free_port
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import Daemon, daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

@@ -12,8 +12,8 @@ import pytest
 
 from kzconsumer.fetcher import broker_fetcher, reading
 from kzconsumer.records import decode
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take_batches
 from tests.support.producing import Sent, produce
 

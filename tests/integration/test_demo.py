@@ -14,10 +14,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kzconsumer.demo.count import Counted
-from kzconsumer.demo.counting import count
-from kzconsumer.demo.leftovers import processes_in
-from kzconsumer.demo.producing import value
+from kzconsumer_sandbox.demo.count import Counted, count
+from kzconsumer_sandbox.demo.members import processes_in
+from kzconsumer_sandbox.demo.producing import value
 from tests.support.processes import wait_until
 
 COMMAND = [sys.executable, "-m", "kzconsumer", "demo", "--messages", "40000"]

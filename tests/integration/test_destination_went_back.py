@@ -15,8 +15,8 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.nodes import CommitMark
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.integration.test_plan_handover import whole
 from tests.integration.test_replay import LIMIT, Sink, Target, consume, retained_from
 from tests.support.command_line import CommandLine

@@ -13,9 +13,9 @@ import kzconsumer
 from kzconsumer import NotOwned
 from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.consuming import member, stored_offset, take
 from tests.support.members import daemon, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

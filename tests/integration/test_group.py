@@ -15,10 +15,10 @@ import pytest
 
 import kzconsumer
 from kzconsumer.registry.registration import decode_registration, encode_registration
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import add_partitions, create_topic
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
 from tests.support.members import daemon, owners, reader, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

@@ -12,11 +12,11 @@ from typing import Any
 import anyio
 import pytest
 
-from kzconsumer.group.group_description import describe
-from kzconsumer.group.group_reader import read_nodes
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.zookeeper.session import Create, Delete, ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.groups.description import describe
+from kzconsumer_tools.groups.reader import read_nodes
 from tests.support.members import owners, reader, settings
 from tests.support.original import console_consumer
 from tests.support.ownership import by_range, watched

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from kzconsumer import Message
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic, topic_config
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic, topic_config
 from tests.support.consuming import member, take
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers

@@ -9,8 +9,8 @@ import pytest
 
 from kzconsumer.errors import ConnectionLost, UnsupportedVersion
 from kzconsumer.model import TopicPartition
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member
 from tests.support.producing import Sent, produce
 

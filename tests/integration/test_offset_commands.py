@@ -14,19 +14,19 @@ import anyio.to_thread
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from kzconsumer.cli.target import Target
 from kzconsumer.errors import GroupInUse, NotDone
-from kzconsumer.group.group_reader import nodes_of, tree_of
-from kzconsumer.group.offset_moves import execute, standing
-from kzconsumer.group.unattended import carry_out
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.moves import Move
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.commands.cluster_option import Target
+from kzconsumer_tools.groups.apply import carry_out
+from kzconsumer_tools.groups.reader import nodes_of, tree_of
+from kzconsumer_tools.offsets.changes import Move
+from kzconsumer_tools.offsets.prepare import execute, standing
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
 from tests.support.plans import plan_of

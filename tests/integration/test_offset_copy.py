@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.integration.test_offset_storage import DUAL, KAFKA, VERSIONS, consume, fill
 from tests.support.command_line import CommandLine
 from tests.support.consuming import member, stored_offset

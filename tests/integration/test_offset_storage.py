@@ -14,8 +14,8 @@ from confluent_kafka import Consumer
 from kzconsumer.errors import CoordinatorFailed, SinkFailed
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets import committer
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.integration import test_replay as replay
 from tests.support.command_line import CommandLine
 from tests.support.consuming import LIMIT, member, stored_offset, take

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.original_config import KEYS
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.versions import kafka_version
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.versions import kafka_version
+from kzconsumer_tools.original_config import KEYS
 from tests.support.servers import Servers
 
 CLASSES = (

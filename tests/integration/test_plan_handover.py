@@ -11,9 +11,9 @@ import pytest
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.integration.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets
 from tests.support.producing import Sent, produce

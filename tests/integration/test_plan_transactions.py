@@ -19,8 +19,8 @@ from kzconsumer.registry.claim_record import Plan, decode_claim_record
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed, Refused
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.zookeeper_sessions import session
 
 GROUP = "g" * 200

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 import kzconsumer
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import stored_offset, take
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce

@@ -18,11 +18,11 @@ from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import Create, Delete
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.members import owners, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

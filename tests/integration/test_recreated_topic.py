@@ -14,11 +14,11 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Claimed
 from kzconsumer.registry.paths import CONSUMERS, GroupPaths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.session import Delete, ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.integration.test_replay import Sink, Target, consume, tiled
 from tests.support.members import reader, settings, stored_offsets
 from tests.support.producing import Sent, produce

@@ -19,14 +19,14 @@ from kzconsumer.errors import OffsetLost, SinkFailed
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import stored_offset
 from tests.support.producing import Sent, produce
 from tests.support.recreation import recreate_topic

@@ -18,8 +18,8 @@ from kzconsumer.errors import OffsetLost
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.runs import losses
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until

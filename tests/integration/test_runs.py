@@ -16,8 +16,8 @@ from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotThere
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.run_record import GroupRun, decode_group_run, encode_group_run
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
 from tests.support.members import Daemon, daemon, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.transactions import COMMIT, History

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.sandbox.readiness import known_brokers, led_partitions, zookeeper_serves
-from kzconsumer.sandbox.state_file import StateFile
+from kzconsumer_sandbox.servers.readiness import known_brokers, led_partitions, zookeeper_serves
+from kzconsumer_sandbox.servers.state_file import StateFile
 from tests.support.processes import exists, wait_gone, wait_until
 
 KZCONSUMER = [sys.executable, "-c", "import sys; from kzconsumer.cli.main import main; sys.exit(main())"]

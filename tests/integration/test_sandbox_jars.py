@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.sandbox.failure import SandboxError
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.versions import Artifact, JarSet
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
+from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
 SMALL = JarSet("small", (Artifact("org.slf4j", "slf4j-api", "1.7.36"),), 1)
 RESOLVE = """
 from tests.integration.test_sandbox_jars import SMALL
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.jars import find_java
 print(resolve_jars(SMALL, find_java()))
 """
 

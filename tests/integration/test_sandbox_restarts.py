@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from kzconsumer.sandbox.readiness import ephemeral_nodes, known_brokers, led_partitions, zookeeper_serves
-from kzconsumer.sandbox.sandbox import Sandbox
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers, led_partitions, zookeeper_serves
+from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.processes import exists
 from tests.support.producing import Sent, produce
 

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.errors import NodeExists
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.readiness import known_brokers
-from kzconsumer.sandbox.topics import add_partitions, create_topic
-from kzconsumer.sandbox.versions import VERSIONS
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.readiness import known_brokers
+from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.versions import VERSIONS
 from tests.support.producing import Sent, compatibility, produce
 
 

@@ -14,12 +14,12 @@ import anyio
 
 import kzconsumer
 from kzconsumer.clock import now
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.ports import free_port
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
 from kzconsumer.zookeeper.lease import Lease
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import Daemon, owners, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy

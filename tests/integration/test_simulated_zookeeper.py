@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kzconsumer.errors import KzConsumerError, MultiFailed
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import (
     Check,
     ConnectString,
@@ -29,6 +28,7 @@ from kzconsumer.zookeeper.session import (
     Watch,
     ZooKeeperSession,
 )
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.virtual_time import World, told_by

@@ -21,8 +21,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from kzconsumer.registry import paths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.members import stored_offsets
 from tests.support.pages import printed

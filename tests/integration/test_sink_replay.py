@@ -13,14 +13,14 @@ from kzconsumer.clock import now
 from kzconsumer.errors import NotDone, SinkFailed
 from kzconsumer.fetcher.range_reader import without_group
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks import replay as module
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.replay import alone, replay
 from kzconsumer.sinks.reports import HeldRange, Holdings
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.sinks import replay as module
+from kzconsumer_tools.sinks.replay import alone, replay
 from tests.support.producing import Sent, produce
 
 TIME = 1_767_225_600_000

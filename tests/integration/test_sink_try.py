@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import NotThere, OffsetLost
-from kzconsumer.fetcher.newest import newest
 from kzconsumer.fetcher.range_reader import without_group
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry import paths
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_tools.commands.sink import newest
 from tests.support.producing import Sent, produce
 
 pytestmark = pytest.mark.timeout(300)

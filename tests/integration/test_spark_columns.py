@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kzconsumer.cli.preview_table import preview_table
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.columns import sql
@@ -32,6 +31,7 @@ from kzconsumer_spark.options import read_options
 from kzconsumer_spark.range_tags import Shaped
 from kzconsumer_spark.sink import SparkSink
 from kzconsumer_spark.spool_reader import SCHEMA
+from kzconsumer_tools.tables.sink import preview_table
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 from tests.support.spark_functions import FUNCTION_DIRECTORY

@@ -30,8 +30,8 @@ from structlog.testing import capture_logs
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_sandbox.servers.ports import HOST
 from kzconsumer_spark.identity import Owner, data_file
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.publication import StagedRange

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Error, expect
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
 from kzconsumer.status.server import serving
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.shell.test_status_server import observer
 from tests.support.browser import browser, window
 from tests.support.members import daemon, reader, settings

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from kzconsumer import Message
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, stored_offset, take
 from tests.support.producing import Headers, Sent, produce
 from tests.support.transactions import ABORT, COMMIT, History

@@ -14,9 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.group import fitness
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import Reader, reader, settings
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers

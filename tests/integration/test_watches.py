@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
 

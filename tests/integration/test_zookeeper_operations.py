@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from kzconsumer.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, SessionExpired, ZooKeeperError
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import Check, ConnectString, Create, Delete, SetData, ZooKeeperSession
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.zookeeper_sessions import session, until
 
 

@@ -21,15 +21,15 @@ from cryptography.hazmat.primitives import serialization
 from kzconsumer import ConsumerConnector, connect
 from kzconsumer.errors import ConfigError, ConnectionLost, NotPermitted
 from kzconsumer.registry.sessions import open_session
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.ports import HOST
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.server import SHOW_NOTHING
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.session import Create, ZooKeeperSession
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.command_line import CommandLine
 from tests.support.consuming import take
 from tests.support.original import console_consumer

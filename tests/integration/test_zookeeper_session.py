@@ -15,12 +15,12 @@ from structlog.testing import capture_logs
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, NoNode, SessionExpired
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.ports import free_port
-from kzconsumer.sandbox.readiness import _four_letters
-from kzconsumer.sandbox.versions import NEWEST
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from kzconsumer.zookeeper.session import ConnectString, Create, FormerSession, SessionState, ZooKeeperSession
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.ports import free_port
+from kzconsumer_sandbox.servers.readiness import _four_letters
+from kzconsumer_sandbox.servers.versions import NEWEST
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import EnsembleServer
 from tests.support.processes import wait_until
 from tests.support.proxy import FaultProxy

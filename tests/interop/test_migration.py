@@ -20,8 +20,8 @@ import pytest
 from anyio.abc import TaskGroup, TaskStatus
 
 import kzconsumer
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.kafka_offsets import kafka_offset
 from tests.support.original import Original, Record, console_consumer

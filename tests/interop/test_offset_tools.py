@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
 from tests.support.original import verify_command

@@ -24,10 +24,10 @@ from kzconsumer.assignors.roundrobin import assign, assign_legacy
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.registration import STATIC, Registration, encode_registration
-from kzconsumer.sandbox.jars import classpath, resolve_jars
-from kzconsumer.sandbox.versions import kafka_version
 from kzconsumer.settings.topic_filter import WHITE_LIST
 from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_sandbox.servers.jars import classpath, resolve_jars
+from kzconsumer_sandbox.servers.versions import kafka_version
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 

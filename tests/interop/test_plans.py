@@ -10,8 +10,8 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.integration.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
 from tests.integration.test_replay import LIMIT, Sink, Target, consume
 from tests.support.members import stored_offsets

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.group import original_members
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import add_partitions
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import add_partitions
 from tests.interop.group import PARTITIONS, STALL, mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.original import console_consumer

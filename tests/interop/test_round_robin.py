@@ -16,8 +16,8 @@ import pytest
 import kzconsumer
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.assignors.roundrobin import assign, assign_legacy
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import add_partitions, create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
 from tests.interop.group import STALL, MixedGroup, mixed_group, our_member
 from tests.support.flow import Deliveries, flow
 from tests.support.members import Daemon

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.topics import create_topic
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
 from tests.interop.group import mixed_group, our_member
 from tests.support.flow import Deliveries
 from tests.support.members import reader, settings

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.cli.preview_table import fitted
-from kzconsumer.fetcher.newest import newest
 from kzconsumer.model import TopicPartition
 from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported, for_spark, merged
 from kzconsumer_spark.columns.decoder import decode_column
+from kzconsumer_tools.commands.sink import newest
+from kzconsumer_tools.tables.sink import fitted
 
 logs = st.dictionaries(
     st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 5)),

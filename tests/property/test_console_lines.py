@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.console.format_string import FIELDS, Format, read_format
-from kzconsumer.console.lines import render
-from kzconsumer.console.places import Place, offset_at, read_place
-from kzconsumer.console.record_filter import HeaderMatch, RecordFilter, check_expression, read_header
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
+from kzconsumer_tools.consume.format_string import FIELDS, Format, read_format
+from kzconsumer_tools.consume.lines import render
+from kzconsumer_tools.consume.places import Place, offset_at, read_place
+from kzconsumer_tools.consume.record_filter import HeaderMatch, RecordFilter, check_expression, read_header
 
 Row = dict[str, Any]
 

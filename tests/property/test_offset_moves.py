@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.moves import LogRange, Move, Reset, ResetKind, Standing, offset_in, reset
-from kzconsumer.offsets.offset_files import SavedOffset, read_offsets, write_offsets
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.nodes import CommitMark
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.zookeeper.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
+from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
+from kzconsumer_tools.offsets.changes import Move, Reset, ResetKind, Standing, offset_in, reset
+from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
 
 # Few values, so that equal ones and neighbours come up all the time.
 OFFSETS = st.integers(0, 12)

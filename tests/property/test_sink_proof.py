@@ -10,10 +10,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from kzconsumer.cli.proof_table import proof_table
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.sinks.proof import InLog, Planned, Proof, Standing, gaps, prove
 from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
+from kzconsumer_tools.sinks.findings import InLog, Planned, Proof, Standing
+from kzconsumer_tools.sinks.proof import gaps, prove
+from kzconsumer_tools.tables.sink import proof_table
 
 PARTITION = TopicPartition("t", 0)
 INCARNATION = -5  # a czxid may be above 63 bits

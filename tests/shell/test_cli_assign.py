@@ -40,7 +40,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
         ),
         (
             GOOD + 'assignor = "stick"\n',
-            ':5: [group] assignor: no kzconsumer.assignors plugin named "stick" is installed',
+            ':5: [group] assignor: no assignor "stick" is installed',
         ),
     ],
 )

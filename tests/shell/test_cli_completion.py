@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.cli.completion import SHELLS
 from kzconsumer.cli.main import main, whole_parser
+from kzconsumer_tools.commands.completion import SHELLS
 
 Words = tuple[str, ...]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.cli.consume import _settings
 from kzconsumer.cli.main import main, whole_parser
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.settings import Settings
+from kzconsumer_tools.commands.consume import _settings
 
 AT = ["--zookeeper", "zk"]
 

@@ -47,7 +47,7 @@ def parquet(rest: str) -> str:
             "ca: (hidden) cannot",
         ),
         (f'{GROUP}{JSON_LINES}[brokers.sasl]\npassword = "PLANTED"', "unknown key; did you mean"),
-        (f'{GROUP}[sink]\nplugin = "http:{URL}"', 'plugin named "http://(hidden)@host" is installed'),
+        (f'{GROUP}[sink]\nplugin = "http:{URL}"', 'no sink "http://(hidden)@host" is installed'),
         (f'{GROUP}[sink]\nplugin = "callable"\noptions = {{ function = "http:{URL}" }}', 'is not "module:function"'),
         (spark(f'destination = "http:{URL}"'), "is not one of"),
         (spark(f'destination = "parquet"\npath = "s3:{URL}"'), "is not on a local file system"),

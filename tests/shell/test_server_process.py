@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.sandbox.failure import SandboxError
-from kzconsumer.sandbox.server_process import ServerProcess
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.processes import exists, wait_gone, wait_until
 
 # Starts a server, or (the control) the same program without our launcher, says its pid and waits to be killed.

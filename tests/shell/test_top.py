@@ -21,9 +21,9 @@ import anyio
 import pytest
 from rich.console import Console
 
-from kzconsumer.cli.top_picture import picture, span
-from kzconsumer.cli.watched import Address, Watched, events, read_address
 from kzconsumer.status.server import serving
+from kzconsumer_tools.tables.top import picture, span
+from kzconsumer_tools.top_feed import Address, Watched, events, read_address
 from tests.shell.test_status_server import observer
 
 COLUMNS, LINES = 80, 24

@@ -27,11 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kzconsumer.logs import setup
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.topics import create_topic
-from kzconsumer.sandbox.versions import NEWEST
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
+from kzconsumer_sandbox.servers.topics import create_topic
+from kzconsumer_sandbox.servers.versions import NEWEST
 from tests.soak.group import SoakGroup, With, Without, Written
 from tests.soak.process import Held
 from tests.support import chaos

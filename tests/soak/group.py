@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.soak.ledger import Ledger
 from tests.soak.member import TASKS
 from tests.soak.process import Held, held

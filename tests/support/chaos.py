@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
 from kzconsumer.errors import KzConsumerError
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.ensemble import Ensemble
 from tests.support.members import Daemon, owners, stored_offsets
 from tests.support.postgres import Postgres, driver_jar

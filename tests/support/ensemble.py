@@ -14,10 +14,10 @@ from pathlib import Path
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from kzconsumer.sandbox.configuration import as_text
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.readiness import _four_letters
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.configuration import as_text
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.readiness import _four_letters
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.cable import Cable
 from tests.support.processes import wait_until
 

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from kzconsumer.assignors.roundrobin import java_hash
 from kzconsumer.registry import paths
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.producing import compatibility
 from tests.support.zookeeper_sessions import session
 

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from kzconsumer.sandbox.jars import find_ivy, resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.server_process import ServerProcess
-from kzconsumer.sandbox.versions import Artifact, JarSet
+from kzconsumer_sandbox.servers.jars import find_ivy, find_java, resolve_jars
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.server_process import ServerProcess
+from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
 _CLIENT = "2.35.4"  # that Hadoop 3.5.0 is made with
 _AMAZON = "software.amazon.awssdk"

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import anyio
 
-from kzconsumer.sandbox import die_with_parent
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers import die_with_parent
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.servers import Servers
 
 NEWEST_ORIGINAL = "1.1.1"

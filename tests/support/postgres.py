@@ -22,11 +22,10 @@ from typing import Any
 import psycopg
 import pytest
 
-import kzconsumer.sandbox.die_with_parent as die_with_parent
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.versions import Artifact, JarSet
+import kzconsumer_sandbox.servers.die_with_parent as die_with_parent
+from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
 _DRIVER = JarSet("postgresql-42.7.4", (Artifact("org.postgresql", "postgresql", "42.7.4"),), 2)
 _START_SECONDS = 30.0

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from kzconsumer.sandbox.java import find_java
+from kzconsumer_sandbox.servers.jars import find_java
 
 # What lives for seconds never earns back what the second compiler takes.
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

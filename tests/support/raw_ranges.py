@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer.testing.record_sets import Record, record_batch
+from kzconsumer_sandbox.servers.cluster import Cluster
 
 TOPIC = "orders"
 

@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificate
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.configuration import QUICK_START
-from kzconsumer.sandbox.ports import HOST
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.ports import HOST
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session
 

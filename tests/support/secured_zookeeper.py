@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from kzconsumer.sandbox.configuration import as_text
-from kzconsumer.sandbox.jars import resolve_jars
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.versions import NEWEST
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.configuration import as_text
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.versions import NEWEST
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.secured import STORE_PASSWORD, Secured
 from tests.support.servers import Servers
 

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from kzconsumer.sandbox.cluster import Cluster
-from kzconsumer.sandbox.configuration import LOG4J, QUICK_START
-from kzconsumer.sandbox.jars import classpath, resolve_jars
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.versions import NEWEST, kafka_version
-from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
+from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
+from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 
 class Servers:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kzconsumer.sandbox.ports import HOST, free_port
-from kzconsumer.sandbox.server_process import ServerProcess
+from kzconsumer_sandbox.servers.ports import HOST, free_port
+from kzconsumer_sandbox.servers.server_process import ServerProcess
 from kzconsumer_spark.java import java_environment
 
 _CORES = 2

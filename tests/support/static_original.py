@@ -18,7 +18,7 @@ import anyio.to_thread
 from py4j.java_gateway import GatewayParameters, JavaGateway
 from py4j.protocol import Py4JError
 
-from kzconsumer.sandbox.cluster import Cluster
+from kzconsumer_sandbox.servers.cluster import Cluster
 from tests.support.original import NEWEST_ORIGINAL, PROPERTIES, Original, Record, logging_command
 from tests.support.servers import Servers
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.cli.admin_table import configured_table, deleted_table, elected_table, reassigned_table
-from kzconsumer.cli.topics_admin import Deleted, Elected, Reassigned
-from kzconsumer.cli.topics_config import Configured
-from kzconsumer.cluster import requests
-from kzconsumer.cluster.description import (
+from kzconsumer.zookeeper.operations import Create
+from kzconsumer_tools.cluster import requests
+from kzconsumer_tools.cluster.description import (
     ClusterDescription,
     TopicDescription,
     Unreadable,
     cluster_description,
     topic_description,
 )
-from kzconsumer.cluster.nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
-from kzconsumer.cluster.requests import Election, Move, Refused
-from kzconsumer.cluster.topic_settings import SETTINGS, Setting, changed, notification
-from kzconsumer.zookeeper.operations import Create
+from kzconsumer_tools.cluster.nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
+from kzconsumer_tools.cluster.requests import Election, Move, Refused
+from kzconsumer_tools.cluster.results import Configured, Deleted, Elected, Reassigned
+from kzconsumer_tools.cluster.topic_settings import SETTINGS, Setting, changed, notification
+from kzconsumer_tools.tables.topics import configured_table, deleted_table, elected_table, reassigned_table
 
 
 def cluster(

@@ -7,14 +7,14 @@ import pytest
 
 from kzconsumer.assignors.interface import AssignmentContext
 from kzconsumer.assignors.range import assign
-from kzconsumer.cli.assign_table import table
-from kzconsumer.cli.text_table import WIDTH
 from kzconsumer.errors import PluginError
-from kzconsumer.group.assignment_preview import AssignmentPreview, preview
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.registration import STATIC, Registration
+from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, preview
+from kzconsumer_tools.tables.assign import table
+from kzconsumer_tools.tables.text import WIDTH
 
 TOPICS = {"orders": Topic(tuple(range(6)), 1)}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.cli.cluster_table import cluster_table, describe_table, topics_table
-from kzconsumer.cluster.description import Unreadable, cluster_description, topic_description
-from kzconsumer.cluster.nodes import (
+from kzconsumer.registry.listeners import Listener
+from kzconsumer_tools.cluster.description import Unreadable, cluster_description, topic_description
+from kzconsumer_tools.cluster.nodes import (
     AssignmentNode,
     BrokerNode,
     ControllerNode,
@@ -20,7 +20,7 @@ from kzconsumer.cluster.nodes import (
     decode_requested,
     decode_state,
 )
-from kzconsumer.registry.listeners import Listener
+from kzconsumer_tools.tables.cluster import cluster_table, describe_table, topics_table
 
 BROKERS = {
     "0.7": (b"127.0.0.1-1329780000000:127.0.0.1:19070", BrokerNode(0, (), None, None)),

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from kzconsumer.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
-from kzconsumer.demo.count import Counted
-from kzconsumer.demo.group_view import member_name
-from kzconsumer.demo.members import configuration
-from kzconsumer.demo.producing import Allowance, value
-from kzconsumer.demo.requirements import missing
-from kzconsumer.demo.screen import since
-from kzconsumer.demo.table import picture, summary
-from kzconsumer.demo.verdict import judge, notes, verdict_table
 from kzconsumer.settings.settings import Settings
+from kzconsumer_sandbox.commands.demo import missing
+from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
+from kzconsumer_sandbox.demo.count import Counted
+from kzconsumer_sandbox.demo.group_view import member_name
+from kzconsumer_sandbox.demo.members import configuration
+from kzconsumer_sandbox.demo.producing import Allowance, value
+from kzconsumer_sandbox.demo.screen import since
+from kzconsumer_sandbox.demo.table import picture, summary
+from kzconsumer_sandbox.demo.verdict import judge, notes, verdict_table
 
 
 def board() -> Board:

@@ -7,17 +7,17 @@ import pytest
 
 from kzconsumer.assignors.range import assign as by_range
 from kzconsumer.assignors.roundrobin import assign as by_roundrobin
-from kzconsumer.group.attendance import attending
-from kzconsumer.group.diagnosis import Symptom, examine, lasting, verify
-from kzconsumer.group.group_nodes import GroupNodes, facts
-from kzconsumer.group.lag import behind, group_lag, partitions_of
-from kzconsumer.group.leftovers import deletion, leftovers, removal, restoration
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.moves import LogRange
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
-from kzconsumer.zookeeper.node_changes import SavedNode
 from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.groups.diagnosis import Symptom, examine, lasting, verify
+from kzconsumer_tools.groups.lag import behind, group_lag, partitions_of
+from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
+from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.groups.members_present import attending
+from kzconsumer_tools.groups.nodes import GroupNodes, facts
+from kzconsumer_tools.node_changes import SavedNode
 from tests.unit.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
 
 ASSIGNORS = {"range": by_range, "roundrobin": by_roundrobin}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.cli.groups_table import describe_table, list_table
-from kzconsumer.cli.text_table import WIDTH, runs
-from kzconsumer.group.group_description import GroupSummary, IdleStream, describe, summarise
-from kzconsumer.group.group_nodes import GroupNodes
 from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.registration import encode_registration
 from kzconsumer.zookeeper.operations import Node, Stat
+from kzconsumer_tools.groups.description import GroupSummary, IdleStream, describe, summarise
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.tables.groups import describe_table, list_table
+from kzconsumer_tools.tables.text import WIDTH, runs
 from tests.support.plans import plan_of
 
 OURS, THEIRS = 0x11, 0x22  # sessions

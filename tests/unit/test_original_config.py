@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kzconsumer.cli.main import EXIT_CONFIG, main
 from kzconsumer.errors import ConfigError
-from kzconsumer.original_config import KEYS, REQUIRED, as_toml, read
 from kzconsumer.settings.settings import Settings
+from kzconsumer_tools.commands.config_import import as_toml
+from kzconsumer_tools.original_config import KEYS, REQUIRED, read
 
 LEAST = "zookeeper.connect=zk1:2181\ngroup.id=orders\n"
 TIMES = st.integers(1, 3_600_000).map(str)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kzconsumer.cli.preview_table import preview_table
 from kzconsumer.sinks.reports import BadRecord, Preview
+from kzconsumer_tools.tables.sink import preview_table
 
 
 def test_a_preview_fits_the_terminal() -> None:

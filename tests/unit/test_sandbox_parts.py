@@ -10,15 +10,14 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from kzconsumer.sandbox.configuration import as_text, broker_properties, java_flags, zookeeper_properties
-from kzconsumer.sandbox.failure import SandboxError
-from kzconsumer.sandbox.jars import cache_folder, find_ivy, ivy_module
-from kzconsumer.sandbox.java import find_java
-from kzconsumer.sandbox.ports import free_port, outside
-from kzconsumer.sandbox.readiness import read_metadata
-from kzconsumer.sandbox.state_file import SandboxState, StateFile, default_path
-from kzconsumer.sandbox.topics import assignment, deal, topic_config
-from kzconsumer.sandbox.versions import NEWEST, VERSIONS, Artifact, JarSet, kafka_version
+from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module
+from kzconsumer_sandbox.servers.ports import free_port, outside
+from kzconsumer_sandbox.servers.readiness import read_metadata
+from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
+from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
+from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS, Artifact, JarSet, kafka_version
 
 
 def test_versions() -> None:
@@ -46,7 +45,7 @@ def test_the_ivy_module_names_every_artifact() -> None:
 
 
 def test_ivy_is_found_without_importing_pyspark() -> None:
-    check = "import sys, kzconsumer.sandbox.jars as jars; jars.find_ivy(); sys.exit('pyspark' in sys.modules)"
+    check = "import sys, kzconsumer_sandbox.servers.jars as jars; jars.find_ivy(); sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer.cluster.nodes import decode_controller
 from kzconsumer.model import MOST_STREAMS
 from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.listeners import Listener
@@ -25,6 +24,7 @@ from kzconsumer.registry.nodes import (
 from kzconsumer.registry.registration import STATIC, Registration, decode_registration, encode_registration
 from kzconsumer.registry.run_record import decode_group_run
 from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
+from kzconsumer_tools.cluster.nodes import decode_controller
 
 MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
 BROKERS = {

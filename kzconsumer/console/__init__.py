@@ -1,1 +1,0 @@
-"""Records shown as text: what `kzconsumer consume` is made of."""

@@ -1,0 +1,80 @@
+"""`kzconsumer demo`: the whole road on servers of its own, with a kill -9 in the middle, and the count at the end.
+
+Owns nothing. Exit status 0 when no record is missing, 1 otherwise; standard output carries the result, standard error
+the show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.plugins import SINKS, list_plugins
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "demo",
+        help="show the whole road on servers of its own",
+        description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
+        " kill one with kill -9, let a third join, and have Spark count what arrived. Takes a minute or two.",
+        epilog="Exit status: 0 if no record is missing, 1 otherwise.",
+    )
+    parser.add_argument("--messages", type=_number, default=1_000_000, metavar="N", help="default: 1,000,000")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with the Parquet files and the logs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kzconsumer_sandbox.commands.demo import require
+
+    require()
+
+    from kzconsumer.logs import setup
+    from kzconsumer_sandbox.demo.run import run_demo
+    from kzconsumer_sandbox.servers.download_progress import fetching_progress
+    from kzconsumer_sandbox.servers.sandbox import prepare
+    from kzconsumer_sandbox.servers.versions import NEWEST
+
+    setup.configure("error", "auto")
+    with fetching_progress() as progress:
+        prepare(NEWEST, progress)
+    return run_demo(arguments.messages, as_json=arguments.json, keep=arguments.keep)
+
+
+def _number(text: str) -> int:
+    digits = text.replace(",", "").replace("_", "")
+    if not digits.isdecimal() or int(digits) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages")
+    return int(digits)
+
+
+_SINK = "spark"
+_MODULES = ("confluent_kafka", "pyspark")
+
+
+def require() -> None:
+    """Raises KzConsumerError, naming what to install."""
+    modules = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    fault = missing(modules, [plugin.name for plugin in list_plugins(SINKS)])
+    if fault:
+        raise KzConsumerError(fault)
+
+
+def missing(modules: Collection[str], sinks: Collection[str]) -> str:
+    """The line about modules that are not there and a Spark sink that is not among `sinks`; empty when all is well."""
+    lacking = [name.replace("_", "-") for name in modules]
+    packages = list(lacking)
+    if _SINK not in sinks:
+        lacking.append("the Spark sink")
+        packages.append("./plugins/spark (in kzconsumer's source folder)")
+    if not lacking:
+        return ""
+    return f"the demo also needs {', '.join(lacking)}: pip install {' '.join(packages)}"

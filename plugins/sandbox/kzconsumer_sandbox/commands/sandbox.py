@@ -1,0 +1,70 @@
+"""`kzconsumer sandbox`: a ZooKeeper and brokers that run in the background until `sandbox down`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kzconsumer.settings.values import read_topic
+from kzconsumer_sandbox.servers.state_file import default_path
+from kzconsumer_sandbox.servers.versions import NEWEST, VERSIONS
+
+
+def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sandbox = subparsers.add_parser("sandbox", help="run a real ZooKeeper and real Kafka brokers on this machine")
+    sandbox.set_defaults(run=run)
+    place = argparse.ArgumentParser(add_help=False)
+    place.add_argument(
+        "--state", type=Path, metavar="FILE", help=f"the sandbox's state file (default: {default_path()})"
+    )
+    actions = sandbox.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = actions.add_parser("up", parents=[place], help="start one; returns when it can be used")
+    up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
+    up.add_argument("--brokers", type=_positive, default=1, metavar="N", help="number of brokers (default: 1)")
+    up.add_argument("--foreground", action="store_true", help="stay, and end the sandbox on Ctrl-C")
+    status = actions.add_parser("status", parents=[place], help="say what runs; exit status 3 unless all of it does")
+    status.add_argument("--json", action="store_true", help="as one JSON object")
+    topic = actions.add_parser("topic", parents=[place], help="create a topic in the running sandbox")
+    topic.add_argument("name", type=_topic_name, metavar="NAME")
+    topic.add_argument("--partitions", type=_positive, default=4, metavar="N", help="how many (default: 4)")
+    topic.add_argument(
+        "--config",
+        dest="topic_config",  # the program's own --config is the group's file
+        type=_setting,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="settings of the topic, such as cleanup.policy=compact",
+    )
+    actions.add_parser("down", parents=[place], help="end it and remove its data")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from kzconsumer_sandbox.commands.sandbox_actions import run
+
+    return run(arguments)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _topic_name(text: str) -> str:
+    try:
+        return read_topic(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} {error}") from None
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not key=value")
+    return key, value

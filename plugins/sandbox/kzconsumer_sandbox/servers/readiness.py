@@ -1,0 +1,143 @@
+"""Asks a server, once, whether it serves. Blocking, a connection per question.
+
+Owns no state, knows just enough of two protocols: Kafka's Metadata version 0, which every broker version answers, and
+ZooKeeper's four-letter words. An open port proves nothing: brokers up to 2.8 listen before they have registered.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState
+
+_TIMEOUT = 2.0
+_METADATA_V0 = struct.pack(">hhih", 3, 0, 1, -1)  # api key, version, correlation id, no client id
+
+
+def known_brokers(host: str, port: int) -> set[int] | None:
+    """The broker ids in that broker's Metadata reply; None while it does not answer.
+
+    0.8 names no broker before the first topic exists.
+    """
+    try:
+        return set(_metadata(host, port, None).brokers)
+    except OSError:
+        return None
+
+
+def led_partitions(host: str, port: int, topic: str) -> set[int]:
+    """The topic's partitions of which that broker knows the leader; empty while it does not answer."""
+    try:
+        return {partition for partition, leader in _metadata(host, port, topic).leaders.items() if leader >= 0}
+    except OSError:
+        return set()
+
+
+class MetadataV0(NamedTuple):
+    """Broker ids, and the leader (-1: none) of each partition of the one topic asked for."""
+
+    brokers: list[int]
+    leaders: dict[int, int]
+
+
+def read_metadata(reply: bytes) -> MetadataV0:
+    """Read a Metadata v0 reply from its correlation id on; of several topics, only the first."""
+    at = 4
+
+    def take(layout: str) -> int:
+        nonlocal at
+        (value,) = struct.unpack_from(layout, reply, at)
+        at += struct.calcsize(layout)
+        return int(value)
+
+    def skip(size: int) -> None:
+        nonlocal at
+        at += size
+
+    brokers = []
+    for _ in range(take(">i")):
+        brokers.append(take(">i"))
+        skip(take(">h"))  # the host
+        skip(4)  # the port
+    leaders: dict[int, int] = {}
+    if take(">i"):
+        skip(2)
+        skip(take(">h"))  # the topic's name
+        for _ in range(take(">i")):
+            skip(2)
+            partition = take(">i")
+            leaders[partition] = take(">i")
+            skip(4 * take(">i"))  # replicas
+            skip(4 * take(">i"))  # those in sync
+    return MetadataV0(brokers, leaders)
+
+
+def _metadata(host: str, port: int, topic: str | None) -> MetadataV0:
+    """Ask for one topic, or for every topic."""
+    name = b"" if topic is None else struct.pack(">h", len(topic)) + topic.encode()
+    request = _METADATA_V0 + struct.pack(">i", bool(name)) + name
+    with socket.create_connection((host, port), _TIMEOUT) as connection:
+        connection.settimeout(_TIMEOUT)
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        (size,) = struct.unpack(">i", _exactly(connection, 4))
+        return read_metadata(_exactly(connection, size))
+
+
+def zookeeper_serves(host: str, port: int) -> bool:
+    """True when ZooKeeper answers `srvr` with its statistics rather than with an apology."""
+    return _four_letters(host, port, b"srvr").startswith("Zookeeper version")
+
+
+def ephemeral_nodes(host: str, port: int) -> set[str]:
+    """The paths of all ephemeral nodes, chroots included; empty while ZooKeeper does not answer."""
+    return {line.strip() for line in _four_letters(host, port, b"dump").splitlines() if line.startswith("\t/")}
+
+
+def _four_letters(host: str, port: int, word: bytes) -> str:
+    try:
+        with socket.create_connection((host, port), _TIMEOUT) as connection:
+            connection.settimeout(_TIMEOUT)
+            connection.sendall(word)
+            with connection.makefile("rb") as reply:
+                return reply.read().decode()
+    except OSError:
+        return ""
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionError("closed in the middle of a reply")
+        data += chunk
+    return data
+
+
+def find_faults(state: SandboxState) -> dict[ServerState, str]:
+    """The servers that do not serve, each with what is wrong with it; empty when all serve, or none is started yet.
+
+    Takes milliseconds, and 2 s more for each server that lives without answering.
+    """
+    return {server: "does not answer" if _lives(server.pid) else "has ended" for server in _silent(state)}
+
+
+def _silent(state: SandboxState) -> Iterator[ServerState]:
+    zookeeper = state.zookeeper
+    if zookeeper is not None and not (_lives(zookeeper.pid) and zookeeper_serves(zookeeper.host, zookeeper.port)):
+        yield zookeeper
+    for broker in state.brokers:
+        if not _lives(broker.pid) or known_brokers(broker.host, broker.port) is None:
+            yield broker
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"

@@ -1,0 +1,131 @@
+"""A ZooKeeper and a cluster of brokers as one async context: running inside, gone after.
+
+Owns the servers, not the folder they are in. Used by the supervisor, the demo and tests that break servers. It restarts
+nothing by itself.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import anyio.to_thread
+
+from kzconsumer_sandbox.servers.broker_server import BrokerServer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.configuration import QUICK_START
+from kzconsumer_sandbox.servers.jars import Progress, find_java, resolve_jars
+from kzconsumer_sandbox.servers.server_process import ServerProcess
+from kzconsumer_sandbox.servers.versions import NEWEST, KafkaVersion, kafka_version
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+
+
+def prepare(version: KafkaVersion, progress: Progress | None = None) -> None:
+    """Find Java and fetch the jars that a sandbox of that version needs. Blocks. Raises SandboxError."""
+    java = find_java()
+    for jars in dict.fromkeys((NEWEST.jars, version.jars)):
+        resolve_jars(jars, java, progress)
+
+
+class Sandbox:
+    """`heap`, `config` and `tuning` are the brokers', as in Cluster. Enter and leave it in a thread that lasts."""
+
+    def __init__(
+        self,
+        folder: Path,
+        kafka_version_number: str = NEWEST.number,
+        brokers: int = 1,
+        *,
+        heap: str = "256m",
+        config: Mapping[str, object] | None = None,
+        tuning: tuple[str, ...] = QUICK_START,
+    ) -> None:
+        self.folder = folder
+        self._version = kafka_version(kafka_version_number)
+        self._brokers = brokers
+        self._heap = heap
+        self._config = dict(config or {})
+        self._tuning = tuning
+
+    zookeeper: ZooKeeperServer
+    cluster: Cluster
+
+    async def __aenter__(self) -> Sandbox:
+        """Returns when a Metadata request to any broker names all of them. Raises SandboxError."""
+        await anyio.to_thread.run_sync(prepare, self._version)
+        java = find_java()
+        self.zookeeper = ZooKeeperServer(self.folder / "zookeeper", java, resolve_jars(NEWEST.jars, java))
+        self.cluster = Cluster(
+            self.zookeeper.connect,
+            self._version,
+            self.folder,
+            java,
+            resolve_jars(self._version.jars, java),
+            brokers=self._brokers,
+            heap=self._heap,
+            config=self._config,
+            tuning=self._tuning,
+        )
+        try:
+            await start_server(self.zookeeper)
+            self.cluster.start()
+            await anyio.to_thread.run_sync(self.cluster.wait_ready, abandon_on_cancel=True)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._kill()
+
+    def _kill(self) -> None:
+        """Takes milliseconds: nothing in the servers is worth a graceful stop."""
+        self.cluster.kill()
+        self.zookeeper.kill()
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """ZooKeeper's `host:port` with the cluster's chroot."""
+        return self.cluster.connect
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    @property
+    def brokers(self) -> dict[int, BrokerServer]:
+        return self.cluster.brokers
+
+    async def stop_broker(self, broker: int, number: signal.Signals = signal.SIGTERM) -> None:
+        """Signal the broker and wait for its end."""
+        await stop_server(self.brokers[broker], number)
+
+    async def start_broker(self, broker: int) -> None:
+        """Start a stopped broker again; after a kill -9 its former session has to expire first (6 s)."""
+        await start_server(self.brokers[broker])
+
+    async def stop_zookeeper(self, number: signal.Signals = signal.SIGTERM) -> None:
+        await stop_server(self.zookeeper, number)
+
+    async def start_zookeeper(self) -> None:
+        await start_server(self.zookeeper)
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self._version.number} in {self.folder}>"
+
+
+async def start_server(server: ServerProcess) -> None:
+    """Start it on its old port and data, and return when it serves. Raises SandboxError."""
+    await anyio.to_thread.run_sync(server.wait_startable, abandon_on_cancel=True)
+    server.start()
+    await anyio.to_thread.run_sync(server.wait_ready, abandon_on_cancel=True)
+
+
+async def stop_server(server: ServerProcess, number: signal.Signals = signal.SIGTERM) -> None:
+    """Send the signal and return when the process has ended; the last broker of two may take 10 s to end gracefully."""
+    server.send_signal(number)
+    await anyio.to_thread.run_sync(server.wait_ended, abandon_on_cancel=True)

@@ -1,0 +1,107 @@
+"""The process that starts and ends the servers: `python -m` this module, or `sandbox up --foreground`.
+
+Owns the sandbox, its scratch folder and its entry in the state file, until SIGTERM, SIGINT or SIGHUP. It does
+not restart a server that ends by itself: `status` shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio.abc import TaskStatus
+
+from kzconsumer_sandbox.servers.broker_server import BrokerServer
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.sandbox import Sandbox
+from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, SandboxState, ServerState, StateFile
+from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+
+READY = "ready"
+"""The line that says to the starting process: the state file is complete. Anything else is the reason of a failure."""
+
+
+async def supervise(place: StateFile, version: str, brokers: int, on_ready: Callable[[SandboxState], None]) -> None:
+    """Run a sandbox until SIGTERM, SIGINT or SIGHUP. Raises SandboxError when it cannot be started or one runs already.
+
+    The scratch folder is gone afterwards; after a failed start it stays, for its logs.
+    """
+    failure: SandboxError | None = None
+    with place.hold():
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+        starting = SandboxState(os.getpid(), version, str(folder))
+        place.write(starting)
+        try:
+            async with anyio.create_task_group() as tasks:
+                await tasks.start(_cancel_on_signal, tasks.cancel_scope)
+                async with Sandbox(folder, version, brokers) as sandbox:
+                    state = describe(sandbox, starting)
+                    place.write(state)
+                    on_ready(state)
+                    await anyio.sleep_forever()
+        except* SandboxError as group:
+            failure = next(leaf for leaf in group.exceptions if isinstance(leaf, SandboxError))
+        finally:
+            place.remove()
+            if failure is None:
+                shutil.rmtree(folder, ignore_errors=True)
+    if failure is not None:
+        raise failure
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            scope.cancel()
+
+
+def describe(sandbox: Sandbox, starting: SandboxState) -> SandboxState:
+    """The state file's content for a sandbox that serves."""
+    return msgspec.structs.replace(
+        starting,
+        ready=True,
+        zookeeper_connect=sandbox.zookeeper_connect,
+        bootstrap=sandbox.bootstrap,
+        zookeeper=_server(0, sandbox.zookeeper),
+        brokers=tuple(_server(broker.id, broker) for broker in sandbox.brokers.values()),
+    )
+
+
+def _server(number: int, server: ZooKeeperServer | BrokerServer) -> ServerState:
+    return ServerState(number, server.host, server.port, server.pid)
+
+
+def _report_and_detach(state: SandboxState) -> None:
+    """Tell the starting process, then let go of its pipe: from now on we write to a file."""
+    print(READY, flush=True)
+    log = os.open(Path(state.folder, "supervisor.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs a sandbox until it is told to end.")
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--kafka-version", required=True)
+    parser.add_argument("--brokers", type=int, required=True)
+    args = parser.parse_args()
+    try:
+        anyio.run(supervise, StateFile(args.state), args.kafka_version, args.brokers, _report_and_detach)
+    except SandboxError as error:
+        print(error, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

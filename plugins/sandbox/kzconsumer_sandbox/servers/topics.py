@@ -1,0 +1,105 @@
+"""Creates topics by writing the znodes that Kafka's own tool writes; every broker version's controller takes them.
+
+Owns no state. Used by `sandbox topic`, the demo and the tests: production topics are created by others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from kzconsumer.zookeeper.session import ConnectString, Create, ZooKeeperSession
+from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.servers.readiness import led_partitions
+
+
+async def create_topic(
+    connect: str,
+    topic: str,
+    partitions: int,
+    config: Mapping[str, object] | None = None,
+    *,
+    replicas: int = 1,
+    limit: float = 30.0,
+) -> None:
+    """Create the topic and return when every broker knows every leader (`kafka.admin.AdminUtils.createTopic`, 0.8.2).
+
+    `connect` is ZooKeeper's connect string with the cluster's chroot; `config` the topic's own settings. Replicas are
+    dealt out round the registered brokers. Raises SandboxError after `limit` seconds, NodeExists when there is one.
+    """
+    async with _session(connect, limit) as session:
+        brokers = sorted(map(int, await session.children("/brokers/ids")))
+        await session.ensure("/config/topics")
+        await session.multi(
+            [
+                Create(f"/config/topics/{topic}", topic_config(config or {})),
+                Create(f"/brokers/topics/{topic}", assignment(partitions, brokers, replicas)),
+            ]
+        )
+        await _wait_led(session, topic, partitions, brokers)
+
+
+async def add_partitions(connect: str, topic: str, partitions: int, *, limit: float = 30.0) -> None:
+    """Grow the topic to `partitions`, as `kafka-topics --alter` does, and wait likewise."""
+    path = f"/brokers/topics/{topic}"
+    async with _session(connect, limit) as session:
+        brokers = sorted(map(int, await session.children("/brokers/ids")))
+        node = await session.get(path)
+        content = msgspec.json.decode(node.data, type=dict[str, object])
+        present = msgspec.convert(content["partitions"], dict[str, list[int]])
+        grown = deal(partitions, brokers, max(map(len, present.values())))
+        content["partitions"] = grown | present
+        await session.set(path, msgspec.json.encode(content), node.stat.version)
+        await _wait_led(session, topic, partitions, brokers)
+
+
+def deal(partitions: int, brokers: list[int], replicas: int) -> dict[str, list[int]]:
+    """Partition (as JSON's key) to its replicas, the preferred leader first. Raises ValueError with too few brokers."""
+    if not 0 < replicas <= len(brokers):
+        raise ValueError(f"{replicas} replicas on {len(brokers)} brokers")
+    return {
+        str(partition): [brokers[(partition + replica) % len(brokers)] for replica in range(replicas)]
+        for partition in range(partitions)
+    }
+
+
+def assignment(partitions: int, brokers: list[int], replicas: int) -> bytes:
+    """The content of `/brokers/topics/<topic>`, version 1: newer controllers add a topic id of their own."""
+    return msgspec.json.encode({"version": 1, "partitions": deal(partitions, brokers, replicas)})
+
+
+def topic_config(config: Mapping[str, object]) -> bytes:
+    """The content of `/config/topics/<topic>`; Kafka wants every value as text."""
+    return msgspec.json.encode({"version": 1, "config": {key: str(value) for key, value in config.items()}})
+
+
+@asynccontextmanager
+async def _session(connect: str, limit: float) -> AsyncIterator[ZooKeeperSession]:
+    """A session for one errand of at most `limit` seconds."""
+    try:
+        with anyio.fail_after(limit):
+            async with ZooKeeperSession(ConnectString.parse(connect), 6.0) as session:
+                yield session
+    except TimeoutError:
+        raise SandboxError(f"no answer, or not every partition led, after {limit:.0f} s at {connect}") from None
+
+
+async def _wait_led(session: ZooKeeperSession, topic: str, partitions: int, brokers: list[int]) -> None:
+    """Until every broker knows every partition's leader: it hears from the controller after ZooKeeper has it."""
+    for broker in brokers:
+        node = await session.get(f"/brokers/ids/{broker}")
+        where = msgspec.json.decode(node.data, type=_Registered)
+        while True:
+            led = await anyio.to_thread.run_sync(led_partitions, where.host, where.port, topic)
+            if len(led) >= partitions:
+                break
+            await anyio.sleep(0.02)
+
+
+class _Registered(msgspec.Struct):
+    host: str
+    port: int

@@ -1,0 +1,96 @@
+"""The Kafka versions a sandbox can run, with every coordinate pinned.
+
+Owns no state. Read by the jar resolver and by the server configurations. ZooKeeper always comes from the newest
+version's jars (3.8.4): it serves every broker version, each in a chroot of its own.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from kzconsumer_sandbox.servers.failure import SandboxError
+
+
+class Artifact(msgspec.Struct, frozen=True, order=True):
+    """One module in Maven's public repository."""
+
+    organisation: str
+    name: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.name}:{self.revision}"
+
+    @classmethod
+    def parse(cls, text: str) -> Artifact:
+        """`organisation:name:revision`; ValueError on anything else."""
+        parts = text.split(":")
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{text!r} is not <organisation>:<name>:<revision>")
+        return cls(*parts)
+
+
+class JarSet(msgspec.Struct, frozen=True):
+    """What is resolved together into one folder. `modules` is how many modules Ivy visits: it scales the progress.
+
+    `transitive`: with what the artifacts depend on; without it, they are all.
+    """
+
+    name: str
+    artifacts: tuple[Artifact, ...]
+    modules: int
+    transitive: bool = True
+
+
+class KafkaVersion(msgspec.Struct, frozen=True):
+    """One broker version and what is particular about starting it.
+
+    `listeners`: configured by `listeners` (0.9 and later) instead of `host.name` and `port`.
+    `idle_metadata`: its Metadata reply names brokers before the first topic exists (0.9 and later).
+    `transactions`: knows transactions and the group's first-rebalance delay (0.11 and later).
+    """
+
+    jars: JarSet
+    listeners: bool = True
+    idle_metadata: bool = True
+    transactions: bool = True
+
+    @property
+    def number(self) -> str:
+        return self.jars.name
+
+    @property
+    def chroot(self) -> str:
+        """The chroot a cluster of this version takes unless told otherwise: `/k0822` for 0.8.2.2."""
+        return "/k" + self.number.replace(".", "")
+
+
+def _kafka(number: str, scala: str, modules: int, *extra: str) -> JarSet:
+    core = Artifact("org.apache.kafka", f"kafka_{scala}", number)
+    return JarSet(number, (core, *map(Artifact.parse, extra)), modules)
+
+
+# 1.1 and later bring the slf4j interface without an implementation, and a broker that cannot log dies without a word.
+_LOGGING = "org.slf4j:slf4j-simple:1.7.36"
+# 0.10.2 makes its cluster id with javax.xml.bind, which Java 11 and later no longer have.
+_XML_BINDING = "javax.xml.bind:jaxb-api:2.3.1"
+
+VERSIONS = {
+    version.number: version
+    for version in (
+        KafkaVersion(_kafka("0.8.2.2", "2.11", 19), listeners=False, idle_metadata=False, transactions=False),
+        KafkaVersion(_kafka("0.10.2.2", "2.11", 15, _XML_BINDING), transactions=False),
+        KafkaVersion(_kafka("1.1.1", "2.11", 16, _LOGGING)),
+        KafkaVersion(_kafka("2.8.2", "2.13", 38, _LOGGING)),
+        KafkaVersion(_kafka("3.9.1", "2.13", 56, _LOGGING)),
+    )
+}
+NEWEST = VERSIONS["3.9.1"]
+
+
+def kafka_version(number: str) -> KafkaVersion:
+    """The version of that number. Raises SandboxError, naming those there are."""
+    try:
+        return VERSIONS[number]
+    except KeyError:
+        raise SandboxError(f"no Kafka {number!r} in the sandbox; there are {', '.join(VERSIONS)}") from None

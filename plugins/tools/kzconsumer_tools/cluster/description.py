@@ -1,0 +1,165 @@
+"""The cluster and its topics as an operator is shown them; the fields are those of `-o json`.
+
+Pure. Built by `cluster_reader` from the nodes as they are; shown by `cli/cluster_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from kzconsumer_tools.cluster.nodes import NO_LEADER, AssignmentNode, BrokerNode, ControllerNode, StateNode
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A node that does not hold what brokers write there."""
+
+    path: str
+    reason: str
+
+
+class ListenerShown(msgspec.Struct, frozen=True):
+    name: str
+    security_protocol: str
+    host: str
+    port: int
+
+
+class BrokerShown(msgspec.Struct, frozen=True):
+    """`version` is that of its registration; 0 is a 0.7 broker. Times are in ms since 1970."""
+
+    id: int
+    version: int
+    listeners: tuple[ListenerShown, ...]
+    since: int | None
+    rack: str | None
+
+
+class ClusterDescription(msgspec.Struct, frozen=True):
+    """`controller` is a broker's id; what the cluster does not have, or its version does not write, is None."""
+
+    cluster_id: str | None
+    controller: int | None
+    controller_since: int | None
+    controller_epoch: int | None
+    kraft_controller: bool
+    brokers: tuple[BrokerShown, ...]
+    topics: int
+    deleting: tuple[str, ...]
+    reassigning: tuple[str, ...]
+    electing: tuple[str, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+class PartitionShown(msgspec.Struct, frozen=True):
+    """What the controller wrote last; `replicas` begins with the preferred leader. Without a state, None and empty."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int | None
+    controller_epoch: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    """`brokers_of_0_7`: broker -> its partitions, for a topic in the form of 0.7, which has no others."""
+
+    topic: str
+    topic_id: str | None
+    deleting: bool
+    config: Mapping[str, str]
+    partitions: tuple[PartitionShown, ...]
+    brokers_of_0_7: Mapping[int, int]
+    unreadable: tuple[Unreadable, ...]
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions) + sum(self.brokers_of_0_7.values())
+
+    @property
+    def leaderless(self) -> int:
+        return sum(each.leader is None for each in self.partitions)
+
+    @property
+    def under_replicated(self) -> int:
+        return sum(each.under_replicated for each in self.partitions)
+
+
+def cluster_description(
+    cluster_id: str | None,
+    controller: ControllerNode | None,
+    epoch: int | None,
+    brokers: Mapping[int, BrokerNode],
+    topics: int,
+    deleting: Sequence[str],
+    reassigning: Sequence[tuple[str, int]],
+    electing: Sequence[tuple[str, int]],
+    unreadable: Sequence[Unreadable],
+) -> ClusterDescription:
+    return ClusterDescription(
+        cluster_id=cluster_id,
+        controller=controller.broker if controller is not None else None,
+        controller_since=controller.since if controller is not None else None,
+        controller_epoch=epoch,
+        kraft_controller=controller is not None and controller.kraft,
+        brokers=tuple(
+            BrokerShown(
+                number,
+                node.version,
+                tuple(
+                    ListenerShown(each.name, each.security_protocol, each.host, each.port) for each in node.listeners
+                ),
+                node.since,
+                node.rack,
+            )
+            for number, node in sorted(brokers.items())
+        ),
+        topics=topics,
+        deleting=tuple(sorted(deleting)),
+        reassigning=tuple(f"{topic}-{number}" for topic, number in sorted(reassigning)),
+        electing=tuple(f"{topic}-{number}" for topic, number in sorted(electing)),
+        unreadable=tuple(unreadable),
+    )
+
+
+def topic_description(
+    topic: str,
+    assignment: AssignmentNode | None,
+    states: Mapping[int, StateNode],
+    config: Mapping[str, str],
+    deleting: bool,
+    of_0_7: Mapping[int, int],
+    unreadable: Sequence[Unreadable],
+) -> TopicDescription:
+    """`assignment` is None for a topic of 0.7, and for one whose node cannot be read."""
+    assigned = assignment or AssignmentNode({}, {}, {}, None)
+    return TopicDescription(
+        topic=topic,
+        topic_id=assigned.topic_id,
+        deleting=deleting,
+        config=dict(sorted(config.items())),
+        partitions=tuple(_partition(number, assigned, states.get(number)) for number in sorted(assigned.replicas)),
+        brokers_of_0_7=dict(sorted(of_0_7.items())),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _partition(number: int, assigned: AssignmentNode, state: StateNode | None) -> PartitionShown:
+    return PartitionShown(
+        partition=number,
+        leader=state.leader if state is not None and state.leader != NO_LEADER else None,
+        leader_epoch=state.leader_epoch if state is not None else None,
+        controller_epoch=state.controller_epoch if state is not None else None,
+        replicas=assigned.replicas[number],
+        isr=state.isr if state is not None else (),
+        adding=assigned.adding.get(number, ()),
+        removing=assigned.removing.get(number, ()),
+    )

@@ -1,0 +1,177 @@
+"""The cluster's own nodes read once, for an operator: brokers, controller and what it is asked for, topics.
+
+Owns no state, changes nothing. `cli/cluster` and `cli/topics` call it. A node that cannot be read is told, not raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from kzconsumer.errors import NoNode, NotThere
+from kzconsumer.registry import paths
+from kzconsumer.registry.nodes import decode_cluster_id
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.sessions import short_session
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.tables import nearest
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from kzconsumer_tools.cluster.description import (
+    ClusterDescription,
+    TopicDescription,
+    Unreadable,
+    cluster_description,
+    topic_description,
+)
+from kzconsumer_tools.cluster.nodes import (
+    decode_assignment,
+    decode_broker,
+    decode_config,
+    decode_controller,
+    decode_epoch,
+    decode_partition_counts,
+    decode_requested,
+    decode_state,
+)
+
+T = TypeVar("T")
+
+
+class _Reader:
+    """Reads on one session, and what could not be read."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self.unreadable: list[Unreadable] = []
+
+    async def value(self, path: str, decode: Callable[[bytes], T]) -> T | None:
+        """None without a node, without data in it, and when it cannot be read."""
+        node = await self._session.find(path)
+        if node is None or not node.data:
+            return None
+        try:
+            return decode(node.data)
+        except ValueError as error:
+            self.unreadable.append(Unreadable(path, str(error)))
+            return None
+
+    async def values(self, wanted: Iterable[tuple[str, str]], decode: Callable[[bytes], T]) -> dict[str, T]:
+        """Of (name, path) pairs, by name, those that can be read."""
+        pairs = list(wanted)
+        found = await together([self.value(path, decode) for _, path in pairs])
+        return {name: value for (name, _), value in zip(pairs, found, strict=True) if value is not None}
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            return await self._session.children(path)
+        except NoNode:
+            return []
+
+    async def numbers(self, path: str) -> list[str]:
+        return [name for name in await self.children(path) if paths.is_number(name)]
+
+
+async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
+    """Raises NotThere where no cluster is, ZooKeeperUnreachable."""
+    async with short_session(zookeeper) as session:
+        await require_cluster(session, zookeeper)
+        return await cluster_of(session)
+
+
+async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
+    reader = _Reader(session)
+    ids = await reader.numbers(paths.BROKER_IDS)
+    topics = await reader.children(paths.BROKER_TOPICS)
+    brokers = await reader.values(((each, paths.broker(each)) for each in ids), decode_broker)
+    return cluster_description(
+        cluster_id=await reader.value(paths.CLUSTER_ID, decode_cluster_id),
+        controller=await reader.value(paths.CONTROLLER, decode_controller),
+        epoch=await reader.value(paths.CONTROLLER_EPOCH, decode_epoch),
+        brokers={int(number): node for number, node in brokers.items()},
+        topics=len(topics),
+        deleting=await reader.children(paths.DELETE_TOPICS),
+        reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, decode_requested) or ()),
+        electing=list(await reader.value(paths.PREFERRED_ELECTION, decode_requested) or ()),
+        unreadable=reader.unreadable,
+    )
+
+
+async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
+    """Those named, or all. Raises NotThere for a name that no topic has, and where no cluster is."""
+    async with short_session(zookeeper) as session:
+        await require_cluster(session, zookeeper)
+        return await topics_of(session, wanted)
+
+
+async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
+    """Those named, each once, or all. Raises NotThere for a name that no topic has."""
+    there = await _Reader(session).children(paths.BROKER_TOPICS)
+    names = there if wanted is None else list(dict.fromkeys(wanted))
+    for name in names:
+        if name not in there:
+            close = nearest(name, there)
+            raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
+    deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
+    return await together([_topic(session, name, name in deleting) for name in names])
+
+
+async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, list[str]]:
+    """Topic -> the groups of which a member owns some of it."""
+    reader = _Reader(session)
+    pairs = [(topic, group) for group in await reader.children(paths.CONSUMERS) for topic in topics]
+    owners = await together([reader.children(f"{GroupPaths(group).owners}/{topic}") for topic, group in pairs])
+    found: dict[str, list[str]] = {}
+    for (topic, group), partitions in zip(pairs, owners, strict=True):
+        if partitions:
+            found.setdefault(topic, []).append(group)
+    return found
+
+
+async def reassigning_of(session: ZooKeeperSession) -> set[str] | None:
+    """The partitions that the request names now; None without one. Controllers take out what is done."""
+    return await _asked(session, paths.REASSIGN_PARTITIONS)
+
+
+async def electing_of(session: ZooKeeperSession) -> set[str] | None:
+    return await _asked(session, paths.PREFERRED_ELECTION)
+
+
+async def deleting_of(session: ZooKeeperSession) -> set[str]:
+    return set(await _Reader(session).children(paths.DELETE_TOPICS))
+
+
+async def _asked(session: ZooKeeperSession, path: str) -> set[str] | None:
+    found = await _Reader(session).value(path, decode_requested)
+    return {f"{topic}-{number}" for topic, number in found} if found is not None else None
+
+
+async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicDescription:
+    reader = _Reader(session)
+    path = paths.topic(name)
+    assignment = await reader.value(path, decode_assignment)
+    config = await reader.value(paths.topic_config(name), decode_config) or {}
+    states = {}
+    counts: dict[int, int] = {}
+    if assignment is not None:
+        wanted = ((str(n), paths.partition_state(name, n)) for n in assignment.replicas)
+        states = {int(n): state for n, state in (await reader.values(wanted, decode_state)).items()}
+    elif not reader.unreadable:
+        counts = await _counts_of_0_7(reader, path)
+    return topic_description(name, assignment, states, config, deleting, counts, reader.unreadable)
+
+
+async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
+    brokers = await reader.numbers(path)
+    data = await reader.values(((each, f"{path}/{each}") for each in brokers), bytes)
+    try:
+        return decode_partition_counts(data)
+    except ValueError as error:
+        reader.unreadable.append(Unreadable(path, str(error)))
+        return {}
+
+
+async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
+    """Raises NotThere where no cluster is."""
+    if await session.exists(paths.BROKERS) is None:
+        raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")

@@ -1,0 +1,281 @@
+"""`kzconsumer consume`: records printed, as a member of a group or without one.
+
+Owns no state. Standard output is the records: lines, JSON lines or what a format string says; progress is shown on
+standard error when that is a terminal and standard output none. Ended by a signal, or by a pipe's reader that goes, it
+has left its group in order and dies of that signal, as shells expect: 130, 143, 141.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from kzconsumer.cli.configuration import flags_given, layers_given
+from kzconsumer_tools.commands.cluster_option import add_target, group_name
+from kzconsumer_tools.commands.reset_options import topic_scope, topics_together
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from kzconsumer.settings.sections import SubscriptionSettings
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer_tools.consume.places import Place
+    from kzconsumer_tools.consume.printing import Printer, Wanted
+
+T = TypeVar("T")
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    consume = subparsers.add_parser(
+        "consume",
+        help="print records, with a group or without",
+        description="Print the records of topics on standard output. Without --group nobody notices: nothing is joined "
+        "or stored. With it this is a member like any other, and commits what it has printed.",
+    )
+    add = consume.add_argument
+    add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
+    lists = consume.add_mutually_exclusive_group()
+    white = "all topics that match; in a group, also those made later"
+    lists.add_argument("--whitelist", metavar="REGEX", type=_list, help=white)
+    lists.add_argument("--blacklist", metavar="REGEX", type=_list, help="all topics that do not match")
+    add("--group", metavar="GROUP", type=group_name, help="join it, and commit what is printed")
+    place = "beginning, end, stored:GROUP, an offset, -N (before the end), or a time such as 2026-01-31T12:00 or @MS"
+    add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or what is stored")
+    add("--until", metavar="WHERE", type=_place, help="the same places, as the logs are at the start; default: no end")
+    add("-e", dest="until_end", action="store_true", help="--until end")
+    add("-c", "--count", metavar="N", type=_count, help="so many records at most")
+    output = consume.add_mutually_exclusive_group()
+    output.add_argument("-o", "--output", choices=("value", "json"), default="value", help="lines; default: the values")
+    form = r"such as '%%t %%p %%o %%k %%s %%T %%h\n', as kcat has it; %%S %%K sizes, %%R a binary size, %%%% a percent"
+    output.add_argument("-f", "--format", metavar="FORMAT", type=_form, help=form)
+    add("--null", metavar="TEXT", default="", help="what is printed for a key or value that is null; default: nothing")
+    add("--key", metavar="REGEX", type=_expression, help="only records whose key matches")
+    add("--value", metavar="REGEX", type=_expression, help="only records whose value matches")
+    header = "only records with that header, and a value of it that matches; may be given again"
+    add("--header", metavar="NAME[=REGEX]", type=_header, action="append", default=[], help=header)
+    add_target(consume, output=False)
+    consume.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import signal
+    import sys
+
+    settings = _settings(arguments)
+    wanted = _wanted(arguments)
+
+    import anyio
+
+    from kzconsumer.logs import setup
+
+    setup.configure("warning", "line")
+    sys.stdout.flush()
+    try:
+        ended_by = anyio.run(_print, arguments, settings, wanted)
+    except KeyboardInterrupt:
+        ended_by = signal.SIGINT
+    if ended_by is not None:
+        _die_of(ended_by)
+    return 0
+
+
+async def _print(arguments: argparse.Namespace, settings: Settings, wanted: Wanted) -> int | None:
+    import sys
+
+    from kzconsumer_tools.consume.printing import print_records
+
+    if arguments.group is not None and arguments.begin is not None:
+        await _refuse_stored(settings)
+    return await print_records(
+        settings,
+        wanted,
+        scope=topics_together(arguments.topics),
+        member=arguments.group is not None,
+        descriptor=sys.stdout.fileno(),
+        beside=_progress,
+    )
+
+
+async def _refuse_stored(settings: Settings) -> None:
+    """`--from` is for a group that has not begun, as the original console consumer has it."""
+    from kzconsumer.errors import NotDone, NotThere
+    from kzconsumer_tools.groups.reader import read_nodes
+    from kzconsumer_tools.offsets.stored import stored_offsets
+
+    group, topics = settings.group.id, settings.subscription.filter
+    assert topics is not None
+    try:
+        stored = stored_offsets(await read_nodes(settings.zookeeper, group))
+    except NotThere:
+        return
+    if any(topics.allows(each.topic) for each in stored):
+        raise NotDone(
+            f"group {group} has stored offsets and goes on there; leave out --from, or move them with "
+            "kzconsumer offsets reset"
+        )
+
+
+async def _progress(printer: Printer) -> None:
+    """On the terminal's last line, once a second; nothing where it would be in the way."""
+    import sys
+
+    import anyio
+
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        return
+    records = 0
+    try:
+        while True:
+            await anyio.sleep(1)
+            rate, records = printer.records - records, printer.records
+            told = f"{records:,} records, {printer.size / 1e6:,.1f} MB, {rate:,}/s"
+            print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """What to read and where. Ends with status 2 when nothing, or two things, say so."""
+    import msgspec
+
+    from kzconsumer.settings.connections import ZooKeeperSettings
+    from kzconsumer.settings.sections import GroupSettings
+    from kzconsumer.settings.settings import Settings
+
+    if arguments.zookeeper is not None and arguments.config is not None:
+        arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
+    if arguments.zookeeper is not None:
+        if flags_given(arguments):
+            arguments.misused("--set is about what a group's file says; give --config FILE with it")
+        where = ZooKeeperSettings(connect=arguments.zookeeper)
+        settings = Settings(zookeeper=where, group=GroupSettings(id="console"), source="--zookeeper")
+    elif arguments.config is not None:
+        settings = Settings.of(layers_given(arguments))
+    else:
+        arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
+    group = msgspec.structs.replace(settings.group, id=arguments.group or settings.group.id)
+    offsets = settings.offsets
+    if arguments.group is not None:
+        _check_member(arguments)
+        if arguments.begin is not None and arguments.begin.kind != "stored":
+            resets = {"beginning": "smallest", "end": "largest"}
+            offsets = msgspec.structs.replace(offsets, reset=resets[arguments.begin.kind])
+    return msgspec.structs.replace(
+        settings, group=group, offsets=offsets, subscription=_subscription(arguments, settings)
+    )
+
+
+def _check_member(arguments: argparse.Namespace) -> None:
+    begin: Place | None = arguments.begin
+    if begin is not None and (begin.kind not in ("beginning", "end", "stored") or begin.group is not None):
+        arguments.misused(
+            "--from of a group is beginning, end or stored; kzconsumer offsets reset puts it anywhere else"
+        )
+    if any(numbers is not None for _, numbers in arguments.topics):
+        arguments.misused("partitions of a topic are for reading without --group: a group divides them itself")
+
+
+def _subscription(arguments: argparse.Namespace, settings: Settings) -> SubscriptionSettings:
+    """Topics become a white list, as with the original console consumer: one stream has them all."""
+    from kzconsumer.settings.sections import SubscriptionSettings
+
+    given = [bool(arguments.topics), arguments.whitelist is not None, arguments.blacklist is not None]
+    if sum(given) > 1:
+        arguments.misused("give topics, --whitelist or --blacklist, one of them")
+    if arguments.config is not None and not any(given):
+        of_file = settings.require_subscription()
+        if of_file.filter is not None:
+            return SubscriptionSettings(whitelist=of_file.whitelist, blacklist=of_file.blacklist)
+        names = list(of_file.topics)
+    elif not any(given):
+        arguments.misused("nothing to read: give TOPIC, --whitelist or --blacklist")
+    else:
+        names = [topic for topic, _ in arguments.topics]
+    if not names:
+        return SubscriptionSettings(whitelist=arguments.whitelist, blacklist=arguments.blacklist)
+    if arguments.group is None:
+        return SubscriptionSettings(topics=dict.fromkeys(names, 1))
+    return SubscriptionSettings(whitelist="|".join(name.replace(".", r"\.") for name in dict.fromkeys(names)))
+
+
+def _wanted(arguments: argparse.Namespace) -> Wanted:
+    from kzconsumer_tools.consume.format_string import VALUE_LINES, read_format
+    from kzconsumer_tools.consume.places import Place
+    from kzconsumer_tools.consume.printing import Wanted
+    from kzconsumer_tools.consume.record_filter import RecordFilter
+
+    if arguments.until_end and arguments.until is not None:
+        arguments.misused("-e is --until end; give one of them")
+    begin: Place = arguments.begin or Place("beginning")
+    if begin.kind == "stored" and begin.group is None and arguments.group is None:
+        arguments.misused("whose stored offsets? give --from stored:GROUP, or --group GROUP to join it")
+    until: Place | None = Place("end") if arguments.until_end else arguments.until
+    if until is not None and until.kind == "stored":
+        arguments.misused("--until is end, an offset, -N or a time")
+    form = None if arguments.output == "json" else arguments.format or read_format(VALUE_LINES)
+    return Wanted(
+        begin=begin,
+        until=until,
+        count=arguments.count,
+        filter=RecordFilter(arguments.key, arguments.value, tuple(arguments.header)),
+        form=form,
+        null=arguments.null.encode("utf-8", "surrogateescape"),
+    )
+
+
+def _die_of(number: int) -> NoReturn:
+    """So that whoever started us sees that the signal ended us, also beside a write that waits for its reader."""
+    import os
+    import signal
+    import sys
+
+    sys.stderr.flush()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    raise AssertionError(f"signal {number} did not end the process")
+
+
+def _read(text: str, read: Callable[[str], T]) -> T:
+    """What `read` makes of an argument; its ValueError is wrong usage."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
+def _place(text: str) -> Place:
+    from kzconsumer_tools.commands.reset_options import read_datetime
+    from kzconsumer_tools.consume.places import read_place
+
+    return read_place(text, read_datetime)
+
+
+def _form(text: str) -> object:
+    from kzconsumer_tools.consume.format_string import read_format
+
+    return _read(text, read_format)
+
+
+def _expression(text: str) -> str:
+    from kzconsumer_tools.consume.record_filter import check_expression
+
+    return _read(text, check_expression)
+
+
+def _header(text: str) -> object:
+    from kzconsumer_tools.consume.record_filter import read_header
+
+    return _read(text, read_header)
+
+
+def _list(text: str) -> str:
+    from kzconsumer.settings.values import read_list
+
+    return _read(text, read_list)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
+    return int(text)

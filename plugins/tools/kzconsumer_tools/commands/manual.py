@@ -1,0 +1,42 @@
+"""`kzconsumer manual`: the page kzconsumer(1), made from the parsers themselves, so that it cannot be wrong."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+    from collections.abc import Iterable
+
+    from kzconsumer.cli.main import AddArguments
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "manual",
+        help="print the page kzconsumer(1) for man",
+        description="Print the manual page. To read it: kzconsumer manual | man -l -",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    print(page())
+    return 0
+
+
+def page(commands: Iterable[AddArguments] | None = None) -> str:
+    """The page's source in man's macros, dated by SOURCE_DATE_EPOCH if it is set; `commands` as for `whole_parser`."""
+    from argparse_manpage.manpage import Manpage
+
+    from kzconsumer import __version__
+    from kzconsumer.cli.main import whole_parser
+
+    data = {
+        "project_name": "kzconsumer",
+        "version": __version__,
+        "manual_title": "User Commands",
+        "description": "a member of ZooKeeper-coordinated Kafka consumer groups",
+    }
+    return str(Manpage(whole_parser(commands), _data=data))

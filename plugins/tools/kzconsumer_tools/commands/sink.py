@@ -1,0 +1,133 @@
+"""`kzconsumer sink`: prove what the destination holds, and (`try`) show what it would be given.
+
+Owns no state. `try` shows what the sink would make of real records; nothing is joined, committed or written. Standard
+output is the answer, a table as wide as the terminal or JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from kzconsumer.cli.configuration import add_config, layers_given
+from kzconsumer.model import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer.sinks.interface import Batch
+    from kzconsumer.sinks.reports import Preview
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    from kzconsumer_tools.commands import sink_compact, sink_replay, sink_verify
+
+    sink = subparsers.add_parser(
+        "sink", help="prove what the destination holds, write a time range into another target, make many files few"
+    )
+    actions = sink.add_subparsers(dest="action", required=True, metavar="ACTION")
+    sink_verify.add_arguments(actions)
+    sink_replay.add_arguments(actions)
+    sink_compact.add_arguments(actions)
+    trying = actions.add_parser(
+        "try",
+        help="decode and select real records, and show what would be written",
+        description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
+        "show the result. The group is not joined, nothing is committed, published or put aside. Exit status 1 when "
+        "there are records that cannot be decoded.",
+    )
+    add_config(trying)
+    trying.add_argument("-n", "--records", metavar="N", type=_count, default=100, help="how many; default: 100")
+    trying.add_argument("--json", action="store_true", help="one JSON object, with every cell whole")
+    trying.set_defaults(run=run_try)
+
+
+def run_try(arguments: argparse.Namespace) -> int:
+    layers = layers_given(arguments)
+    import anyio
+    import msgspec
+
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer_tools.tables.sink import preview_table
+
+    settings = Settings.of(layers)
+    with layers.named():
+        settings.require_daemon()
+        setup.configure("warning", "auto")
+        found = anyio.run(_preview, settings, arguments.records)
+    if arguments.json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        print(preview_table(found, shutil.get_terminal_size().columns))
+    return 1 if found.bad else 0
+
+
+async def _preview(settings: Settings, count: int) -> Preview:
+    from kzconsumer.errors import PluginError
+    from kzconsumer.sinks.configured import configured_sink
+    from kzconsumer.sinks.interface import SinkContext
+    from kzconsumer.sinks.reports import Previewing
+
+    context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
+    sink = configured_sink(settings, context)
+    if not hasattr(sink, "preview"):
+        raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot be tried: it has no preview')
+    return await cast(Previewing, sink).preview(await _newest(settings, count))
+
+
+async def _newest(settings: Settings, count: int) -> Batch:
+    """The newest records. Raises NotThere without any."""
+    from kzconsumer.errors import BrokersUnreachable, NotThere
+    from kzconsumer.fetcher.range_reader import without_group
+    from kzconsumer.sinks.interface import Batch, RangeData
+    from kzconsumer_tools.commands.sink import newest
+
+    batches: dict[tuple[str, int], list[object]] = {}
+    try:
+        async with without_group(settings) as reader:
+            ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
+            async for partition, batch in reader.read(ranges):
+                batches.setdefault(partition, []).append(batch)
+    except BrokersUnreachable as error:
+        raise BrokersUnreachable(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
+    if not batches:
+        raise NotThere("the subscribed topics have no records to try")
+    return Batch(
+        tuple(
+            RangeData(
+                topic=each.topic,
+                partition=each.partition,
+                first=each.first,
+                until=each.until,
+                batches=tuple(batches.get((each.topic, each.partition), ())),  # type: ignore[arg-type]
+                incarnation=0,
+                epoch=0,
+            )
+            for each in ranges
+        )
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records, 1 to 100000")
+    return int(text)
+
+
+def newest(logs: Mapping[TopicPartition, tuple[int, int]], count: int) -> list[OffsetRange]:
+    """The last offsets of each log, `count` in all or what there is; `logs` are (first, until).
+
+    No partition gives more while another, with offsets left, gives two less. Offsets without a record count, too.
+    """
+    left = count
+    ranges = []
+    for number, (partition, (first, until)) in enumerate(sorted(logs.items(), key=lambda log: log[1][1] - log[1][0])):
+        share = min(until - first, -(-left // (len(logs) - number)))
+        left -= share
+        if share > 0:
+            ranges.append(OffsetRange(*partition, until - share, until))
+    return sorted(ranges)

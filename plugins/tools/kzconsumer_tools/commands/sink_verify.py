@@ -1,0 +1,160 @@
+"""`kzconsumer sink verify`: whether the destination holds what the group has consumed, proven from both sides.
+
+Owns no state, changes nothing. Standard output is the answer, 80 columns or JSON with the fields of `sinks.proof`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, cast
+
+from kzconsumer.cli.configuration import add_config, layers_given
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+    from collections.abc import Callable, Collection, Mapping
+
+    from kzconsumer.model import RangeIdentity, TopicPartition
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer.sinks.reports import Accountable
+    from kzconsumer_tools.groups.nodes import GroupNodes
+    from kzconsumer_tools.sinks.findings import InLog, Proof, Standing
+
+EXIT_UNHEALTHY = 3
+
+
+def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = actions.add_parser(
+        "verify",
+        help="prove that the destination has what the group has consumed: no gap, no overlap, equal counts",
+        description="Compare the destination (its ledger, and the rows that are there) with the group's stored offsets "
+        "and plans. The group may be running. Nothing is changed. Exit status 3 when something is wrong.",
+    )
+    add_config(verify)
+    verify.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    verify.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    layers = layers_given(arguments)
+    import anyio
+    import msgspec
+
+    from kzconsumer.logs import setup
+    from kzconsumer.settings.settings import Settings
+    from kzconsumer_tools.tables.sink import proof_table
+
+    settings = Settings.of(layers)
+    with layers.named():
+        settings.require_daemon()
+        setup.for_one_answer()
+        proof = anyio.run(verify, settings)
+    print(msgspec.json.encode(proof).decode() if arguments.output == "json" else proof_table(proof))
+    return 0 if proof.healthy else EXIT_UNHEALTHY
+
+
+async def verify(settings: Settings) -> Proof:
+    """Read the group, the destination, and the group again. Raises KzConsumerError."""
+    from pathlib import Path
+
+    from anyio import to_thread
+
+    from kzconsumer.sinks.quarantine import kept_ranges
+    from kzconsumer_tools.groups.reader import read_nodes
+    from kzconsumer_tools.sinks.proof import gaps, prove
+
+    group, aside = settings.group.id, settings.require_daemon().quarantine
+    nodes = await read_nodes(settings.zookeeper, group)
+    before = standings(nodes)
+    sink = await accountable(settings, group)
+    kept = await to_thread.run_sync(kept_ranges, Path(aside)) if aside is not None else []
+    holdings = await sink.holdings(count_rows=True)
+    after = standings(await read_nodes(settings.zookeeper, group))
+    missing = gaps(before, holdings, kept)
+    return prove(group, before, holdings, after, kept, await _in_log(settings, missing, incarnations(nodes)))
+
+
+async def accountable(settings: Settings, group: str, safe_until: Callable[[], float] = lambda: 0.0) -> Accountable:
+    """The settings' sink as that of `group`, not entered. Raises PluginError for one that cannot say what it holds."""
+    import anyio
+
+    from kzconsumer.errors import PluginError, ZooKeeperUnreachable
+    from kzconsumer.registry.cluster_id import cluster_identity
+    from kzconsumer.registry.sessions import LIMIT
+    from kzconsumer.sinks.configured import configured_sink
+    from kzconsumer.sinks.interface import SinkContext
+
+    cluster = None
+    with anyio.move_on_after(LIMIT):
+        cluster = await cluster_identity(settings.zookeeper)
+    if cluster is None:
+        raise ZooKeeperUnreachable(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
+    context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)
+    sink = configured_sink(settings, context)
+    if not hasattr(sink, "holdings"):
+        raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot say what its destination holds')
+    return cast("Accountable", sink)
+
+
+def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
+    """What the claim records and the offsets say. Raises NotDone for a record of an unknown format."""
+    from kzconsumer.errors import NotDone
+    from kzconsumer.model import RangeIdentity
+    from kzconsumer.offsets.adoption import resume
+    from kzconsumer.registry import paths
+    from kzconsumer.registry.claim_record import decode_claim_record
+    from kzconsumer_tools.offsets.changes import offset_in
+    from kzconsumer_tools.sinks.findings import Planned, Standing
+
+    group = paths.GroupPaths(nodes.group)
+    found = {}
+    for path, node in nodes.claims.items():
+        try:
+            partition = paths.partition_of(path)
+            record = decode_claim_record(node.data)
+        except ValueError as error:
+            raise NotDone(f"{path}: {error}") from None
+        planned = None
+        if (plan := record.plan) is not None:
+            incarnation = int(plan.incarnation, 16)
+            identity = RangeIdentity(*partition, incarnation, plan.epoch, plan.first, plan.until)
+            planned = Planned(identity, plan.records, plan.fingerprint)
+        offset = nodes.offsets.get(group.offset(partition))
+        stored = resume(offset_in(offset.data) if offset is not None else None, record.committed_until)
+        found[partition] = Standing(int(record.incarnation, 16), record.epoch, stored, planned)
+    return found
+
+
+def incarnations(nodes: GroupNodes) -> dict[str, int]:
+    """Of the topics that there are."""
+    return {topic: node.stat.czxid for topic, node in nodes.topics.items()}
+
+
+async def _in_log(
+    settings: Settings, missing: Collection[RangeIdentity], topics: Mapping[str, int]
+) -> dict[RangeIdentity, InLog]:
+    """What the log has of them; it is read up to the first record that is found."""
+    from kzconsumer.errors import KzConsumerError
+    from kzconsumer.fetcher.range_reader import without_group
+    from kzconsumer.model import TopicPartition
+
+    found: dict[RangeIdentity, InLog] = dict.fromkeys(missing, "unknown")
+    asked = [each for each in missing if topics.get(each.topic) == each.incarnation]
+    for each in missing:
+        if each not in asked:
+            found[each] = "gone"  # with its topic
+    if not asked:
+        return found
+    try:
+        async with without_group(settings) as reader:
+            logs = await reader.logs({TopicPartition(each.topic, each.partition) for each in asked})
+            for each in asked:
+                start, end = logs[TopicPartition(each.topic, each.partition)]
+                first, until = max(start, each.first), min(end, each.until)
+                if first < until and await reader.any_record(each.topic, each.partition, first, until):
+                    found[each] = "records"
+                else:
+                    found[each] = "none" if (first, until) == (each.first, each.until) else "gone"
+    except KzConsumerError:
+        pass  # those without an answer stay unknown
+    return found

@@ -1,0 +1,127 @@
+"""`kzconsumer top`: running daemons in a terminal, several at once, as their status tells (`[status] listen`).
+
+Owns the terminal's screen while it runs. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+    from collections.abc import Sequence
+
+    from kzconsumer_tools.top_feed import Address, Watched
+
+UNHEALTHY = 3
+#: Between two pictures, in seconds.
+PAUSE = 0.5
+
+
+def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+    top = subparsers.add_parser(
+        "top",
+        help="running daemons in a terminal, as their status tells",
+        description="Show running daemons that serve their status: what is worst comes first. Ctrl-C ends it. Nothing "
+        "is changed. Exit status with --once: 3 unless all are reached, ready, and nothing they own is stalled.",
+    )
+    top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
+    top.add_argument(
+        "--group-file",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a group's TOML file: its [status]",
+    )
+    top.add_argument("--token-file", metavar="FILE", help="the token that the daemons at ADDRESS ask for")
+    top.add_argument("--once", action="store_true", help="one picture, as soon as there is an answer of each")
+    top.set_defaults(run=run, misused=top.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import sys
+
+    import anyio
+
+    from kzconsumer_tools.top_feed import Watched
+
+    addresses = _addresses(arguments)
+    if not addresses:
+        arguments.misused("give ADDRESS or --group-file FILE")
+    daemons = [Watched(each) for each in addresses]
+    once = arguments.once or not sys.stdout.isatty()
+    return anyio.run(_once if once else _live, daemons)
+
+
+def _addresses(arguments: argparse.Namespace) -> list[Address]:
+    from kzconsumer.errors import ConfigError
+    from kzconsumer.security.secret import read_secret
+    from kzconsumer.settings.settings import Settings, layers_of
+    from kzconsumer.status.access import load_token
+    from kzconsumer_tools.top_feed import Address, read_address
+
+    faults: list[str] = []
+    token = read_secret(arguments.token_file, None, "token", "top:", faults)
+    found: list[Address] = []
+    for text in arguments.address:
+        try:
+            found.append(Address(read_address(text), token))
+        except ValueError as error:
+            faults.append(f"ADDRESS: {text!r} {error}")
+    for file in arguments.group_file:
+        settings = Settings.of(layers_of(file, []))
+        if settings.status.listen is None:
+            faults.append(f"{file}: [status] listen is not set: its daemon serves no status")
+        else:
+            found.append(Address(settings.status.listen, load_token(settings.status, settings.source)))
+    if faults:
+        raise ConfigError(faults)
+    return found
+
+
+async def _once(daemons: Sequence[Watched]) -> int:
+    import anyio
+    from rich.console import Console
+
+    from kzconsumer_tools.tables.top import picture
+    from kzconsumer_tools.top_feed import follow
+
+    async with anyio.create_task_group() as tasks:
+        for each in daemons:
+            tasks.start_soon(follow, each)
+        for each in daemons:
+            await each.asked.wait()
+        tasks.cancel_scope.cancel()
+    console = Console(highlight=False)
+    console.print(picture(daemons, height=10**6))
+    return 0 if all(each.healthy for each in daemons) else UNHEALTHY
+
+
+async def _live(daemons: Sequence[Watched]) -> int:
+    import signal
+
+    import anyio
+    from rich.console import Console
+    from rich.live import Live
+
+    from kzconsumer_tools.tables.top import picture
+    from kzconsumer_tools.top_feed import follow
+
+    console = Console(highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as screen:
+        async with anyio.create_task_group() as tasks:
+            for each in daemons:
+                tasks.start_soon(follow, each)
+
+            async def draw() -> None:
+                while True:
+                    screen.update(picture(daemons, console.height), refresh=True)
+                    await anyio.sleep(PAUSE)
+
+            tasks.start_soon(draw)
+            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    break
+            tasks.cancel_scope.cancel()
+    return 0

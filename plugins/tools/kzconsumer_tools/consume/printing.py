@@ -1,0 +1,259 @@
+"""Records from the cluster to a descriptor: with a group as its member, or without, until an end or for ever.
+
+Owns the write side of the descriptor while it runs. `cli/consume` calls it. Few batches wait while one is written: a
+reader that stalls is back-pressure.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+import anyio
+import msgspec
+import pyarrow as pa
+from anyio import to_thread
+from anyio.streams.memory import MemoryObjectSendStream
+
+from kzconsumer.consumer import connect
+from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.fetcher.range_reader import GrouplessReader, without_group
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.registry.nodes import decode_offset
+from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.jsonlines_sink import encode_batch
+from kzconsumer_tools.consume.format_string import Format
+from kzconsumer_tools.consume.lines import render
+from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
+from kzconsumer_tools.consume.record_filter import RecordFilter
+from kzconsumer_tools.groups.reader import read_nodes
+from kzconsumer_tools.offsets.stored import stored_offsets
+
+# Who wants no more records than that is not kept waiting for numba, as large fetches would.
+FEW = 1000
+LITTLE = 64 * 1024
+# Decoded parts of responses that wait to be written, of some MiB each: meanwhile more is fetched.
+AHEAD = 4
+# Seconds that a write which has begun may take when we are told to end.
+LAST_WRITE = 1.0
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+_Part = tuple[TopicPartition, pa.RecordBatch]
+
+Scope = Mapping[str, "set[int] | None"]
+"""Topic -> its partitions that are meant, None: all."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What is printed, and how. `form` None: JSON lines; `until` None: no end; `count` None: all."""
+
+    begin: Place
+    until: Place | None
+    count: int | None
+    filter: RecordFilter
+    form: Format | None
+    null: bytes
+
+
+class Printer:
+    """Filters, counts and writes; `records` and `size` (bytes) are what has been written.
+
+    `behind`: everything of the batch in hand below that offset is written, or was not wanted.
+    """
+
+    def __init__(self, wanted: Wanted, descriptor: int) -> None:
+        self._wanted = wanted
+        self._descriptor = descriptor
+        self.records = 0
+        self.size = 0
+        self.behind = 0
+        self._ended = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"Printer({self.records} records, {self.size} bytes)"
+
+    @property
+    def done(self) -> bool:
+        return self._wanted.count is not None and self.records >= self._wanted.count
+
+    async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        """Write what is wanted of a batch of the partition.
+
+        Raises BrokenPipeError when nobody reads any more, NotDone for what else stands in the way of writing.
+        """
+        self.behind = 0
+        self._ended.clear()
+        try:
+            await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
+        except anyio.get_cancelled_exc_class():
+            # What was written just now counts; a reader that has stalled is not waited for any longer.
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(self._ended.wait, LAST_WRITE)
+            raise
+
+    def _print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        try:
+            self._write(partition, batch)
+        finally:
+            self._ended.set()
+
+    def _write(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
+        rows, out = self._made(partition, batch)
+        size = len(out)
+        try:
+            while len(out):
+                out = out[os.write(self._descriptor, out) :]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NotDone(f"cannot write to standard output: {error.strerror}") from None
+        self.records += rows.num_rows
+        self.size += size
+        self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
+
+    def _made(self, partition: TopicPartition, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, memoryview]:
+        rows = self._wanted.filter.rows(batch)
+        if self._wanted.count is not None:
+            rows = rows.slice(0, self._wanted.count - self.records)
+        if self._wanted.form is None:
+            return rows, memoryview(encode_batch(*partition, rows)) if rows.num_rows else memoryview(b"")
+        return rows, memoryview(render(rows, self._wanted.form, self._wanted.null))
+
+
+async def print_records(
+    settings: Settings,
+    wanted: Wanted,
+    *,
+    scope: Scope | None,
+    member: bool,
+    descriptor: int,
+    beside: Callable[[Printer], Coroutine[None, None, None]],
+) -> int | None:
+    """Print what is subscribed to; returns the signal (SIGTERM, SIGHUP, SIGPIPE) that ended it, None at its end.
+
+    `beside` runs meanwhile, and is cancelled. Raises what `connect` and GrouplessReader raise, in exception groups.
+    """
+    printer = Printer(wanted, descriptor)
+    ended_by: int | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_on_signal() -> None:
+                nonlocal ended_by
+                meant = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores
+                with anyio.open_signal_receiver(*meant) as signals:
+                    async for each in signals:
+                        ended_by = each
+                        tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_on_signal)
+            tasks.start_soon(_end_with_reader, descriptor)
+            tasks.start_soon(beside, printer)
+            await (_as_member(settings, printer, wanted) if member else _apart(settings, printer, wanted, scope))
+            tasks.cancel_scope.cancel()
+    except* BrokenPipeError:
+        ended_by = signal.SIGPIPE
+    return ended_by
+
+
+async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> None:
+    """What is written is committed, at intervals and when it ends."""
+    stop_at = None
+    if wanted.until is not None:
+        async with without_group(settings) as reader:
+            partitions = await reader.partitions(settings.subscription)
+            stop_at = await _offsets(reader, wanted.until, await reader.logs(partitions), {})
+    topics = settings.subscription.filter
+    assert topics is not None
+    async with connect(settings, stop_at=stop_at) as connector:
+        (stream,) = await connector.create_message_streams_by_filter(topics)
+        async for batch in stream.batches():
+            topic, number = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+            try:
+                await printer.print(TopicPartition(topic, number), batch)
+            finally:  # a cancellation may come between the write and us
+                stream.ack_below(printer.behind)
+            if printer.done:
+                return
+
+
+async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
+    """Nothing is joined or stored."""
+    stored: dict[TopicPartition, int] = {}
+    if wanted.begin.group is not None:
+        stored = _readable(stored_offsets(await read_nodes(settings.zookeeper, wanted.begin.group)))
+    if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
+        settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
+    async with without_group(settings) as reader:
+        partitions = _within(await reader.partitions(settings.subscription), scope)
+        logs = await reader.logs(partitions)
+        begin = await _offsets(reader, wanted.begin, logs, stored)
+        until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
+        send, receive = anyio.create_memory_object_stream[_Part](AHEAD)
+        async with anyio.create_task_group() as tasks, receive:
+            async with send:
+                for led in await reader.by_leader(ranges(logs, begin, until)):
+                    tasks.start_soon(_read, reader, led, until is None, send.clone())
+            async for partition, batch in receive:
+                await printer.print(partition, batch)
+                if printer.done:
+                    tasks.cancel_scope.cancel()
+
+
+async def _read(
+    reader: GrouplessReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[_Part]
+) -> None:
+    async with send:
+        async for part in reader.read(led, follow=follow):
+            await send.send(part)
+
+
+async def _offsets(
+    reader: GrouplessReader,
+    place: Place,
+    logs: Mapping[TopicPartition, tuple[int, int]],
+    stored: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    times = await reader.at_time(logs, place.number) if place.kind == "time" else {}
+    return {each: offset_at(place, each, log, times, stored) for each, log in logs.items()}
+
+
+def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
+    """Raises NotDone for an offset that nobody can read; the original's "no offset stored" is left out."""
+    found: dict[TopicPartition, int] = {}
+    for partition, data in stored.items():
+        try:
+            offset = decode_offset(data)
+        except ValueError as error:
+            raise NotDone(f"the stored offset of {partition}: {error}") from None
+        if offset is not None:
+            found[partition] = offset
+    return found
+
+
+def _within(partitions: Sequence[TopicPartition], scope: Scope | None) -> list[TopicPartition]:
+    """Raises NotThere for a topic or partition of the scope that does not exist."""
+    if scope is None:
+        return list(partitions)
+    there = set(partitions)
+    found: list[TopicPartition] = []
+    for topic, numbers in scope.items():
+        of_topic = sorted(each for each in there if each.topic == topic)
+        if not of_topic:
+            raise NotThere(f"there is no topic {topic}")
+        for number in sorted(numbers or ()):
+            if TopicPartition(topic, number) not in there:
+                raise NotThere(f"topic {topic} has no partition {number} (it has {len(of_topic)})")
+        found += [each for each in of_topic if numbers is None or each.partition in numbers]
+    return found
+
+
+async def _end_with_reader(descriptor: int) -> None:
+    """Raises BrokenPipeError when the reader of a pipe goes, also while there is nothing to write."""
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        await anyio.wait_readable(descriptor)  # a pipe's write end becomes so by its error only
+        raise BrokenPipeError

@@ -1,0 +1,165 @@
+"""A group as ZooKeeper has it: its members, its partitions, and whatever is not as it should be.
+
+Pure. `kzconsumer groups` shows it; the fields are those of its JSON (docs/groups.md). No assignor is asked: who owns
+what is what the owner nodes say.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from kzconsumer.model import ConsumerThreadId
+from kzconsumer.registry.registration import decode_registration, has_wildcard
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.groups.nodes import Finding, GroupFacts, GroupNodes, OwnerKind, facts, topics_in
+
+Health = Literal["healthy", "empty", "unhealthy"]
+"""`unhealthy`: a finding, or a subscribed partition without owner. `empty`: neither, and no members."""
+
+
+class DescribedMember(msgspec.Struct, frozen=True):
+    """`ours` is false for an original member; `streams` is its greatest number of streams of one topic."""
+
+    consumer: str
+    ours: bool
+    pattern: str
+    subscription: Mapping[str, int]
+    streams: int
+    owns: int
+
+
+class DescribedPartition(msgspec.Struct, frozen=True):
+    """`owner` is the owner node's text, `stored` the offset of the next record to be read; None where there is none.
+
+    `exists` is false where the cluster has no such partition, `subscribed` where no readable member asks for it.
+    """
+
+    topic: str
+    partition: int
+    exists: bool
+    subscribed: bool
+    owner: str | None
+    owner_kind: OwnerKind | None
+    stored: int | None
+
+    @property
+    def unowned(self) -> bool:
+        return self.exists and self.subscribed and self.owner is None
+
+
+class IdleStream(msgspec.Struct, frozen=True):
+    """A stream that owns nothing: of one topic when the subscription is static, else of all that the list allows."""
+
+    thread: str
+    topic: str | None
+
+
+class GroupDescription(msgspec.Struct, frozen=True):
+    """`unowned` counts the subscribed partitions without owner; `missing_topics` are asked for or have nodes left."""
+
+    group: str
+    health: Health
+    members: tuple[DescribedMember, ...]
+    partitions: tuple[DescribedPartition, ...]
+    unowned: int
+    idle_streams: tuple[IdleStream, ...]
+    missing_topics: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+class GroupSummary(msgspec.Struct, frozen=True):
+    """One group of many. `topics` are those that it has owner or offset nodes of, `owned` counts owner nodes."""
+
+    group: str
+    ours: int
+    original: int
+    unreadable: int
+    topics: tuple[str, ...]
+    owned: int
+
+
+def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescription:
+    """Say what the nodes say; `known` where their offsets are not those that count."""
+    known = known or facts(nodes)
+    partitions = tuple(_partitions(known))
+    unowned = sum(each.unowned for each in partitions)
+    return GroupDescription(
+        group=nodes.group,
+        health="unhealthy" if known.findings or unowned else "healthy" if known.members else "empty",
+        members=_members(known),
+        partitions=partitions,
+        unowned=unowned,
+        idle_streams=tuple(_idle_streams(known)),
+        missing_topics=tuple(sorted(topics_in(nodes).difference(nodes.topics))),
+        findings=known.findings,
+    )
+
+
+def summarise(group: str, registrations: Mapping[str, Node], owned: int, topics: set[str]) -> GroupSummary:
+    """Count what a list of groups shows."""
+    kinds = Counter(_kind(node) for node in registrations.values())
+    return GroupSummary(group, kinds["ours"], kinds["original"], kinds["unreadable"], tuple(sorted(topics)), owned)
+
+
+def _kind(registration: Node) -> str:
+    try:
+        return "ours" if decode_registration(registration.data).ours else "original"
+    except ValueError:
+        return "unreadable"
+
+
+def _members(known: GroupFacts) -> tuple[DescribedMember, ...]:
+    owns = Counter(owner.thread.rpartition("-")[0] for owner in known.owners.values())
+    return tuple(
+        DescribedMember(
+            consumer=consumer,
+            ours=member.ours,
+            pattern=member.pattern,
+            subscription=member.subscription,
+            streams=max(member.subscription.values(), default=0),
+            owns=owns[consumer],
+        )
+        for consumer, member in sorted(known.members.items())
+    )
+
+
+def _partitions(known: GroupFacts) -> Iterator[DescribedPartition]:
+    """Those that a member subscribes to, and those that the group has nodes of."""
+    subscribed = {topic for topics in known.streams.values() for topic in topics}
+    wanted = {partition for partition in known.existing if partition.topic in subscribed}
+    for partition in sorted(wanted.union(known.owners, known.offsets, known.claimed)):
+        owner = known.owners.get(partition)
+        yield DescribedPartition(
+            topic=partition.topic,
+            partition=partition.partition,
+            exists=partition in known.existing,
+            subscribed=partition.topic in subscribed,
+            owner=owner.thread if owner else None,
+            owner_kind=owner.kind if owner else None,
+            stored=known.offsets.get(partition),
+        )
+
+
+def _idle_streams(known: GroupFacts) -> Iterator[IdleStream]:
+    """As a member of ours tells of its own in the log; a topic that does not exist leaves no stream idle."""
+    topics = {partition.topic for partition in known.existing}
+    busy = {(partition.topic, owner.thread) for partition, owner in known.owners.items()}
+    threads = {thread for _, thread in busy}
+    for consumer, member in sorted(known.members.items()):
+        if has_wildcard(member):
+            for thread in _threads(consumer, next(iter(member.subscription.values()))):
+                if thread not in threads:
+                    yield IdleStream(thread, None)
+        else:
+            for topic in sorted(topics.intersection(member.subscription)):
+                for thread in _threads(consumer, member.subscription[topic]):
+                    if (topic, thread) not in busy:
+                        yield IdleStream(thread, topic)
+
+
+def _threads(consumer: str, streams: int) -> list[str]:
+    return [str(ConsumerThreadId(consumer, number)) for number in range(streams)]

@@ -1,0 +1,201 @@
+"""What is wrong with a group, beyond its nodes alone: beside the logs, and beside what an assignor computes.
+
+Pure. `kzconsumer groups verify` and `groups doctor` show it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.errors import PluginError
+from kzconsumer.group.assignment import assignment
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.nodes import Topic
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.groups.nodes import FindingKind, GroupFacts, GroupNodes, facts
+
+SymptomKind = (
+    FindingKind
+    | Literal[
+        "different_assignors",
+        "offset_after_log",
+        "offset_before_log",
+        "owner_not_as_computed",
+        "recreated_topic",
+        "topic_missing",
+        "unowned_partition",
+    ]
+)
+
+
+class Symptom(msgspec.Struct, frozen=True, order=True):
+    """One thing that is wrong: where, what, and what to do about it. The kinds: docs/groups.md."""
+
+    kind: SymptomKind
+    path: str
+    reason: str
+
+
+def verify(nodes: GroupNodes) -> list[Symptom]:
+    """Every partition of every subscribed topic has an owner that is a registered thread, or here is why not.
+
+    Source: `kafka.tools.VerifyConsumerRebalance.validateRebalancingOperation` (1.1.1).
+    """
+    known = facts(nodes)
+    group = GroupPaths(nodes.group)
+    subscribed = _subscribed(known)
+    strange = [
+        Symptom("unregistered_owner", group.owner(partition), f"{owner.thread} is no registered thread of the topic")
+        for partition, owner in known.owners.items()
+        if partition in known.existing
+        and partition.topic in subscribed
+        and owner.thread not in _threads(known, partition.topic)
+    ]
+    return sorted([*_unreadable(known), *_without_owner(known, group), *strange])
+
+
+def examine(
+    nodes: GroupNodes, logs: Mapping[TopicPartition, LogRange], assignors: Mapping[str, Assignor]
+) -> list[Symptom]:
+    """Everything that is wrong. Partitions without an entry in `logs` are not compared with their log.
+
+    `assignors` by name: those that members of ours name in their claim records are computed, or else each of them in
+    turn; one whose result is what the members own is what they run.
+    """
+    known = facts(nodes)
+    group = GroupPaths(nodes.group)
+    symptoms = [Symptom(each.kind, each.path, each.reason) for each in known.findings]
+    symptoms += _without_owner(known, group)
+    symptoms += [
+        Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
+        for topic in sorted(_subscribed(known).difference(nodes.topics))
+    ]
+    symptoms += _outside(known, group, logs)
+    symptoms += _recreated(nodes)
+    symptoms += _otherwise(nodes, known, group, assignors)
+    return sorted(set(symptoms))
+
+
+def lasting(first: list[Symptom], second: list[Symptom]) -> list[Symptom]:
+    """Those of two looks that are no rebalance under way: in both, at the same place."""
+    before = {(each.kind, each.path) for each in first}
+    return [each for each in second if (each.kind, each.path) in before]
+
+
+def _unreadable(known: GroupFacts) -> Iterator[Symptom]:
+    for each in known.findings:
+        if each.kind in ("unreadable_registration", "unusable_pattern", "unreadable_topic"):
+            yield Symptom(each.kind, each.path, each.reason)
+
+
+def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
+    for partition in sorted(known.existing.difference(known.owners)):
+        if partition.topic in _subscribed(known):
+            yield Symptom("unowned_partition", group.owner(partition), "nobody owns the partition")
+
+
+def _outside(known: GroupFacts, group: GroupPaths, logs: Mapping[TopicPartition, LogRange]) -> Iterator[Symptom]:
+    for partition, stored in known.offsets.items():
+        log = logs.get(partition)
+        if stored is None or log is None or log.start <= stored <= log.end:
+            continue
+        path = group.offset(partition)
+        if stored < log.start:
+            lost = f"{stored} is stored and the log begins at {log.start}: {log.start - stored} offsets are gone"
+            yield Symptom("offset_before_log", path, lost)
+        else:
+            yield Symptom("offset_after_log", path, f"{stored} is stored and the log ends at {log.end}")
+
+
+def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
+    for path, node in nodes.claims.items():
+        topic = nodes.topics.get(paths.topic_of(path))
+        try:
+            record = decode_claim_record(node.data)
+        except ValueError:
+            continue  # a finding of its own
+        if topic is not None and record.incarnation != f"{topic.stat.czxid:#x}":
+            was = f"the offset may be of an earlier topic of that name ({record.incarnation})"
+            yield Symptom("recreated_topic", path, f"{was}; there is {topic.stat.czxid:#x} now")
+
+
+def _otherwise(
+    nodes: GroupNodes, known: GroupFacts, group: GroupPaths, assignors: Mapping[str, Assignor]
+) -> Iterator[Symptom]:
+    """Owners that are not those an assignor computes: its member computes from something else, or by another one."""
+    owners = {partition: owner.thread for partition, owner in known.owners.items() if owner.kind == "member"}
+    claimed = _assignors_of_ours(nodes, known, owners)
+    names = sorted(set(claimed.values()))
+    if len(names) > 1:
+        for partition, name in sorted(claimed.items()):
+            others = ", ".join(other for other in names if other != name)
+            reason = f"its owner runs {name}, other members run {others}: all of a group must run the same"
+            yield Symptom("different_assignors", group.claim_record(partition), reason)
+    snapshot = GroupSnapshot(
+        known.members,
+        nodes.all_topics,
+        {
+            name: Topic(tuple(sorted(p.partition for p in known.existing if p.topic == name)), node.stat.czxid)
+            for name, node in nodes.topics.items()
+        },
+    )
+    if len(known.streams) < len(nodes.registrations):
+        return  # nobody can compute anything: a finding of its own
+    wrong = {}
+    for name in names or sorted(assignors):
+        if name in assignors:
+            with contextlib.suppress(PluginError):  # one that breaks its contract is no member's
+                wrong[name] = _differences(owners, assignment(name, assignors[name], snapshot.context()))
+    if not wrong:
+        return
+    name = min(wrong, key=lambda each: (len(wrong[each]), each != "range", each))
+    for partition, thread, computed_for in wrong[name]:
+        reason = f"{thread} owns it, and {name} gives it to {computed_for}"
+        yield Symptom("owner_not_as_computed", group.owner(partition), reason)
+
+
+def _differences(
+    owners: Mapping[TopicPartition, str], computed: Mapping[TopicPartition, ConsumerThreadId]
+) -> list[tuple[TopicPartition, str, str]]:
+    return [
+        (partition, thread, str(computed.get(partition, "nobody")))
+        for partition, thread in sorted(owners.items())
+        if str(computed.get(partition)) != thread
+    ]
+
+
+def _assignors_of_ours(
+    nodes: GroupNodes, known: GroupFacts, owners: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, str]:
+    """What the members of ours that own partitions say in their claim records."""
+    group = GroupPaths(nodes.group)
+    found = {}
+    for partition, thread in owners.items():
+        node = nodes.claims.get(group.claim_record(partition))
+        member = known.members.get(thread.rpartition("-")[0])
+        if node is None or member is None or not member.ours:
+            continue
+        try:
+            found[partition] = decode_claim_record(node.data).assignor
+        except ValueError:
+            continue
+    return found
+
+
+def _subscribed(known: GroupFacts) -> set[str]:
+    return {topic for topics in known.streams.values() for topic in topics}
+
+
+def _threads(known: GroupFacts, topic: str) -> set[str]:
+    return {
+        f"{consumer}-{number}" for consumer, streams in known.streams.items() for number in range(streams.get(topic, 0))
+    }

@@ -1,0 +1,172 @@
+"""Groups from outside: read once by somebody who is no member and changes nothing.
+
+Owns no state. The command line calls it. `read_group` reads as members do, and fails where they wait; the others read
+every node there is, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kzconsumer.errors import NoNode, NotThere
+from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.group.snapshot_reader import SnapshotReader
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.members import ConsumerRegistry
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.registry.registration import Registration
+from kzconsumer.registry.sessions import short_session
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import nearest
+from kzconsumer.zookeeper.round_trips import together
+from kzconsumer.zookeeper.session import Node, ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+from kzconsumer_tools.groups.description import GroupSummary, summarise
+from kzconsumer_tools.groups.nodes import GroupNodes, owner_of, topics_in
+
+# Members that come or go while the nodes are read would make owners look unregistered: then it is read again.
+_READINGS = 5
+
+
+class LiveGroup(msgspec.Struct, frozen=True):
+    """The group of today, the same with those who would join, and partition -> owner node's text where there is one."""
+
+    present: GroupSnapshot
+    joined: GroupSnapshot
+    owners: Mapping[TopicPartition, str]
+
+
+async def read_group(settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
+    """Read the settings' group and all that the members of `joining` would subscribe to.
+
+    A group that nobody ever joined has no members. Raises ZooKeeperUnreachable after 15 s, GroupUnreadable for
+    a registration that says nothing, unless the group ignores such members: no member can compute anything then.
+    """
+    group = GroupPaths(settings.group.id)
+    async with short_session(settings.zookeeper) as session:
+        # Its watches go with the session: what changes meanwhile is not our business.
+        watches = Watches(session)
+        reader = SnapshotReader(
+            ConsumerRegistry(session, watches, group),
+            TopicRegistry(session, watches),
+            watches,
+            group,
+            ignore_unreadable=settings.group.unreadable_members == "ignore",
+        )
+        present = await reader.members()
+        joined = await reader.read({**present, **joining})
+        partitions = [TopicPartition(name, n) for name, topic in joined.topics.items() for n in topic.partitions]
+        nodes = await _found(session, map(group.owner, partitions))
+    return LiveGroup(
+        present=GroupSnapshot(present, joined.all_topics, joined.topics),
+        joined=joined,
+        owners={paths.partition_of(path): owner_of(node) for path, node in nodes.items()},
+    )
+
+
+async def read_nodes(zookeeper: ZooKeeperSettings, group: str) -> GroupNodes:
+    """Every node of the group, and of the topics in it. Raises NotThere without such a group, ZooKeeperUnreachable."""
+    async with short_session(zookeeper) as session:
+        await require_group(session, zookeeper.connect, group)
+        return await nodes_of(session, group)
+
+
+async def require_group(session: ZooKeeperSession, connect: str, group: str) -> None:
+    """Raises NotThere without such a group, or without a cluster at that connect string."""
+    groups = await _groups(session, connect)
+    if group not in groups:
+        meant = nearest(group, groups)
+        hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` shows those there are"
+        raise NotThere(f"{connect}: there is no group {group}; {hint}")
+
+
+async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
+    """Every node of the group, and of the topics in it; nothing of a group that does not exist."""
+    for _ in range(_READINGS):
+        nodes = await _nodes(session, group)
+        if await _children(session, GroupPaths(group).ids) == list(nodes.registrations):
+            break
+    return nodes
+
+
+async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
+    """Path -> node, of that node and everything below; empty without it."""
+    found = await _found(session, [path])
+    below = await together([tree_of(session, f"{path}/{name}") for name in await _children(session, path)])
+    for tree in below:
+        found |= tree
+    return found
+
+
+async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
+    """Every group, by name. Raises NotThere without a cluster, ZooKeeperUnreachable."""
+    async with short_session(zookeeper) as session:
+        groups = await _groups(session, zookeeper.connect)
+        return await together([_summary(session, group) for group in groups])
+
+
+async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
+    try:
+        return await session.children(paths.CONSUMERS)
+    except NoNode:
+        if await session.exists(paths.BROKERS) is None:
+            reason = f"no Kafka cluster is registered there (neither {paths.BROKERS} nor {paths.CONSUMERS} exists)"
+            raise NotThere(f"{connect}: {reason}") from None
+        return []
+
+
+async def _summary(session: ZooKeeperSession, group: str) -> GroupSummary:
+    at = GroupPaths(group)
+    owners = await _leaves(session, at.owners)
+    offset_topics = await _children(session, at.offsets)
+    registrations = await _registrations(session, at)
+    topics = {paths.topic_of(path) for path in owners}.union(offset_topics)
+    return summarise(group, registrations, len(owners), topics)
+
+
+async def _nodes(session: ZooKeeperSession, group: str) -> GroupNodes:
+    at = GroupPaths(group)
+    nodes = GroupNodes(
+        group=group,
+        registrations=await _registrations(session, at),
+        owners=await _found(session, await _leaves(session, at.owners)),
+        offsets=await _found(session, await _leaves(session, at.offsets)),
+        claims=await _found(session, await _leaves(session, at.claims)),
+        all_topics=tuple(await _children(session, paths.BROKER_TOPICS)),
+        topics={},
+        run=await session.find(at.run),
+    )
+    topics = await _found(session, map(paths.topic, sorted(topics_in(nodes))))
+    return msgspec.structs.replace(nodes, topics={path.rpartition("/")[2]: node for path, node in topics.items()})
+
+
+async def _registrations(session: ZooKeeperSession, group: GroupPaths) -> dict[str, Node]:
+    nodes = await _found(session, map(group.member, await _children(session, group.ids)))
+    return {path.rpartition("/")[2]: node for path, node in nodes.items()}
+
+
+async def _leaves(session: ZooKeeperSession, root: str) -> list[str]:
+    """The paths `<root>/<topic>/<partition>` that there are."""
+    topics = [f"{root}/{topic}" for topic in await _children(session, root)]
+    names = await together([_children(session, topic) for topic in topics])
+    return [f"{topic}/{name}" for topic, leaves in zip(topics, names, strict=True) for name in leaves]
+
+
+async def _found(session: ZooKeeperSession, wanted: Iterable[str]) -> dict[str, Node]:
+    """Path -> node, of those that exist."""
+    asked = list(wanted)
+    nodes = await together([session.find(path) for path in asked])
+    return {path: node for path, node in zip(asked, nodes, strict=True) if node is not None}
+
+
+async def _children(session: ZooKeeperSession, path: str) -> list[str]:
+    """The children, sorted; none of a node that does not exist."""
+    try:
+        return await session.children(path)
+    except NoNode:
+        return []

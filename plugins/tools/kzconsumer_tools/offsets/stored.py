@@ -1,0 +1,135 @@
+"""The offsets that a group has stored, each with what stands beside it in its claim record, and which of two counts.
+
+Pure. `kzconsumer offsets show` shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.offsets.changes import offset_in
+
+
+class StoredOffset(msgspec.Struct, frozen=True):
+    """`stored` is where a member begins: what `zookeeper` or `brokers` has, by the group's storage (`brokers` is None
+    where these were not asked, too); None where there is none, or nothing readable. `written`: when its node was
+    last written, ISO 8601 in UTC, None without one; an unchanged offset is not written again. `epoch` (None without a
+    claim record) counts resets, `plan` is a range on its way into a replayable sink, as [first, until]."""
+
+    topic: str
+    partition: int
+    stored: int | None
+    zookeeper: int | None
+    brokers: int | None
+    written: str | None
+    epoch: int | None
+    plan: tuple[int, int] | None
+
+
+class OffsetOf07(msgspec.Struct, frozen=True):
+    """What a consumer of Kafka 0.7 has left behind; nobody goes by it, and nothing writes it."""
+
+    topic: str
+    broker: int
+    partition: int
+    """One of the broker's own."""
+    stored: int | None
+    """None where it cannot be read."""
+
+
+class GroupOffsets(msgspec.Struct, frozen=True):
+    group: str
+    storage: Storage
+    partitions: tuple[StoredOffset, ...]
+    left_by_0_7: tuple[OffsetOf07, ...] = ()
+
+
+def stored_offsets(nodes: GroupNodes) -> dict[TopicPartition, bytes]:
+    """The content of each partition's offset node, by partition in order; nodes that are no partition's left out."""
+    found = {}
+    for path, node in nodes.offsets.items():
+        try:
+            found[paths.partition_of(path)] = node.data
+        except ValueError:
+            continue  # `groups doctor` tells of it
+    return dict(sorted(found.items()))
+
+
+def offsets_of_0_7(nodes: GroupNodes) -> dict[str, bytes]:
+    """The content of each offset node in the form of Kafka 0.7, by path in order."""
+    found = {}
+    for path, node in nodes.offsets.items():
+        try:
+            found[paths.partition_of_0_7(path)] = path, node.data
+        except ValueError:
+            continue
+    return dict(found[each] for each in sorted(found))
+
+
+def counting(
+    nodes: GroupNodes,
+    zookeeper: Mapping[TopicPartition, int | None],
+    brokers: Mapping[TopicPartition, WithBrokers],
+    storage: Storage,
+) -> dict[TopicPartition, int | None]:
+    """Where a member begins, of every partition that has an offset in either place."""
+    found = {}
+    for partition in sorted(zookeeper.keys() | brokers.keys()):
+        record = _record(nodes, partition)
+        authority = Authority.seen(storage, record.fingerprint if record is not None else "")
+        at = authority.begin(
+            zookeeper.get(partition), brokers.get(partition), record.epoch if record is not None else 0
+        )
+        found[partition] = at
+    return found
+
+
+def show(
+    nodes: GroupNodes, storage: Storage = "zookeeper", brokers: Mapping[TopicPartition, WithBrokers] | None = None
+) -> GroupOffsets:
+    zookeeper = {each: offset_in(data) for each, data in stored_offsets(nodes).items()}
+    counts = counting(nodes, zookeeper, brokers or {}, storage)
+    return GroupOffsets(
+        nodes.group,
+        storage,
+        tuple(_stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in counts.items()),
+        tuple(
+            OffsetOf07(*paths.partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()
+        ),
+    )
+
+
+def _stored(
+    nodes: GroupNodes, partition: TopicPartition, stored: int | None, zookeeper: int | None, brokers: WithBrokers | None
+) -> StoredOffset:
+    record = _record(nodes, partition)
+    node = nodes.offsets.get(GroupPaths(nodes.group).offset(partition))
+    written = datetime.fromtimestamp(node.stat.mtime / 1000, UTC) if node is not None else None
+    return StoredOffset(
+        topic=partition.topic,
+        partition=partition.partition,
+        stored=stored,
+        zookeeper=zookeeper,
+        brokers=brokers.offset if brokers is not None else None,
+        written=written.isoformat(timespec="milliseconds").replace("+00:00", "Z") if written is not None else None,
+        epoch=record.epoch if record is not None else None,
+        plan=(record.plan.first, record.plan.until) if record is not None and record.plan is not None else None,
+    )
+
+
+def _record(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
+    """None where there is none, or one of a version that knows more than this one."""
+    claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
+    try:
+        return decode_claim_record(claim.data) if claim is not None else None
+    except ValueError:
+        return None

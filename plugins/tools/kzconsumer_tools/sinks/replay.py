@@ -1,0 +1,203 @@
+"""Ranges of a log written once more, into another target of the same sink, apart from any group.
+
+Owns the sink while it runs, and the lock by which one replay of a group runs on a machine. The command line calls it.
+It can end at any moment and be started again: what the target's ledger has is left out, so no record is there twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import msgspec
+import pyarrow as pa
+
+from kzconsumer.clock import now
+from kzconsumer.errors import KzConsumerError, NotDone, SinkFailed
+from kzconsumer.fetcher.range_reader import GrouplessReader
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.interface import Batch, RangeData, Sink
+from kzconsumer.sinks.reports import Accountable
+
+LEASE = 5.0
+"""For so long after its last sign of life a replay's sink may still publish, in seconds."""
+# And a database for so long ends what a dead one has begun there: only then the ledger says all.
+_SETTLED = LEASE + 10.0
+
+
+class ReplayableSink(Sink, Accountable, Protocol):
+    """What a replay needs."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """`offsets` were asked for, of which the ledger had `there`; `records` were written, in `ranges`."""
+
+    destination: str
+    partitions: int
+    offsets: int
+    there: int
+    ranges: int
+    records: int
+
+
+def safe_until() -> float:
+    """The lease of a replay's sink."""
+    return now() + LEASE
+
+
+@contextmanager
+def alone(cluster: str, group: str) -> Iterator[float]:
+    """One replay of a group at a time on this machine; since when. Raises NotDone while there is another one."""
+    name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
+    path = Path(tempfile.gettempdir()) / f"kzconsumer-replay-{os.getuid()}-{name}.lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NotDone(f"another replay of group {group} is running on this machine ({path} is locked)") from None
+        yield now()
+    finally:
+        os.close(descriptor)
+
+
+async def replay(
+    reader: GrouplessReader,
+    sink: ReplayableSink,
+    wanted: Collection[OffsetRange],
+    incarnations: Mapping[str, int],
+    limits: BatchSettings,
+    since: float,
+    show: Callable[[int, int], None],
+) -> Replayed:
+    """Write all of `wanted` that is not there; `since` is when `alone` was, `show` is told offsets done and in all.
+
+    Raises SinkFailed, and what `reader.read` raises.
+    """
+    async with _opened(sink):
+        await anyio.sleep(max(0.0, since + _SETTLED - now()))
+        held = await sink.holdings(count_rows=False)
+        runs = (run for each in held.ranges for run in each.runs)
+        there = {run for run in runs if incarnations.get(run.topic) == run.incarnation}
+        left = remaining(wanted, (OffsetRange(*each[:2], each.first, each.until) for each in there))
+        total, open_offsets = _offsets(wanted), _offsets(left)
+        show(total - open_offsets, total)
+        done = total - open_offsets
+        ranges = records = 0
+        async for batch in _batches(reader, left, incarnations, limits):
+            with _mapped():
+                await sink.write(batch)
+            ranges += len(batch.ranges)
+            records += batch.records
+            done += _offsets(part.range for part in batch.ranges)
+            show(done, total)
+        show(total, total)
+    return Replayed(
+        destination=held.destination,
+        partitions=len({each.topic_partition for each in wanted}),
+        offsets=total,
+        there=total - open_offsets,
+        ranges=ranges,
+        records=records,
+    )
+
+
+class _Part(msgspec.Struct):
+    first: int
+    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
+    until: int = 0
+
+
+async def _batches(
+    reader: GrouplessReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
+) -> AsyncIterator[Batch]:
+    """Cut by the limits of `[batch]`. Offsets without records are passed over: another start meets them again."""
+    # One piece of each partition at a time: a batch never has two ranges of one.
+    while left:
+        turn = list({each.topic_partition: each for each in reversed(left)}.values())
+        left = [each for each in left if each not in turn]
+        parts: dict[TopicPartition, _Part] = {}
+        at = {each.topic_partition: each.first for each in turn}
+        records = size = 0
+        async for partition, batch in reader.read(turn):
+            part = parts.setdefault(partition, _Part(at[partition]))
+            part.batches.append(batch)
+            part.until = at[partition] = batch.column("offset")[-1].as_py() + 1
+            records += batch.num_rows
+            size += batch.nbytes
+            if records >= limits.max_records or size >= limits.max_bytes:
+                yield _batch(parts, incarnations)
+                parts, records, size = {}, 0, 0
+        if parts:
+            yield _batch(parts, incarnations)
+
+
+def _batch(parts: Mapping[TopicPartition, _Part], incarnations: Mapping[str, int]) -> Batch:
+    return Batch(
+        tuple(
+            RangeData(
+                topic=partition.topic,
+                partition=partition.partition,
+                first=part.first,
+                until=part.until,
+                batches=tuple(part.batches),
+                incarnation=incarnations[partition.topic],
+                epoch=0,
+            )
+            for partition, part in parts.items()
+        )
+    )
+
+
+def _offsets(ranges: Iterable[OffsetRange]) -> int:
+    return sum(each.until - each.first for each in ranges)
+
+
+@asynccontextmanager
+async def _opened(sink: ReplayableSink) -> AsyncIterator[None]:
+    with _mapped():
+        await sink.__aenter__()
+    try:
+        yield
+    except BaseException as error:
+        await sink.__aexit__(type(error), error, error.__traceback__)
+        raise
+    with _mapped():
+        await sink.__aexit__(None, None, None)
+
+
+@contextmanager
+def _mapped() -> Iterator[None]:
+    try:
+        yield
+    except KzConsumerError:
+        raise
+    except Exception as error:
+        raise SinkFailed(f"{type(error).__name__}: {error}") from error
+
+
+def remaining(wanted: Iterable[OffsetRange], there: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The offsets of `wanted` that are in no range of `there`, in order, as few ranges as there can be."""
+    by_partition: dict[tuple[str, int], list[OffsetRange]] = {}
+    for each in sorted(there):
+        by_partition.setdefault(each[:2], []).append(each)
+    left = []
+    for whole in sorted(wanted):
+        at = whole.first
+        for each in by_partition.get(whole[:2], []):
+            if each.first >= whole.until:
+                break
+            if at < each.first:
+                left.append(whole._replace(first=at, until=each.first))
+            at = max(at, each.until)
+        if at < whole.until:
+            left.append(whole._replace(first=at))
+    return left

@@ -1,0 +1,96 @@
+"""The cluster and its topics as text, in 80 columns.
+
+Pure. Used by `kzconsumer cluster` and `topics`. Only the path of a node that cannot be read may be longer than a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+from kzconsumer_tools.cluster.description import (
+    BrokerShown,
+    ClusterDescription,
+    PartitionShown,
+    TopicDescription,
+    Unreadable,
+)
+from kzconsumer_tools.tables.text import columns, count, dash, sentence
+
+
+def cluster_table(cluster: ClusterDescription) -> str:
+    name = f"cluster {cluster.cluster_id}" if cluster.cluster_id is not None else "cluster without an id"
+    lines = [f"{name}: {count(len(cluster.brokers), 'broker')}, {count(cluster.topics, 'topic')}"]
+    since = f", since {_time(cluster.controller_since)}" if cluster.controller_since is not None else ""
+    controller = f"broker {cluster.controller}{since}" if cluster.controller is not None else "none"
+    lines.append(f"controller: {controller}; epoch {dash(cluster.controller_epoch)}")
+    if cluster.brokers:
+        rows = [("BROKER", "VERSION", "RACK", "SINCE", "LISTENERS")]
+        rows += [_broker(each) for each in cluster.brokers]
+        lines += ["", *columns(rows, right={0, 1})]
+    asked = {"deleted": cluster.deleting, "reassigned": cluster.reassigning, "led anew": cluster.electing}
+    for verb, names in asked.items():
+        if names:
+            lines += ["", *sentence(f"To be {verb}: {', '.join(names)}")]
+    return "\n".join([*lines, *_unreadable(cluster.unreadable)])
+
+
+def topics_table(topics: Sequence[TopicDescription]) -> str:
+    """A row for each."""
+    if not topics:
+        return "There is no topic."
+    rows: list[tuple[str, ...]] = [("PARTITIONS", "REPLICAS", "LEADERLESS", "UNSYNCED", "SETTINGS", "TOPIC")]
+    for topic in topics:
+        numbers = sorted({len(each.replicas) for each in topic.partitions})
+        replicas = "-".join(map(str, dict.fromkeys((*numbers[:1], *numbers[-1:])))) or "-"
+        note = " (0.7)" if topic.brokers_of_0_7 else " (to be deleted)" if topic.deleting else ""
+        facts = (topic.partition_count, replicas, topic.leaderless, topic.under_replicated, len(topic.config))
+        rows.append((*map(str, facts), topic.topic + note))
+    unreadable = [each for topic in topics for each in topic.unreadable]
+    return "\n".join([*columns(rows, right={0, 1, 2, 3, 4}), *_unreadable(unreadable)])
+
+
+def describe_table(topics: Sequence[TopicDescription]) -> str:
+    return "\n\n".join("\n".join(_topic(each)) for each in topics)
+
+
+def _topic(topic: TopicDescription) -> Iterator[str]:
+    yield f"topic {topic.topic}: {count(topic.partition_count, 'partition')}"
+    if topic.topic_id is not None:
+        yield f"id {topic.topic_id}"
+    if topic.deleting:
+        yield "to be deleted"
+    yield from (f"{name} = {value}" for name, value in topic.config.items())
+    if topic.brokers_of_0_7:
+        rows = [("BROKER", "PARTITIONS")]
+        rows += [(str(broker), f"{broker}-0 to {broker}-{n - 1}") for broker, n in topic.brokers_of_0_7.items() if n]
+        yield from ("in the form of Kafka 0.7:", *columns(rows, right={0}))
+    if topic.partitions:
+        partitions = [("PARTITION", "LEADER", "EPOCH", "REPLICAS", "IN SYNC")]
+        partitions += [_partition(each) for each in topic.partitions]
+        yield ""
+        yield from columns(partitions, right={0, 1, 2})
+    yield from _unreadable(topic.unreadable)
+
+
+def _partition(at: PartitionShown) -> tuple[str, str, str, str, str]:
+    moving = [f"+{each}" for each in at.adding] + [f"-{each}" for each in at.removing]
+    replicas = " ".join([",".join(map(str, at.replicas)), *moving])
+    in_sync = ",".join(map(str, at.isr)) or "none"
+    return str(at.partition), dash(at.leader), dash(at.leader_epoch), replicas, in_sync
+
+
+def _broker(broker: BrokerShown) -> tuple[str, str, str, str, str]:
+    listeners = ", ".join(f"{each.name}://{each.host}:{each.port}" for each in broker.listeners)
+    version = "0.7" if broker.version == 0 else str(broker.version)
+    since = _time(broker.since) if broker.since is not None else "-"
+    return str(broker.id), version, broker.rack or "-", since, listeners
+
+
+def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:
+    told = [f"  {each.path}: {each.reason}" for each in nodes]
+    return ["", "Nodes that cannot be read:", *told] if told else []
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

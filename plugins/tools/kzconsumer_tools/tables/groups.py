@@ -1,0 +1,156 @@
+"""Groups as text: a list of them, or one with its members, its partitions in runs and a verdict, in 80 columns.
+
+Pure. Used by `kzconsumer groups`. Only the path of a node that is not as it should be may be longer than a line: an
+operator needs all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from textwrap import shorten, wrap
+
+from kzconsumer_tools.groups.description import DescribedPartition, GroupDescription, GroupSummary
+from kzconsumer_tools.groups.lag import GroupLag
+from kzconsumer_tools.groups.nodes import FindingKind, OwnerKind
+from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, runs, short_thread
+
+_LONGEST_MEMBERS = 24
+_FINDINGS_SHOWN = 5
+
+_SAID: dict[OwnerKind | None, str] = {
+    None: "",
+    "member": "",
+    "unregistered": "unregistered",
+    "other_session": "old session",
+    "persistent": "persistent",
+}
+_TITLES: dict[FindingKind, str] = {
+    "other_session_owner": "Owner nodes of an earlier session of the member",
+    "persistent_owner": "Owner nodes that no session holds",
+    "persistent_registration": "Registrations that no session holds",
+    "planned_range": "Planned ranges without owner",
+    "unknown_claim_record": "Claim records that this version cannot read",
+    "unknown_node": "Nodes that are no partition's",
+    "unreadable_offset": "Offsets that cannot be read",
+    "unreadable_registration": "Registrations that cannot be read",
+    "unreadable_topic": "Topics that cannot be read",
+    "unregistered_owner": "Owners that are not registered",
+    "unusable_pattern": "Patterns that cannot be used",
+}
+
+
+def list_table(groups: Sequence[GroupSummary]) -> str:
+    """A row for each group."""
+    if not groups:
+        return "There is no group."
+    rows = [("MEMBERS", "TOPICS", "OWNED", "GROUP")]
+    rows += [(_kinds(each), str(len(each.topics)), str(each.owned), each.group) for each in groups]
+    return "\n".join(columns(rows, right={1, 2}))
+
+
+def _kinds(group: GroupSummary) -> str:
+    numbers = {"ours": group.ours, "original": group.original, "unreadable": group.unreadable}
+    return ", ".join(f"{number} {kind}" for kind, number in numbers.items() if number) or "none"
+
+
+def describe_table(group: GroupDescription) -> str:
+    """Members get short names, m1, m2, ...: `m1-0` is stream 0 of the first."""
+    names = {member.consumer: f"m{number}" for number, member in enumerate(group.members, 1)}
+    lines = [clip(f"group {group.group}: {count(len(group.members), 'member')}", WIDTH)]
+    if group.members:
+        lines += ["", *_member_rows(group, names), "", *_subscription_rows(group)]
+    if group.partitions:
+        lines += ["", *_partition_rows(group, names)]
+    lines += ["", *_remarks(group, names), *_findings(group), _verdict(group)]
+    return "\n".join(lines)
+
+
+def _member_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
+    rows = [("MEMBER", "KIND", "STREAMS", "OWNS", "CONSUMER ID")]
+    for each in group.members:
+        kind = "ours" if each.ours else "original"
+        rows.append((names[each.consumer], kind, str(each.streams), str(each.owns), each.consumer))
+    return columns(rows, right={2, 3})
+
+
+def _subscription_rows(group: GroupDescription) -> Iterator[str]:
+    """Members that subscribe to the same share a row; the text goes on in the rows below."""
+    same: dict[tuple[str, str], list[int]] = {}
+    for number, each in enumerate(group.members, 1):
+        topics = ", ".join(f"{topic} {streams}" for topic, streams in sorted(each.subscription.items()))
+        same.setdefault((each.pattern, topics), []).append(number)
+    rows = [("MEMBERS", "PATTERN", "SUBSCRIBES TO (STREAMS)")]
+    for (pattern, topics), numbers in same.items():
+        members = "m" + runs(numbers).replace("-", "-m").replace(", ", ", m")
+        lines = wrap(topics, WIDTH - _LONGEST_MEMBERS - len("black_list") - 4, break_on_hyphens=False)
+        first, *more = lines or ["nothing"]
+        rows += [(clip(members, _LONGEST_MEMBERS), pattern, first), *(("", "", text) for text in more)]
+    return columns(rows, right=())
+
+
+def _partition_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
+    """Consecutive partitions that have all in common share a row."""
+    rows = [("OWNER", "", "PARTITIONS", "STORED", "TOPIC")]
+    for (topic, owner, said, stored), run in groupby(group.partitions, key=_shown):
+        rows.append((short_thread(owner, names), said, runs([each.partition for each in run]), stored, topic))
+    return columns(rows, right={2, 3})
+
+
+def _shown(each: DescribedPartition) -> tuple[str, str | None, str, str]:
+    said = _SAID[each.owner_kind] or ("" if each.exists else "no partition")
+    return each.topic, each.owner, said, "-" if each.stored is None else str(each.stored)
+
+
+def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
+    unowned = groupby((each for each in group.partitions if each.unowned), key=lambda each: each.topic)
+    told = {
+        f"Partitions without owner ({group.unowned})": [
+            f"{topic} {runs([each.partition for each in run])}" for topic, run in unowned
+        ],
+        f"Streams without partition ({len(group.idle_streams)})": [
+            short_thread(each.thread, names) + (f" of {each.topic}" if each.topic else "")
+            for each in group.idle_streams
+        ],
+        f"Topics that do not exist ({len(group.missing_topics)})": list(group.missing_topics),
+    }
+    for what, which in told.items():
+        if which:
+            yield shorten(f"{what}: {'; '.join(which)}", WIDTH, placeholder=" …")
+
+
+def _findings(group: GroupDescription) -> Iterator[str]:
+    for kind, found in groupby(group.findings, key=lambda each: each.kind):
+        findings = list(found)
+        yield f"{_TITLES[kind]} ({len(findings)}):"
+        for each in findings[:_FINDINGS_SHOWN]:
+            yield f"  {each.path}"
+            yield from wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
+        if (more := len(findings) - _FINDINGS_SHOWN) > 0:
+            yield f"  … and {more} more, all of them with -o json"
+
+
+def _verdict(group: GroupDescription) -> str:
+    wanted = sum(each.exists and each.subscribed for each in group.partitions)
+    if group.health == "empty":
+        return "Nobody consumes: the group has no members."
+    if group.health == "healthy":
+        return "Healthy: every partition has an owner that is a member." if wanted else "Healthy: no partition to own."
+    wrong = [f"{group.unowned} of {count(wanted, 'partition')} without owner"] if group.unowned else []
+    wrong += [f"{count(len(group.findings), 'finding')} above"] if group.findings else []
+    return f"Not healthy: {', '.join(wrong)}."
+
+
+def lag_table(group: GroupLag) -> str:
+    """A row for each partition, and the sum; `-` is not known."""
+    rows = [("PARTITION", "STORED", "END", "LAG", "SECONDS", "TOPIC")]
+    for each in group.partitions:
+        seconds = "-" if each.seconds is None else f"{each.seconds:.1f}"
+        rows.append((str(each.partition), dash(each.stored), dash(each.log_end), dash(each.lag), seconds, each.topic))
+    seconds = "-" if group.seconds is None else f"{group.seconds:.1f}"
+    unknown = f", {group.unknown} not known" if group.unknown else ""
+    total = f"{count(len(group.partitions), 'partition')}{unknown}"
+    lines = [clip(f"group {group.group}: lag {dash(group.lag)}, {seconds} seconds; {total}", WIDTH)]
+    if group.partitions:
+        lines += ["", *columns(rows, right={0, 1, 2, 3, 4})]
+    return "\n".join(lines)
