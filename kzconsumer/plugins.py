@@ -78,7 +78,7 @@ def require_extra(where: str, extra: str, *modules: str) -> None:
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)
-        raise ConfigError([f'{where} needs {names}: pip install "kzconsumer[{extra}]"'])
+        raise ConfigError([f'{where}: needs {names}: pip install "kzconsumer[{extra}]"'])
 
 
 def _described(entry: metadata.EntryPoint) -> Plugin:

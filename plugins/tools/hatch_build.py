@@ -58,10 +58,11 @@ class SharedData(BuildHookInterface[Any]):
         sys.path[:0] = [str(repository), *(str(project.parent) for project in projects)]
         from kzconsumer_tools.commands import completion, manual
 
-        commands = [
-            EntryPoint(name, value, GROUP).load()
+        entries = {
+            name: value
             for project in projects
             for name, value in tomllib.loads(project.read_text())["project"]["entry-points"].get(GROUP, {}).items()
-        ]
+        }
+        commands = [EntryPoint(name, value, GROUP).load() for name, value in sorted(entries.items())]
         scripts = {place: completion.script(shell, commands) for shell, place in COMPLETION.items()}
         return {MANUAL: manual.page(commands), **scripts}

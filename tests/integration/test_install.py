@@ -35,34 +35,53 @@ VERSIONS = ["3.11", "3.12", "3.13"]
 LONG = pytest.mark.timeout(1800 if WHOLE else 180)
 
 SHARED = {
-    "share/bash-completion/completions/kzconsumer",
-    "share/fish/vendor_completions.d/kzconsumer.fish",
-    "share/zsh/site-functions/_kzconsumer",
-    "share/man/man1/kzconsumer.1",
-    "share/kzconsumer/group.reference.toml",
-    *(
-        f"share/kzconsumer/{each.relative_to(ROOT)}"
-        for folder in ("monitoring", "systemd")
-        for each in (ROOT / folder).rglob("*")
-        if each.is_file()
-    ),
+    "kzconsumer": {
+        "share/kzconsumer/group.reference.toml",
+        *(
+            f"share/kzconsumer/{each.relative_to(ROOT)}"
+            for folder in ("monitoring", "systemd")
+            for each in (ROOT / folder).rglob("*")
+            if each.is_file()
+        ),
+    },
+    "kzconsumer_tools": {
+        "share/bash-completion/completions/kzconsumer",
+        "share/fish/vendor_completions.d/kzconsumer.fish",
+        "share/zsh/site-functions/_kzconsumer",
+        "share/man/man1/kzconsumer.1",
+    },
 }
 PLUGINS = {
     "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines", "segments"},
+    "kzconsumer-sandbox": {"demo", "sandbox"},
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},
+    "kzconsumer-tools": {
+        "assign",
+        "cluster",
+        "completion",
+        "config",
+        "consume",
+        "groups",
+        "lag",
+        "manual",
+        "offsets",
+        "sink",
+        "top",
+        "topics",
+    },
 }
 LOADED = """
-from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load
+from kzconsumer.plugins import ASSIGNORS, COMMANDS, SINKS, list_plugins, load
 import kzconsumer
-for group in (ASSIGNORS, SINKS):
+for group in (ASSIGNORS, COMMANDS, SINKS):
     for plugin in list_plugins(group):
         assert callable(load(group, plugin.name)), plugin
 print(kzconsumer.__file__)
 """
 WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-import kzconsumer, kzconsumer_spark, kzconsumer_sticky
+import kzconsumer, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -70,7 +89,7 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-for package in (kzconsumer, kzconsumer_spark, kzconsumer_sticky):
+for package in (kzconsumer, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             try:
@@ -79,18 +98,25 @@ for package in (kzconsumer, kzconsumer_spark, kzconsumer_sticky):
                 print(module.name)
 """
 EXTRAS = [
+    "aiohttp",
+    "argparse_manpage",
     "confluent_kafka",
     "deltalake",
     "fastavro",
     "google",
     "grpc_tools",
     "hypothesis",
+    "javaproperties",
+    "logging_journald",
+    "prometheus_client",
     "psycopg",
     "pytest",
     "rich",
+    "shtab",
     "urllib3",
 ]
 IN_NEED_OF_EXTRAS = {
+    *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
     "kzconsumer.testing.assignor_contract",
     *(f"kzconsumer_spark.delta_{each}" for each in ("destination", "holdings", "log", "target")),
     *(f"kzconsumer_spark.jdbc_{each}" for each in ("destination", "holdings", "table")),
@@ -133,7 +159,7 @@ def test_a_wheel_has_its_package_and_what_belongs_to_it(wheels: list[Path], name
     package = {str(each.relative_to(folder)) for each in (folder / name).rglob("*") if each.is_file()}
     package = {each for each in package if "__pycache__" not in each} - {"kzconsumer/README.md"}
     info = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE"}
-    beside = {f"{name}-{__version__}.data/data/{each}" for each in SHARED} if name == "kzconsumer" else set()
+    beside = {f"{name}-{__version__}.data/data/{each}" for each in SHARED.get(name, ())}
     assert inside == package | {f"{name}-{__version__}.dist-info/{each}" for each in info} | beside
     assert f"{name}/py.typed" in inside
 
@@ -144,9 +170,11 @@ def test_a_source_distribution_has_what_it_is_built_from(built: list[Path], name
     with tarfile.open(next(each for each in built if each.name == f"{name}-{__version__}.tar.gz")) as archive:
         first = {each.split("/")[1] for each in archive.getnames()}
     always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", name}
-    assert first == always | (
-        {"CHANGELOG.md", "config", "docs", "monitoring", "systemd"} if name == "kzconsumer" else set()
-    )
+    more = {
+        "kzconsumer": {"CHANGELOG.md", "config", "docs", "monitoring", "systemd"},
+        "kzconsumer_tools": {"hatch_build.py", "share"},
+    }
+    assert first == always | more.get(name, set())
 
 
 def test_licences_are_the_same() -> None:
@@ -183,7 +211,8 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
     assert {name: {line.split()[1] for line in lines.splitlines()} for name, lines in listed.items()} == PLUGINS
 
     shared = commands.parent / "share"
-    assert {str(each.relative_to(commands.parent)) for each in shared.rglob("*") if each.is_file()} >= SHARED
+    there = {str(each.relative_to(commands.parent)) for each in shared.rglob("*") if each.is_file()}
+    assert there >= {each for files in SHARED.values() for each in files}
     assert (shared / "bash-completion/completions/kzconsumer").read_text() == kzconsumer("completion", "bash")
     assert ".TH KZCONSUMER" in (shared / "man/man1/kzconsumer.1").read_text()
 
@@ -198,8 +227,8 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
     assert at.is_relative_to(root)
     assert os.access(next(at.parents[1].glob("kzconsumer_spark/*/bin/java")), os.X_OK)
     in_need = run(python, "-c", WITHOUT_EXTRAS.format(extras=EXTRAS), within=tmp_path).split()
-    shown_with_rich = ("kzconsumer.cli.", "kzconsumer.demo.")
-    assert {name for name in in_need if not name.startswith(shown_with_rich)} == IN_NEED_OF_EXTRAS
+    need_theirs = ("kzconsumer_sandbox.", "kzconsumer_tools.")
+    assert {name for name in in_need if not name.startswith(need_theirs)} == IN_NEED_OF_EXTRAS
     decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=tmp_path)
     assert decoded == "[b'order 1', b'order 2']\n"
     if WHOLE:

@@ -5,12 +5,15 @@ Owns no state. `tests/integration/test_install.py` calls it.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {
@@ -83,6 +86,34 @@ def borrowing_environment(at: Path, wheels: Sequence[Path]) -> Path:
     here = [each for each in sys.path if each.endswith("site-packages")]
     (packages / "borrowed.pth").write_text("\n".join(here))
     return at / "bin"
+
+
+def declared_environment(at: Path, wheel: Path) -> Path:
+    """An environment with a wheel and the packages that it declares to need, linked from this Python; nothing else."""
+    commands = borrowing_environment(at, [wheel])
+    (packages,) = (at / "lib").glob("python*/site-packages")
+    (packages / "borrowed.pth").unlink()
+    metadata = run(commands / "python", "-c", REQUIRES.format(name=wheel.name.partition("-")[0]), within=at.parent)
+    for name in _closure(metadata.splitlines()):
+        distribution = importlib.metadata.distribution(name)
+        for first in {Path(each).parts[0] for each in distribution.files or ()} - {"..", "__pycache__"}:
+            (packages / first).symlink_to(str(distribution.locate_file(first)))
+    return commands
+
+
+REQUIRES = "import importlib.metadata as m; print(*m.requires('{name}') or (), sep='\\n')"
+
+
+def _closure(lines: Iterable[str]) -> set[str]:
+    """The names of all distributions that requirements without extras lead to."""
+    found: set[str] = set()
+    left = [Requirement(line) for line in lines]
+    while left:
+        each = left.pop()
+        if (each.marker is None or each.marker.evaluate({"extra": ""})) and each.name not in found:
+            found.add(each.name)
+            left += map(Requirement, importlib.metadata.requires(each.name) or ())
+    return found
 
 
 def shell_commands(at: Path) -> Path:

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console, RenderableType
 
 from kzconsumer.settings.settings import Settings
-from kzconsumer_sandbox.commands.demo import missing
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, Reported, partition_rows
 from kzconsumer_sandbox.demo.count import Counted
 from kzconsumer_sandbox.demo.group_view import member_name
@@ -139,17 +138,6 @@ def test_a_slow_takeover_and_odd_offsets_are_noted() -> None:
     ]
     counted = Counted(1000, 1000, 0)
     assert notes(judge(counted, produced=1000, takeover=7.0, seconds=1.0), counted, 7.0) == []
-
-
-def test_what_is_missing_is_named_with_what_to_install() -> None:
-    assert missing([], ["jsonlines", "spark"]) == ""
-    assert missing(["confluent_kafka", "rich"], ["jsonlines"]) == (
-        "the demo also needs confluent-kafka, rich, the Spark sink: "
-        "pip install confluent-kafka rich ./plugins/spark (in kzconsumer's source folder)"
-    )
-    assert missing([], ["jsonlines"]) == (
-        "the demo also needs the Spark sink: pip install ./plugins/spark (in kzconsumer's source folder)"
-    )
 
 
 def test_the_clock() -> None:

@@ -7,12 +7,7 @@ the show.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-from collections.abc import Collection
 from typing import TYPE_CHECKING
-
-from kzconsumer.errors import KzConsumerError
-from kzconsumer.plugins import SINKS, list_plugins
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -33,9 +28,9 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from kzconsumer_sandbox.commands.demo import require
+    from kzconsumer.plugins import SINKS, load
 
-    require()
+    load(SINKS, "spark")  # a bare installation gets the line that says what to install, before anything starts
 
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.demo.run import run_demo
@@ -54,27 +49,3 @@ def _number(text: str) -> int:
     if not digits.isdecimal() or int(digits) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of messages")
     return int(digits)
-
-
-_SINK = "spark"
-_MODULES = ("confluent_kafka", "pyspark")
-
-
-def require() -> None:
-    """Raises KzConsumerError, naming what to install."""
-    modules = [name for name in _MODULES if importlib.util.find_spec(name) is None]
-    fault = missing(modules, [plugin.name for plugin in list_plugins(SINKS)])
-    if fault:
-        raise KzConsumerError(fault)
-
-
-def missing(modules: Collection[str], sinks: Collection[str]) -> str:
-    """The line about modules that are not there and a Spark sink that is not among `sinks`; empty when all is well."""
-    lacking = [name.replace("_", "-") for name in modules]
-    packages = list(lacking)
-    if _SINK not in sinks:
-        lacking.append("the Spark sink")
-        packages.append("./plugins/spark (in kzconsumer's source folder)")
-    if not lacking:
-        return ""
-    return f"the demo also needs {', '.join(lacking)}: pip install {' '.join(packages)}"
