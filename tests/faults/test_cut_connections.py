@@ -34,10 +34,10 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(consumer._brokers._connections.items()):
-            asked = purpose == "control" and len(connection._wire.in_flight) > 0
+            asked = purpose == "control" and len(connection._transport.in_flight) > 0
             if not connection.closed and chance.random() < (0.5 if asked else 0.01):
-                assert connection._wire._transport is not None
-                connection._wire._transport.abort()
+                assert connection._transport._transport is not None
+                connection._transport._transport.abort()
                 cuts[purpose] += 1
 
 

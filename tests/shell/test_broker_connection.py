@@ -229,7 +229,7 @@ async def test_a_peer_that_ends_within_a_large_answer_is_told_as_it_ended(linger
         with pytest.raises(ConnectionLost, match=why):
             await call
         assert connection.closed
-        assert connection.ended_by_peer
+        assert connection._transport.ended_by_peer
 
 
 async def test_a_cancelled_call_leaves_the_others_their_answers() -> None:
@@ -311,7 +311,7 @@ async def test_an_answer_to_no_request_ends_the_connection() -> None:
     async with listening(serve) as broker:
         connection = await open_to(broker)
         assert await connection.call(REQUEST, timeout=10) == {T0: ListedOffset(0, 3, -1)}
-        with pytest.raises(ConnectionLost, match="an answer to no request"):
+        with pytest.raises(ConnectionLost, match="a response to no request"):
             await connection.call(REQUEST, timeout=10)
         assert connection.closed
 

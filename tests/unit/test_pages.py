@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.brokers.connection import _MAX_FIRST_RESPONSE as FIRST_RESPONSE
 from kzconsumer.brokers.protocol.frames import MAX_RESPONSE
+from kzconsumer.brokers.transport import MAX_FIRST_RESPONSE as FIRST_RESPONSE
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.link import MAX_FRAME

@@ -1,0 +1,209 @@
+"""The socket of one connection to a broker: sends requests at once and matches responses to them, in order.
+
+`BrokerTransport` is an asyncio protocol; `connection` opens it. Errors of sockets and TLS become ConnectionLost here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Generator
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from kzconsumer.brokers.protocol.frames import (
+    MAX_RESPONSE,
+    FrameReader,
+    Request,
+    bare_frame,
+    request_frame,
+    response_body,
+)
+from kzconsumer.brokers.protocol.versions import SPOKEN, is_flexible
+from kzconsumer.brokers.security import Security
+from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
+from kzconsumer.model import Broker
+from kzconsumer.security import tls_failures
+
+R = TypeVar("R")
+
+MAX_FIRST_RESPONSE: Final = 1 << 20
+"""Bytes. Another protocol's first bytes, read as a size, are more: they are refused before we wait for so much."""
+
+_READ_AHEAD: Final = 64 * 1024
+"""Bytes still missing of a response from which on the socket is read again at once."""
+
+_READS_AHEAD: Final = 16
+"""Such reads in a row, at most: they hold up the event loop for a millisecond or two."""
+
+
+class _InFlight(NamedTuple):
+    correlation: int | None
+    """None for a bare SASL token, which has no header."""
+    flexible: bool
+    response: asyncio.Future[memoryview | ConnectionLost | ProtocolError]
+    timer: asyncio.TimerHandle
+
+
+class BrokerTransport(asyncio.BufferedProtocol):
+    """Once it has ended it stays so, with the reason in `ended`."""
+
+    def __init__(self, broker: Broker, client_id: str, security: Security) -> None:
+        self.broker = broker
+        self.in_flight: deque[_InFlight] = deque()
+        self.ended: str | None = None
+        self.ended_by_peer = False
+        self._client_id = client_id.encode()
+        self._security = security
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket = -1
+        self._reader = FrameReader(MAX_FIRST_RESPONSE)
+        self._correlation = 0
+        self._responses = 0
+        self._lost: type[ConnectionLost] = ConnectionLost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._security.tls is None:  # with TLS the socket's bytes are not ours to read
+            self._socket = transport.get_extra_info("socket").fileno()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            self._received(nbytes)
+            if self._socket >= 0:
+                self._read_ahead()
+        except ProtocolError as error:
+            self.end(str(error), ProtocolError(f"{self.broker}: {error}"))
+
+    def _received(self, nbytes: int) -> None:
+        for frame in self._reader.received(nbytes):
+            self._complete(frame)
+
+    def _read_ahead(self) -> None:
+        """More of a large response has arrived by now, and another turn of the event loop costs ten times a read."""
+        for _ in range(_READS_AHEAD):
+            if self._reader.missing < _READ_AHEAD or self.ended is not None:
+                return
+            try:
+                nbytes = os.readv(self._socket, [self._reader.buffer()])
+            except BlockingIOError:
+                return
+            except OSError as error:  # reported once: the transport would take what follows for a proper end
+                self.connection_lost(error)
+                return
+            if nbytes == 0:
+                return  # the transport finds the end, too
+            self._received(nbytes)
+
+    def _complete(self, frame: memoryview) -> None:
+        if self.ended is not None:
+            return
+        if not self.in_flight:
+            raise ProtocolError("a response to no request")
+        request = self.in_flight[0]
+        body = frame
+        if request.correlation is not None:
+            body = response_body(frame, request.correlation, flexible=request.flexible)
+        self._responses += 1
+        self._reader.limit = MAX_RESPONSE
+        self.in_flight.popleft()
+        request.timer.cancel()
+        if not request.response.done():
+            request.response.set_result(body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.ended is not None:
+            return
+        if isinstance(exc, ssl.SSLError):
+            self._lost = SecurityError
+            self.end(tls_failures.explain(exc, tls_failures.BROKER, certificate_given=self._security.certificate_given))
+            return
+        self.ended_by_peer = True
+        reason = str(exc) if exc else "closed by the broker"
+        if self._responses == 1 and self._security.sasl is None:
+            reason += " after ApiVersions: does this listener want SASL? ([brokers] security_protocol, listener)"
+        self.end(reason)
+
+    def send(self, request: Request[R], version: int, timeout: float) -> Awaitable[R]:
+        """Send now; awaiting the result waits for the response, which is also received if nobody awaits it.
+
+        Without a response after `timeout` seconds the connection is aborted. Raises ConnectionLost, here or when
+        awaited; awaiting also raises ProtocolError, and the connection has ended then.
+        """
+        self._raise_if_ended()
+        correlation = self._correlation
+        self._correlation = (correlation + 1) & 0x7FFFFFFF
+        flexible = is_flexible(request.api_key, version)
+        body = request.encode(version)
+        frame = request_frame(request.api_key, version, correlation, self._client_id, body, flexible=flexible)
+        response = self._write(frame, correlation, flexible, SPOKEN[request.api_key].name, timeout)
+        return _Response(self, request, version, response)
+
+    async def exchange_bare(self, token: bytes, timeout: float) -> bytes:
+        """Send a SASL token without header, as before Kafka 1.0, and return the broker's. Raises as `send`."""
+        self._raise_if_ended()
+        body = await self._write(bare_frame(token), None, False, "a SASL token", timeout)
+        if isinstance(body, Exception):
+            raise body
+        return bytes(body)
+
+    def _raise_if_ended(self) -> None:
+        if self.ended is not None or self._transport is None:
+            raise self._lost(f"{self.broker}: {self.ended}")
+
+    def _write(
+        self, frame: bytes, correlation: int | None, flexible: bool, what: str, timeout: float
+    ) -> asyncio.Future[memoryview | ConnectionLost | ProtocolError]:
+        """Errors are results of the future, not exceptions: a cancelled caller leaves no unretrieved exception."""
+        assert self._transport is not None
+        response: asyncio.Future[memoryview | ConnectionLost | ProtocolError] = self._loop.create_future()
+        timer = self._loop.call_later(timeout, self.end, f"no answer to {what} within {timeout:g} s")
+        self.in_flight.append(_InFlight(correlation, flexible, response, timer))
+        self._transport.write(frame)
+        return response
+
+    def end(self, reason: str, first: ProtocolError | None = None) -> None:
+        """Close the socket at once; requests in flight are lost. The oldest of them fails with `first` if given."""
+        if self.ended is not None:
+            return
+        self.ended = reason
+        if self._transport is not None:
+            self._transport.abort()
+        outcome: ConnectionLost | ProtocolError | None = first
+        while self.in_flight:
+            request = self.in_flight.popleft()
+            request.timer.cancel()
+            if not request.response.done():
+                request.response.set_result(outcome or self._lost(f"{self.broker}: {reason}"))
+            outcome = None
+
+
+class _Response(Generic[R]):
+    """A response to come, decoded when it is awaited."""
+
+    def __init__(
+        self,
+        transport: BrokerTransport,
+        request: Request[R],
+        version: int,
+        body: asyncio.Future[memoryview | ConnectionLost | ProtocolError],
+    ) -> None:
+        self._transport = transport
+        self._request = request
+        self._version = version
+        self._body = body
+
+    def __await__(self) -> Generator[Any, None, R]:
+        body = yield from self._body.__await__()
+        if isinstance(body, Exception):
+            raise body
+        try:
+            return self._request.decode(self._version, body)
+        except ProtocolError as error:
+            self._transport.end(str(error))
+            raise ProtocolError(f"{self._transport.broker}: {error}") from error
