@@ -1,67 +1,44 @@
-"""Who we are, told on a new connection before anything else of the session is asked.
-
-Owns no state; `Link.open` calls it. A refusal is a SecurityError: another attempt changes nothing until somebody
-changes a setting, here or there.
-"""
+"""Authentication on a new connection, before any other request of the session: SASL, then the scheme `digest`."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
-from kzconsumer.errors import ConnectionLost, SecurityError
+from kzconsumer.errors import SecurityError
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.access import Access, User
 
-if TYPE_CHECKING:
-    from kzconsumer.zookeeper.link import Link
+Exchange: TypeAlias = Callable[[wire.Request[bytes], int | None], Awaitable[wire.Reply]]
+"""Sends a request, under a given xid or the next, and returns the reply.
+
+Raises SecurityError if the server ends the connection because it does not accept the client, else ConnectionLost.
+"""
 
 
-class _Answer:
-    """The reply to one request of ours."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
-
-    def answered(self, reply: wire.Reply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-    def lost(self, reason: str) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(ConnectionLost(reason))
-
-
-async def authenticate(link: Link, access: Access) -> None:
+async def authenticate(exchange: Exchange, access: Access) -> None:
     """Raises SecurityError when either side does not accept the other, ConnectionLost, ProtocolError."""
     if access.sasl is not None:
-        await _sasl(link, access.sasl)
+        await _sasl(exchange, access.sasl)
     if access.digest is not None:
-        # A wrong password is no refusal in this scheme: we are somebody else then, to whom nodes may be closed.
-        await _ask(link, wire.add_auth("digest", access.digest.digest()), wire.AUTH_XID)
+        # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
+        await exchange(wire.add_auth("digest", access.digest.digest()), wire.AUTH_XID)
 
 
-async def _sasl(link: Link, user: User) -> None:
-    exchange = user.exchange()
-    token = next(exchange)
-    try:
-        while True:
-            request = wire.sasl(token)
-            answer = wire.result(request, await _ask(link, request))
-            try:
-                token = exchange.send(answer)
-            except StopIteration:
-                return
-    except SecurityError as error:
-        raise SecurityError(f"{link.where}: [zookeeper.sasl] DIGEST-MD5 as {user.name}: {error}") from None
-    except ConnectionLost:
-        if link.refused is not None:
-            told = "the server does not accept it: wrong name or password?"
-            raise SecurityError(f"{link.where}: [zookeeper.sasl] DIGEST-MD5 as {user.name}: {told}") from None
-        raise
-
-
-async def _ask(link: Link, request: wire.Request[bytes], xid: int | None = None) -> wire.Reply:
-    call = _Answer()
-    link.send(request.body, call, xid)
-    return await call.reply
+async def _sasl(exchange: Exchange, user: User) -> None:
+    tokens = user.exchange()
+    token = next(tokens)
+    where = f"[zookeeper.sasl] DIGEST-MD5 as {user.name}"
+    while True:
+        request = wire.sasl(token)
+        try:
+            reply = await exchange(request, None)
+        except SecurityError:
+            raise SecurityError(f"{where}: the server does not accept it: wrong name or password?") from None
+        answer = wire.result(request, reply)
+        try:
+            token = tokens.send(answer)
+        except StopIteration:
+            return
+        except SecurityError as error:
+            raise SecurityError(f"{where}: {error}") from None

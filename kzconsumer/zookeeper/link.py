@@ -1,7 +1,6 @@
-"""One TCP connection to one server: frames, and who waits for which reply.
+"""One TCP connection to one server: frames in and out, replies matched to calls in order.
 
-Owns the socket and the queue of calls in flight. The session opens it, sends on it and learns of its loss from `lost`.
-It decides nothing: no retry, no reconnect, no session.
+It neither retries nor reconnects: that is for `session_life`, which learns of a loss from `lost`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
 
 _ALERT_AS_SIZE = range(0x15030000, 0x15040000)
-"""What the beginning of an alert of TLS is, read as the size of a frame."""
+"""The first bytes of a TLS alert, read as the size of a frame."""
 
 _PLAIN = Access()
 
@@ -43,20 +42,33 @@ class HungUp(ConnectionLost):
 
 
 class Call(Protocol):
-    """Something sent that awaits its reply."""
+    """A request that awaits its reply."""
 
     def answered(self, reply: wire.Reply) -> None:
-        """Runs while the reply is read. Raises ConnectionLost or ProtocolError when the connection is of no use."""
+        """Runs while the reply is read. Raises ConnectionLost or ProtocolError if the connection has to end."""
 
     def lost(self, reason: str) -> None:
         """There will be no reply."""
 
 
-class Link(asyncio.Protocol):
-    """Frames in and out, replies matched to calls in order.
+class _Exchanged:
+    """A request of the authentication."""
 
-    A raw asyncio protocol, not streams: replies and events are handled in the read callback itself, so that nothing can
-    come between an event and the reply behind it, and a frame cut short simply stays in the buffer.
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+
+    def answered(self, reply: wire.Reply) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    def lost(self, reason: str) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(ConnectionLost(reason))
+
+
+class Link(asyncio.Protocol):
+    """A raw asyncio protocol, not streams: replies and events are handled in the read callback itself, so that nothing
+    can come between an event and the reply behind it.
     """
 
     def __init__(
@@ -72,10 +84,10 @@ class Link(asyncio.Protocol):
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the connection is over, with the reason."""
         self.arrived = clock.now()
-        """When the last bytes came, of whole frames or not."""
+        """When the last bytes came, also of incomplete frames."""
         self._hung_up = False
         self.refused: str | None = None
-        """Why the server will not take us on another connection either, if that is how this one ended."""
+        """Why the server would refuse another connection, too, if this one ended with a refusal."""
         self._hello: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._on_event = on_event
         self._on_zxid = on_zxid
@@ -100,10 +112,9 @@ class Link(asyncio.Protocol):
         on_zxid: Callable[[int], None],
         access: Access = _PLAIN,
     ) -> tuple[Link, wire.Established]:
-        """Connect, shake hands and say who we are.
+        """Connect, shake hands and authenticate within `timeout` seconds.
 
-        Raises ConnectionLost (HungUp) or ProtocolError, with the reason, also after `timeout`; SecurityError when
-        either side does not accept the other.
+        Raises ConnectionLost (HungUp), ProtocolError; SecurityError when either side does not accept the other.
         """
         link = cls((host, port), on_event, on_zxid, access)
         try:
@@ -114,7 +125,7 @@ class Link(asyncio.Protocol):
                 link._write(_SIZE.pack(len(handshake)) + handshake)
                 answer = wire.established(await link._hello)
                 if answer.session_id:
-                    await authenticate(link, access)
+                    await authenticate(link._exchange, access)
                 return link, answer
         except TimeoutError:
             link.abort("no answer")
@@ -126,11 +137,14 @@ class Link(asyncio.Protocol):
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
             link.abort(str(error))
             raise ConnectionLost(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
+        except SecurityError as error:
+            link.abort(str(error))
+            raise SecurityError(f"{link.where}: {error}") from None
         except ConnectionLost as error:
             link.abort(str(error))
             if link._hung_up:
                 raise HungUp(str(error)) from error
-            if link.refused is None or isinstance(error, SecurityError):
+            if link.refused is None:
                 raise
             raise SecurityError(f"{link.where}: {link.refused}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
@@ -141,7 +155,7 @@ class Link(asyncio.Protocol):
             raise
 
     def send(self, body: bytes, call: Call, xid: int | None = None) -> None:
-        """Send now; the reply comes to `call`, in the order of sending. A lost link answers with the loss."""
+        """Send now; `call` gets the reply, in the order of sending, or the loss."""
         if self.lost.done():
             call.lost(self._loss())
             return
@@ -149,6 +163,16 @@ class Link(asyncio.Protocol):
             self._xid = xid = self._xid % 0x7FFFFFFF + 1
         self._calls.append((xid, call))
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
+
+    async def _exchange(self, request: wire.Request[bytes], xid: int | None) -> wire.Reply:
+        call = _Exchanged()
+        self.send(request.body, call, xid)
+        try:
+            return await call.reply
+        except ConnectionLost:
+            if self.refused is None:
+                raise
+            raise SecurityError(self.refused) from None
 
     def abort(self, reason: str) -> None:
         """Close at once; calls in flight are lost. Idempotent."""
@@ -168,7 +192,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if isinstance(exc, ssl.SSLError):
-            # With TLS 1.3 a server says what it misses of a certificate when our side of the handshake is over.
+            # With TLS 1.3 a server rejects a certificate after our side of the handshake is over.
             self._refuse(explain(exc, ZOOKEEPER, certificate_given=self._access.certificate_given))
             return
         self._hung_up = not self._hello.done() and self._access.tls is None
@@ -194,7 +218,7 @@ class Link(asyncio.Protocol):
                 start = end
         except (ProtocolError, ConnectionLost) as error:
             self._fail(str(error))
-        except Exception as error:  # a fault of ours; asyncio would close the connection and tell nobody here
+        except Exception as error:  # a bug of ours; asyncio would close the connection without a log line
             log.exception("reading from ZooKeeper failed", host=self.where)
             self._fail(f"what it sent could not be read: {error!r}")
         del buffer[:start]
@@ -215,7 +239,7 @@ class Link(asyncio.Protocol):
             try:
                 call.answered(reply)
             except Exception as error:
-                call.lost(f"{self.where}: {error}")  # it is in no queue any more: nobody else would tell it
+                call.lost(f"{self.where}: {error}")  # it has left the queue
                 raise
         if reply.zxid > 0 and not self.lost.done():
             self._on_zxid(reply.zxid)

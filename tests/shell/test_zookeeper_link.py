@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from kzconsumer.errors import ConnectionLost, ProtocolError
-from kzconsumer.zookeeper import hung_up, wire
+from kzconsumer.zookeeper import server_choice, wire
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
@@ -214,7 +214,7 @@ async def test_why_a_server_hangs_up_is_asked_of_itself(
 ) -> None:
     """None: to that question it is silent, and hangs up on handshakes all the same."""
     if said is None:
-        monkeypatch.setattr(hung_up, "LIMIT", 0.1)
+        monkeypatch.setattr(server_choice, "STATUS_LIMIT", 0.1)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (await reader.read(100))[:4] == b"srvr":

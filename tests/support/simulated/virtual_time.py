@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from unittest import mock
 
 from kzconsumer import clock
-from kzconsumer.zookeeper import session_life
+from kzconsumer.zookeeper import server_choice
 from kzconsumer.zookeeper.heartbeat import Instant
 
 P = TypeVar("P", bound=asyncio.Protocol)
@@ -158,7 +158,7 @@ def told_by(world: World) -> Iterator[None]:
 
     with (
         mock.patch.object(clock, "time", SimpleNamespace(clock_gettime=lambda _: world.now, CLOCK_BOOTTIME=0)),
-        mock.patch.object(session_life, "_now", instant),
-        mock.patch.object(session_life, "random", world.random),
+        mock.patch.object(server_choice, "instant", instant),
+        mock.patch.object(server_choice, "random", world.random),
     ):
         yield
