@@ -203,30 +203,30 @@ class ConsumerConnector:
         `[offsets] commit_interval`. Without a membership at the moment nothing is ours to commit.
         """
         if self._member is not None:
-            await self._member.claims.commit()
+            await self._member.owned.commit()
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         """For the sink runner: have ranges stand as in flight; returns the claims that are still ours.
 
         Raises SessionExpired, ZooKeeperError.
         """
-        return await self._member.claims.plan(plans) if self._member is not None else ()
+        return await self._member.owned.plan(plans) if self._member is not None else ()
 
     async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         """For the sink runner: have the plans of ranges in flight say that a step of the work is done.
 
         Returns the claims that are still ours. Raises SessionExpired, ZooKeeperError.
         """
-        return await self._member.claims.record_step(trackers, step) if self._member is not None else ()
+        return await self._member.owned.record_step(trackers, step) if self._member is not None else ()
 
     async def go_on(self, replayed: OffsetTracker) -> None:
         """For the sink runner: a planned range has been written again and is committed."""
         if self._member is not None:
-            await self._member.claims.go_on(replayed)
+            await self._member.owned.resume_after_replay(replayed)
 
     def positions(self) -> list[Position]:
         """How far each owned partition has come; empty while there is no membership."""
-        return self._member.claims.positions() if self._member is not None else []
+        return self._member.owned.positions() if self._member is not None else []
 
     @property
     def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
@@ -252,14 +252,14 @@ class ConsumerConnector:
         named = [TopicPartition.of(partition) for partition in partitions]
         self._paused.update(named)
         if self._member is not None:
-            self._member.claims.pause(named)
+            self._member.owned.pause(named)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         """The end of a pause; without one nothing happens."""
         named = [TopicPartition.of(partition) for partition in partitions]
         self._paused.difference_update(named)
         if self._member is not None:
-            self._member.claims.resume(named)
+            self._member.owned.resume(named)
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
@@ -281,7 +281,7 @@ class ConsumerConnector:
             raise ValueError(f"{offset} is not an offset")
         if self._member is None:
             raise NotOwned(partition)
-        await self._member.claims.seek(partition, offset)
+        await self._member.owned.seek(partition, offset)
 
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each log. Raises as `offsets_for_times`."""

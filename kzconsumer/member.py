@@ -32,6 +32,7 @@ from kzconsumer.group.claims import Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
+from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
@@ -132,16 +133,17 @@ class Member:
         leaders = Leaders(topics, brokers, timeout)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
         self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops, tallies)
-        self.claims = Claims(
+        self.owned = OwnedPartitions(
+            owners, watches, committer, self._fetchers, streams, settings.fetch.max_bytes, paused
+        )
+        self._claims = Claims(
+            self.owned,
             owners,
             Adopter(committer, destination, refuses_loss=reset.refuses, authority=authority, coordinator=coordinator),
             watches,
             paths,
             committer,
             self._fetchers,
-            streams,
-            settings.fetch.max_bytes,
-            paused,
             listener,
         )
         self._runs: Runs | None = None
@@ -156,7 +158,8 @@ class Member:
             ),
             topics=topics,
             watches=watches,
-            claims=self.claims,
+            owned=self.owned,
+            claims=self._claims,
             trigger=trigger,
             assignor_name=group.assignor,
             assignor=assignor,
@@ -170,7 +173,7 @@ class Member:
                 consumers=consumers,
                 owners=owners,
                 storage=nodes,
-                claims=self.claims,
+                owned=self.owned,
                 leaders=leaders,
                 notices=notices,
                 interval=group.reconcile_interval,
@@ -180,7 +183,7 @@ class Member:
         )
 
     def __repr__(self) -> str:
-        return f"<Member {self._membership} {self.claims}>"
+        return f"<Member {self._membership} {self.owned}>"
 
     @property
     def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
@@ -203,18 +206,18 @@ class Member:
             for stream in self._streams.values():
                 stream.close()
             if self.patience:
-                await self.claims.settle(self.patience)
+                await self._claims.settle(self.patience)
             await self._commit_at_last()
         except* SessionExpired:
-            if any(at.committed is not None and at.committed < at.processed for at in self.claims.positions()):
+            if any(at.committed is not None and at.committed < at.processed for at in self.owned.positions()):
                 self._tell_uncommitted("the session is over")
-            await self.claims.lose_all()
+            await self._claims.lose_all()
             raise
         except* Exception:
             await self._commit_at_last()
             raise
         finally:
-            self.claims.close_all()
+            self.owned.close_all()
 
     async def bootstrap(self) -> str:
         """Where the brokers are, as librdkafka wants it. Raises KzConsumerError when none of them keeps headers."""
@@ -254,7 +257,7 @@ class Member:
             with anyio.move_on_after(self._settings.offsets.commit_interval):
                 await self._reconfigured.wait()
             try:
-                await self.claims.commit()
+                await self.owned.commit()
             except (CoordinatorFailed, ZooKeeperError) as error:
                 log.error("periodic commit failed, trying again at the next", reason=str(error), again=True)
 
@@ -271,9 +274,9 @@ class Member:
     async def _end_of_ours(self, stops: Stops) -> None:
         while True:
             await anyio.sleep(FINISHED_LOOK)
-            if self._rebalancer.settled and all(self._at_its_end(stops, at) for at in self.claims.positions()):
+            if self._rebalancer.settled and all(self._at_its_end(stops, at) for at in self.owned.positions()):
                 break
-        log.info("everything is processed up to its end", partitions=len(self.claims.held))
+        log.info("everything is processed up to its end", partitions=len(self.owned.held))
 
     async def _end_of_run(self, runs: Runs, stops: Stops) -> None:
         """A member with nothing to do, or nothing more, waits for the others: it may have to take over from them."""
@@ -286,9 +289,9 @@ class Member:
                 return
             await anyio.sleep(RUN_LOOK)
             try:
-                ready = (at for at in self.claims.positions() if self._at_its_end(stops, at))
+                ready = (at for at in self.owned.positions() if self._at_its_end(stops, at))
                 if any((at.committed or 0) < at.processed for at in ready):
-                    await self.claims.commit()
+                    await self.owned.commit()
                 run = await runs.look(run)
             except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
                 log.warning("cannot look how far the run is", reason=str(error))
@@ -309,7 +312,7 @@ class Member:
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
         try:
             with anyio.move_on_after(patience):
-                await self.claims.tell_leaving()
+                await self._claims.tell_leaving()
         finally:  # also when the listener raises
             await self._commit_within(patience)
 
@@ -317,7 +320,7 @@ class Member:
         reason: object = "there was no time left for it"
         try:
             with anyio.fail_after(patience):
-                await self.claims.commit()
+                await self.owned.commit()
                 reason = None
         except TimeoutError:
             reason = "ZooKeeper does not answer"

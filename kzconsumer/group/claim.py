@@ -1,7 +1,4 @@
-"""One partition owned by us, and how the work on several of them comes to its end.
-
-Owns no state. The claims keep these from claim to release.
-"""
+"""A partition owned by us, and draining: waiting until the work on several of them has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ log = structlog.get_logger("kzconsumer.group")
 
 
 class Claim(msgspec.Struct, eq=False):
-    """One partition owned by us. Its fence moves with what is stored: the committer has it."""
+    """One partition owned by us. Its fence changes with each write of an offset, so the committer holds it."""
 
     topic_partition: TopicPartition
     thread: ConsumerThreadId
@@ -33,10 +30,10 @@ class Claim(msgspec.Struct, eq=False):
         return self.fetch.tracker
 
 
-async def settled_parts(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
-    """Hand out nothing more of these claims; give them as the work on each ends.
+async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
+    """Hand out nothing more of these claims; yield them in batches as the work on each ends.
 
-    At `until`, seconds of the event loop's clock, the rest is given as it is.
+    At `until`, in seconds of the event loop's clock, the rest is yielded with its work unfinished.
     """
     busy = set(claims)
     ended: list[Claim] = []

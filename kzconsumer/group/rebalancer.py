@@ -32,6 +32,7 @@ from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.original_members import needs_looking
+from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
@@ -59,6 +60,7 @@ class Rebalancer:
         reader: SnapshotReader,
         topics: TopicRegistry,
         watches: Watches,
+        owned: OwnedPartitions,
         claims: Claims,
         trigger: RebalanceTrigger,
         assignor_name: str,
@@ -74,6 +76,7 @@ class Rebalancer:
         self._reader = reader
         self._topics = topics
         self._watches = watches
+        self._owned = owned
         self._claims = claims
         self._trigger = trigger
         self._assignor_name = assignor_name
@@ -94,7 +97,7 @@ class Rebalancer:
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"<Rebalancer generation {self._listener.generation} {self._claims} {self._notices}>"
+        return f"<Rebalancer generation {self._listener.generation} {self._owned} {self._notices}>"
 
     @property
     def settled(self) -> bool:
@@ -170,7 +173,7 @@ class Rebalancer:
         recreated = await self._claims.outdated(snapshot.topics)
         if recreated:
             await self._claims.release(recreated)
-        plan = compare(wanted, self._claims.held, keep=self._keep or wanted == self._wanted)
+        plan = compare(wanted, self._owned.held, keep=self._keep or wanted == self._wanted)
         self._wanted = wanted
         self.snapshot, self.assigned = snapshot, assigned
         self._notices.idle_streams(snapshot, wanted)
@@ -195,7 +198,7 @@ class Rebalancer:
                 blocked=len(failed),
                 seconds=round(now() - began, 3),
             )
-            log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._claims.held.items())])
+            log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())])
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
         self._reconciler.rebalanced(snapshot, assigned)

@@ -14,10 +14,10 @@ import structlog
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import Unfit
-from kzconsumer.group.claims import Claims
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.original_members import LOOK_INTERVAL, Pokes, needs_looking
+from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -44,7 +44,7 @@ class Reconciler:
         consumers: ConsumerRegistry,
         owners: OwnerRegistry,
         storage: ZooKeeperOffsetStorage,
-        claims: Claims,
+        owned: OwnedPartitions,
         leaders: Leaders,
         notices: Notices,
         interval: float,
@@ -55,7 +55,7 @@ class Reconciler:
         self._consumers = consumers
         self._owners = owners
         self._storage = storage
-        self._claims = claims
+        self._owned = owned
         self._leaders = leaders
         self._notices = notices
         self._interval = interval
@@ -113,22 +113,22 @@ class Reconciler:
     async def _reconcile(
         self, snapshot: GroupSnapshot, expected: Mapping[TopicPartition, ConsumerThreadId]
     ) -> list[Difference]:
-        await self._claims.verify()
-        held = self._claims.held
+        await self._owned.verify()
+        held = self._owned.held
         seen = {Difference(What.STRAY, partition) for partition in await self._strays(snapshot)}
-        seen.update(Difference(What.UNFETCHED, partition) for partition in self._claims.unfetched())
+        seen.update(Difference(What.UNFETCHED, partition) for partition in self._owned.unfetched())
         if expected != held:
             seen.add(Difference(What.ASSIGNMENT))
         confirmed = self._differences.confirmed(now(), seen)
         for difference in confirmed:
             log.warning("reconciled", difference=str(difference))
             if difference.partition is not None:
-                self._claims.repair(difference.partition)
+                self._owned.repair(difference.partition)
         return confirmed
 
     async def _strays(self, snapshot: GroupSnapshot) -> Iterable[TopicPartition]:
         """Among the next few partitions that are not ours: owner nodes of our session. Nobody's nodes are told of."""
-        held = self._claims.held
+        held = self._owned.held
         others = sorted(partition for partition in self._assigned if partition not in held)
         first = self._others_seen if self._others_seen < len(others) else 0
         part = others[first : first + OTHERS_AT_ONCE]
@@ -166,8 +166,8 @@ class Reconciler:
 
     async def _leave_if_unfit(self, owned: set[TopicPartition]) -> None:
         since = self._leaders.unreachable_since
-        if not self._fitness.doubtful(now() - since if since is not None and self._claims.held else 0.0):
+        if not self._fitness.doubtful(now() - since if since is not None and self._owned.held else 0.0):
             return
-        others = owned.difference(self._claims.held)
+        others = owned.difference(self._owned.held)
         if self._fitness.others_advance(await self._storage.last_writes(others)):
             raise Unfit("no broker answers, while other members go on")

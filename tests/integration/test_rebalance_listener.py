@@ -239,7 +239,7 @@ async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_
         await consumer.create_message_streams({unique: 1})
         member = consumer._member
         assert member is not None
-        async with member.claims._committer._one_at_a_time:  # a commit under way: the rebalance begins and waits for it
+        async with member.owned._committer._one_at_a_time:  # a commit under way: the rebalance begins and waits for it
             member._rebalancer._trigger.fire("test")
             await until(lambda: not member._rebalancer._trigger.fired)
             await operator.delete(f"/consumers/{unique}/owners/{unique}/0", -1)

@@ -189,7 +189,7 @@ async def test_a_member_that_has_a_record_of_the_old_topic_in_hand(cluster: Clus
             await until(lambda: len(values) >= len(OLD) + len(NEW), LIMIT)
             tasks.cancel_scope.cancel()
     assert values == OLD + NEW
-    (told,) = [each for each in logs if each["event"] == "topic is gone: its stored offset was removed"]
+    (told,) = [each for each in logs if each["event"] == "stored offset of a deleted topic removed"]
     assert (told["log_level"], told["topic"], told["partition"]) == ("warning", unique, 0)
     assert 0 <= told["stored"] < len(OLD)
 

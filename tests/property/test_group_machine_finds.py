@@ -92,7 +92,7 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
     release = Claims.release
 
     async def nodes_first(self: Claims, partitions: Sequence[TopicPartition]) -> None:
-        leaving = [claim for partition in partitions if (claim := self._claims.get(partition)) is not None]
+        leaving = [claim for partition in partitions if (claim := self._owned.claims.get(partition)) is not None]
         for claim in leaving:
             self._watches.unguard(claim.owner.path)
         fences = [self._committer._positions[claim.tracker].committed.fence for claim in leaving]
@@ -184,7 +184,7 @@ def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 @RARE
 def test_a_member_that_leaves_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_of_the_open(self: Claims) -> None:
-        await self._listener.revoked(list(self.held))
+        await self._listener.revoked(list(self._owned.held))
 
     monkeypatch.setattr(Claims, "tell_leaving", only_of_the_open)
     find("was not told that")

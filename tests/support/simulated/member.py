@@ -92,7 +92,7 @@ class Member(RebalanceListener):
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
         member = self.connector._member if self.connector is not None else None
-        return member.claims.held if member is not None else {}
+        return member.owned.held if member is not None else {}
 
     def pause(self, partition: TopicPartition) -> None:
         if self.connector is not None:

@@ -1,0 +1,226 @@
+"""The partitions that a member owns: their positions, commits, pauses, seeks and replays.
+
+`Claims` begins and ends ownership; the application and the sink runner use what is here in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+
+from kzconsumer.errors import NotOwned
+from kzconsumer.fetcher.fetcher_manager import FetcherManager
+from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.group.claim import Claim
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.position import Position
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import OwnerNode
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.operations import Stat
+from kzconsumer.zookeeper.round_trips import repeated, together
+from kzconsumer.zookeeper.watches import Watches
+
+
+class OwnedPartitions:
+    """The claims of one membership. `paused` is the connector's, since a pause outlives claims."""
+
+    def __init__(
+        self,
+        owners: OwnerRegistry,
+        watches: Watches,
+        committer: Committer,
+        fetchers: FetcherManager,
+        streams: Mapping[tuple[str | None, int], KafkaStream],
+        fetch_bytes: int,
+        paused: Collection[TopicPartition],
+    ) -> None:
+        self.claims: dict[TopicPartition, Claim] = {}
+        """The open ones, and closed ones that are still to be released."""
+        self.doubtful: set[TopicPartition] = set()
+        """Partitions of which an owner node may exist without a claim."""
+        self._owners = owners
+        self._watches = watches
+        self._committer = committer
+        self._fetchers = fetchers
+        self._streams = streams
+        self._fetch_bytes = fetch_bytes
+        self._paused = paused
+
+    def __repr__(self) -> str:
+        threads = {claim.thread for claim in self.claims.values()}
+        return f"<OwnedPartitions {len(self.claims)} of {len(threads)} threads>"
+
+    @property
+    def held(self) -> dict[TopicPartition, ConsumerThreadId]:
+        """The open claims."""
+        return {partition: claim.thread for partition, claim in self.claims.items() if claim.tracker.open}
+
+    def positions(self) -> list[Position]:
+        """The positions of every owned partition."""
+        self._checkpoint()
+        return [
+            Position(
+                topic=partition.topic,
+                partition=partition.partition,
+                thread=str(claim.thread),
+                fetched=claim.fetch.position,
+                consumed=claim.tracker.consumed,
+                processed=claim.tracker.processed,
+                committed=self._committer.committed(claim.tracker),
+                high_watermark=claim.fetch.high_watermark,
+                paused=claim.tracker.paused,
+                incarnation=claim.tracker.incarnation,
+                stop=claim.fetch.stop,
+                led=not self._fetchers.seeks_leader(claim.fetch),
+                leader=self._fetchers.leader_of(claim.fetch),
+                queue_full=not claim.fetch.queue.has_room,
+                failed=claim.fetch.failed,
+            )
+            for partition, claim in sorted(self.claims.items())
+            if claim.tracker.open
+        ]
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching and handing out those of them that are owned."""
+        for claim in self.open(partitions):
+            if not claim.tracker.paused:
+                claim.tracker.paused = True
+                self._stream(claim.topic_partition, claim.thread).pause(claim.tracker)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        for claim in self.open(partitions):
+            if claim.tracker.paused:
+                claim.tracker.paused = False
+                self._stream(claim.topic_partition, claim.thread).resume(claim.tracker)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwned."""
+        for claim in self.open([partition]):
+            old = claim.tracker
+            tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch)
+            begun = self._restart(claim, tracker)
+            try:
+                await self.guard([begun])
+                if await self._committer.store_start(tracker, offset):
+                    return
+            finally:
+                # Also after a failure: the partition is still ours, and the next commit stores where it begins.
+                self._fetchers.start([begun.fetch])
+            if self.open([partition]):
+                return  # a later seek goes on elsewhere
+        raise NotOwned(partition)
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        """Store these ranges as plans; returns the claims that are still ours."""
+        return await self._committer.plan(plans)
+
+    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        """Record in the plans of these claims that a step is done; returns the claims that are still ours."""
+        return await self._committer.record_step(trackers, step)
+
+    async def resume_after_replay(self, replayed: OffsetTracker) -> None:
+        """Read on behind a range that has been replayed and committed, unless the claim was lost."""
+        claim = self.claims.get(replayed.topic_partition)
+        if claim is None or claim.tracker is not replayed or not replayed.open:
+            return
+        tracker = OffsetTracker(
+            claim.topic_partition, replayed.processed, incarnation=replayed.incarnation, epoch=replayed.epoch
+        )
+        tracker.written = replayed.written  # if its commit failed, the next one stores it
+        begun = self._restart(claim, tracker)
+        try:
+            await self.guard([begun])
+        finally:
+            self._fetchers.start([begun.fetch])
+
+    async def commit(self) -> None:
+        """Store what is processed. A claim that turns out to be lost is closed at once."""
+        self._checkpoint()
+        await self._committer.commit()
+
+    async def verify(self) -> None:
+        """Read every owner node of ours: a claim without one is lost."""
+        held = self.open(self.claims)
+        self._lose_changed(held, await together([self._owners.stat(claim.owner) for claim in held]))
+
+    def unfetched(self) -> list[TopicPartition]:
+        """Open claims that are not fetched, though no error has ended them."""
+        return [
+            partition
+            for partition, claim in self.claims.items()
+            if claim.tracker.open and not claim.fetch.failed and claim.fetch not in self._fetchers
+        ]
+
+    def repair(self, partition: TopicPartition) -> None:
+        """Fetch a claim that is not fetched; an owner node without claim is removed by the next sweep."""
+        claim = self.claims.get(partition)
+        if claim is None:
+            self.doubtful.add(partition)
+        elif claim.tracker.open:
+            self._fetchers.start([claim.fetch])
+
+    def open(self, partitions: Collection[TopicPartition]) -> list[Claim]:
+        """Those of these partitions' claims that are open."""
+        return [claim for p in partitions if (claim := self.claims.get(p)) is not None and claim.tracker.open]
+
+    def begin(
+        self,
+        partition: TopicPartition,
+        thread: ConsumerThreadId,
+        owner: OwnerNode,
+        tracker: OffsetTracker,
+        position: int | None,
+    ) -> Claim:
+        """A claim whose records go to the stream of `thread`, read from `position` on; None: by the reset policy."""
+        stream = self._stream(partition, thread)
+        tracker.paused = partition in self._paused
+        tracker.when_closed(lambda: stream.drop(tracker))
+        claim = Claim(partition, thread, owner, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
+        self.claims[partition] = claim
+        return claim
+
+    async def guard(self, begun: list[Claim]) -> None:
+        """Watch the owner nodes: a claim whose node is changed or deleted, now or since it was made, is lost."""
+        self._lose_changed(begun, await together([repeated(partial(self._watch_owner, claim)) for claim in begun]))
+
+    def forget(self, claim: Claim) -> None:
+        claim.tracker.close()  # unfinished work is dropped: the next owner may be doing it
+        self._committer.forget(claim.tracker)
+        if self.claims.get(claim.topic_partition) is claim:
+            del self.claims[claim.topic_partition]
+
+    def close_all(self) -> None:
+        """The membership has ended: chunks that are still queued are not delivered any more."""
+        for claim in self.claims.values():
+            claim.tracker.close()
+        self.claims.clear()
+
+    def _restart(self, claim: Claim, tracker: OffsetTracker) -> Claim:
+        """The same claim from the tracker's offset on; fetching is not started yet."""
+        claim.tracker.close()
+        self._committer.replace(claim.tracker, tracker)
+        return self.begin(claim.topic_partition, claim.thread, claim.owner, tracker, tracker.processed)
+
+    def _checkpoint(self) -> None:
+        for stream in self._streams.values():
+            stream.checkpoint()
+
+    def _stream(self, partition: TopicPartition, thread: ConsumerThreadId) -> KafkaStream:
+        # A white or black list has one set of streams for all its topics.
+        return self._streams.get((partition.topic, thread.thread)) or self._streams[None, thread.thread]
+
+    def _lose_changed(self, claims: list[Claim], stats: Sequence[Stat | None]) -> None:
+        for claim, stat in zip(claims, stats, strict=True):
+            if not self._owners.is_ours(stat, claim.owner):
+                self._changed(claim)
+
+    async def _watch_owner(self, claim: Claim) -> Stat | None:
+        return await self._watches.guard(claim.owner.path, partial(self._changed, claim))
+
+    def _changed(self, claim: Claim) -> None:
+        if claim.tracker.open:
+            self._committer.lose(claim.tracker, "its owner node was changed or deleted")
