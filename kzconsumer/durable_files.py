@@ -1,7 +1,7 @@
-"""Putting finished files in place on a local file system: the first writer wins, and what is there survives a crash.
+"""Durable files on a local file system: what returns from here survives a crash.
 
-Owns no state; blocking. The archive makes its files of identity with it, the Spark sink publishes with it. Two
-processes may race on one name and exactly one is told that it won. It never replaces or deletes what has a final name.
+A file gets its final name by a hard link, so that of several writers the first wins and a name never holds a part. A
+file with its final name is never replaced or deleted. All functions block and raise OSError.
 """
 
 from __future__ import annotations
@@ -11,26 +11,39 @@ import uuid
 from pathlib import Path
 
 
-def create_whole(path: Path, data: bytes) -> bool:
-    """Make a small file unless it exists: of several writers one wins, and nobody ever sees a part. Raises OSError.
+def staged_name(final: Path) -> Path:
+    """A new hidden name in the same directory, to write a file under before it gets its final one."""
+    return final.with_name(f".{final.name}.{uuid.uuid4().hex}")
 
-    True if it is ours.
-    """
-    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+def create_whole(path: Path, data: bytes | memoryview) -> bool:
+    """Create a file with this content unless it exists; True if this call did."""
+    staged = staged_name(path)
     try:
         write_new(staged, data)
-        won = put_in_place(staged, path)
+        return publish(staged, path)
     finally:
         staged.unlink(missing_ok=True)
-    sync_directory(path.parent)
+
+
+def create_same(path: Path, data: bytes | memoryview) -> None:
+    """Create a file, and its directory, with this content, or find it so. Raises FileExistsError if it is different."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not create_whole(path, data) and path.read_bytes() != data:
+        raise FileExistsError(f"{path} exists with different content: move it away")
+
+
+def publish(staged: Path, final: Path) -> bool:
+    """`put_in_place`, and wait until the name is on disk, too. The caller has synced the staged file before."""
+    won = put_in_place(staged, final)
+    sync_directory(final.parent)
     return won
 
 
 def put_in_place(staged: Path, final: Path) -> bool:
-    """Give `staged` its final name unless that name exists; the staged name is gone afterwards either way.
+    """Give `staged` its final name unless that exists; True if it now has it. The staged name is gone in either case.
 
-    True if ours is the file now in place. A hard link fails on an existing name atomically, which a rename does not.
-    The caller makes the staged file durable before and the directory durable after.
+    The caller syncs the staged file before and the directory after. A link fails if the name exists, a rename does not.
     """
     try:
         os.link(staged, final)
@@ -42,12 +55,41 @@ def put_in_place(staged: Path, final: Path) -> bool:
     return won
 
 
-def write_new(staged: Path, data: bytes) -> None:
-    """Write a small file whole and wait until its content is on disk."""
-    with staged.open("xb") as file:
+def write_new(path: Path, data: bytes | memoryview) -> None:
+    """Create a file and wait until its content is on disk."""
+    with path.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+class AppendedFile:
+    """A new file that grows by whole pieces; its directory is created if it is missing.
+
+    After an error it is to be closed: it may end with a part of a piece.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("xb", buffering=0)
+        self.size = 0
+        """Bytes."""
+        sync_directory(path.parent)
+
+    def __repr__(self) -> str:
+        return f"<AppendedFile {self._file.name} {self.size} bytes>"
+
+    def append(self, data: bytes) -> None:
+        """Write all of it and wait until it is on disk."""
+        left = memoryview(data)
+        while left:
+            written = self._file.write(left) or 0
+            self.size += written
+            left = left[written:]
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def sync_file(path: Path) -> None:

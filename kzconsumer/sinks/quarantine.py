@@ -1,14 +1,13 @@
-"""Where ranges go that the sink cannot write, so that the group goes on: `[sink] on_batch_failure = "quarantine"`.
+"""The quarantine for ranges that the sink cannot write: `[sink] on_batch_failure = "quarantine"`.
 
-Owns the directory. The sink runner calls it. A file is on disk before its range is committed, is named by the range,
-and is never replaced: whoever meets the range again finds it there.
+A file is on disk before its range is committed. It is named by the range and never replaced: a member that meets the
+range again finds it there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from anyio import CancelScope, to_thread
 
-from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
+from kzconsumer.durable_files import publish, staged_name, sync_file
 from kzconsumer.errors import SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
@@ -26,13 +25,13 @@ from kzconsumer.sinks.interface import RangeData
 from kzconsumer.sinks.reports import KeptRange
 
 METADATA = "kzconsumer.quarantine"
-"""Key of a file's metadata: why it is there, as JSON."""
+"""Key of a Parquet file's metadata: the sink, the range and the reason, as JSON."""
 
 _FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{20})\.(parquet|bin)", re.ASCII)
 
 
 def kept_ranges(directory: Path) -> list[KeptRange]:
-    """All that is kept in a directory, which need not exist. Raises SinkFailed when it cannot be read."""
+    """The ranges in a directory, which need not exist. Raises SinkFailed if it cannot be read."""
     found = []
     try:
         for file in sorted(directory.iterdir()) if directory.exists() else []:
@@ -47,26 +46,26 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
 
 
 class Quarantine:
-    """One directory of one group's sink, made when it is first needed. Members may share it."""
+    """One directory of one group's sink, which members may share; made when it is first needed."""
 
     def __init__(self, directory: Path, sink: str) -> None:
         self._directory = directory
         self._sink = sink
 
     async def keep(self, part: RangeData, reason: str, decide: Callable[[], Awaitable[bool]]) -> Path | None:
-        """The file that holds the range's records; None where `decide` says that it is not to be kept.
+        """Keep a range's records; returns the file, or None if `decide` refuses.
 
-        `decide` is asked when the records are on disk, and what is left to be done is to give them their name: whoever
-        decides for it in a place that others see may rely on it. Raises SinkFailed when it cannot be kept.
+        `decide` is called when the records are on disk and only lack their final name, so a decision that other members
+        see may rely on them. Raises SinkFailed if the range cannot be kept.
         """
         final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
-        staged = self._directory / f".{final.name}.{uuid.uuid4().hex}"
+        staged = staged_name(final)
         try:
             try:
                 await to_thread.run_sync(self._stage, part, reason, staged)
                 if not await decide():
                     return None
-                await to_thread.run_sync(self._put, staged, final)
+                await to_thread.run_sync(publish, staged, final)
             finally:
                 with CancelScope(shield=True):
                     await to_thread.run_sync(_remove, staged)
@@ -87,10 +86,6 @@ class Quarantine:
                 file.writelines(part.raw)
         sync_file(staged)
 
-    def _put(self, staged: Path, final: Path) -> None:
-        put_in_place(staged, final)
-        sync_directory(self._directory)
-
 
 def _remove(staged: Path) -> None:
     with contextlib.suppress(OSError):
@@ -98,5 +93,5 @@ def _remove(staged: Path) -> None:
 
 
 def _name(part: RangeData) -> str:
-    """All that tells a range from any other; topics have no `+`."""
+    """The range's identity; topics have no `+`."""
     return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"

@@ -21,7 +21,7 @@ from tests.support.raw_ranges import content, log_directory, segments
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
-LOST = "records are lost: a batch that cannot be used is jumped over"
+LOST = "corrupt batch skipped, its records are lost"
 # Three batches of ten records in each. In partition 0 the second is damaged, in partition 1 the last.
 PARTITIONS = 2
 
@@ -102,7 +102,7 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
     with daemon(tmp_path / "full-group", cluster.connect, f"{unique}-f", {unique: 1}, settings) as member:
         assert await member.ended(60) == 1
         (stopped,) = member.events("stopped by a failure")
-        assert "cannot be kept" in stopped["reason"]
+        assert "cannot be set aside" in stopped["reason"]
     archive = tmp_path / "archive"
     settings = fetch("skip") + f'[sink]\nplugin = "segments"\noptions = {{ path = "{archive}" }}\n'
     for number in (1, 2):
