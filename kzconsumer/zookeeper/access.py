@@ -1,8 +1,7 @@
-"""What the settings say of TLS and of who we are to ZooKeeper, made ready for a new connection.
+"""TLS and authentication for a new connection to ZooKeeper, as the settings say.
 
-Owns nothing lasting: `load_access` reads the files anew for each connection, so that certificates and passwords can be
-renewed under a running member. The session calls it. A fault is one line that holds neither a secret nor a value that
-might be one.
+`load_access` reads the files for each connection, so that certificates and passwords can be renewed under a running
+member. A fault is one line, without secrets and values that may be secrets.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kzconsumer.settings.connections import TlsSettings, UserSettings, ZooKeeper
 
 
 class User:
-    """A name and its password. Nothing that is printed of it holds the password."""
+    """A name and its password. The password is in no text of it."""
 
     def __init__(self, name: str, password: bytes) -> None:
         self.name = name
@@ -33,12 +32,12 @@ class User:
         return digest_md5(self.name, self._password, secrets.token_urlsafe(24))
 
     def digest(self) -> bytes:
-        """What ZooKeeper's scheme `digest` is told: the password itself."""
+        """The credentials for ZooKeeper's scheme `digest`: the password itself."""
         return self.name.encode() + b":" + self._password
 
 
 class Access:
-    """How a connection begins; None for what it does without."""
+    """How a connection is secured and authenticated; None for what is not used."""
 
     def __init__(
         self,
@@ -58,15 +57,15 @@ class Access:
 
 
 def needs_access(settings: ZooKeeperSettings) -> bool:
-    """Whether there is anything that `load_access` would read or refuse."""
+    """Whether there is anything for `load_access` to read or refuse."""
     plain = ZooKeeperSettings(connect=settings.connect, session_timeout=settings.session_timeout)
     return settings != plain
 
 
 def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
-    """Check what the settings need against what they hold, and read the files they name. Blocks for milliseconds.
+    """Check the settings and read the files that they name. Blocks for milliseconds.
 
-    Raises ConfigError, one line a fault; `source` begins each.
+    Raises ConfigError with one line per fault, each beginning with `source`.
     """
     begin = f"{source}: " if source else ""
     faults: list[str] = []
@@ -79,7 +78,7 @@ def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
     digest = _user(settings.digest, f"{begin}[zookeeper.digest]", faults)
     certificate_given = settings.secure and settings.tls.certificate is not None
     if settings.acl != "open" and not (sasl or digest or certificate_given or faults):
-        nobody = "needs somebody to keep nodes for: [zookeeper.sasl], [zookeeper.digest] or a certificate"
+        nobody = "needs an identity: [zookeeper.sasl], [zookeeper.digest] or a certificate"
         faults.append(f"{begin}[zookeeper] acl: {settings.acl} {nobody}")
     if faults:
         raise ConfigError(faults)

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from kzconsumer.errors import SecurityError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access, User
 
-Exchange: TypeAlias = Callable[[wire.Request[bytes], int | None], Awaitable[wire.Reply]]
+Exchange: TypeAlias = Callable[[wire_frames.Request[bytes], int | None], Awaitable[wire_frames.Reply]]
 """Sends a request, under a given xid or the next, and returns the reply.
 
 Raises SecurityError if the server ends the connection because it does not accept the client, else ConnectionLost.
@@ -22,7 +22,7 @@ async def authenticate(exchange: Exchange, access: Access) -> None:
         await _sasl(exchange, access.sasl)
     if access.digest is not None:
         # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
-        await exchange(wire.add_auth("digest", access.digest.digest()), wire.AUTH_XID)
+        await exchange(wire.add_auth("digest", access.digest.digest()), wire_frames.AUTH_XID)
 
 
 async def _sasl(exchange: Exchange, user: User) -> None:
@@ -35,7 +35,7 @@ async def _sasl(exchange: Exchange, user: User) -> None:
             reply = await exchange(request, None)
         except SecurityError:
             raise SecurityError(f"{where}: the server does not accept it: wrong name or password?") from None
-        answer = wire.result(request, reply)
+        answer = wire_frames.result(request, reply)
         try:
             token = tokens.send(answer)
         except StopIteration:

@@ -1,7 +1,4 @@
-"""Kafka's `zookeeper.connect`: hosts and an optional chroot, and where a path lies under that chroot.
-
-Pure, owns no state. Read from the configuration; used by the session to dial and to place every path.
-"""
+"""Kafka's `zookeeper.connect`: hosts and an optional chroot."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import msgspec
 
 DEFAULT_PORT = 2181
 
-# Java looks at UTF-16 units: whatever needs two of them is refused with the surrogates.
+# Java checks UTF-16 units: characters beyond the BMP are refused with the surrogates.
 _REFUSED = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class ConnectString(msgspec.Struct, frozen=True):
-    """Where an ensemble listens, and the node that stands for `/` ("" without one)."""
+    """The hosts of an ensemble, and the node used as `/` ("" without one)."""
 
     hosts: tuple[tuple[str, int], ...]
     chroot: str
@@ -41,7 +38,7 @@ class ConnectString(msgspec.Struct, frozen=True):
         return cls(tuple(_host(server.strip()) for server in servers.split(",")), chroot)
 
     def full(self, path: str) -> str:
-        """The server's name of a path of ours. Raises ValueError on what is no path, before it can leave the chroot."""
+        """The path with the chroot. Raises ValueError for an invalid path, which could leave the chroot."""
         if fault := path_fault(path):
             raise ValueError(fault)
         if path == "/":
@@ -55,7 +52,7 @@ def host_port(host: str, port: int) -> str:
 
 
 def path_fault(path: str) -> str:
-    """Why ZooKeeper takes this for no path (`org.apache.zookeeper.common.PathUtils`, 3.8), or ""."""
+    """Why ZooKeeper refuses this path (`org.apache.zookeeper.common.PathUtils`, 3.8), or ""."""
     if not path.startswith("/"):
         return "does not start with /"
     if path == "/":

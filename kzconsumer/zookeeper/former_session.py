@@ -1,9 +1,8 @@
-"""A session that is over for us, and that the ensemble may still keep, with all its ephemeral nodes.
+"""A session that has ended for us, but that the ensemble may still keep, with all its ephemeral nodes.
 
-A leader that has stood still says "expired" on its own account, before it learns that it leads no longer. Deleting the
-nodes one by one could meet another session's, made in between: no operation checks an owner. Closing the session by its
-id and password removes its own nodes and no others, in one transaction, and servers refuse whatever of it is still on
-its way. The next session of the same connector does so first of all.
+A leader that has stood still reports "expired" before it learns that it is no longer the leader. Deleting the nodes one
+by one could hit nodes of another session made in between, since no operation checks an owner. Closing the session by
+its id and password removes exactly its nodes, in one transaction, and servers refuse requests of it that still arrive.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from kzconsumer.zookeeper.session_calls import Asked
 
 
 class FormerSession:
-    """What proves to a server that it was ours. Nothing that is printed of it holds the password."""
+    """The id and password of a session. The password is in no text of it."""
 
     def __init__(self, session: int, password: bytes, timeout: float, kept_until: float) -> None:
-        """`kept_until`: on `kzconsumer.clock`, what was promised to sinks and applications for as long as it lasts."""
+        """`kept_until`: on `kzconsumer.clock`, the latest end of the lease that sinks and applications were given."""
         self.id = session
         self._password = password
         self._timeout = timeout
@@ -32,10 +31,10 @@ class FormerSession:
         return f"<FormerSession {self.id & 0xFFFFFFFFFFFFFFFF:#x}>"
 
     async def end(self, host: tuple[str, int], access: Access) -> bool:
-        """Close it; False when that server, which is one of a quorum, keeps it no more.
+        """Close it; False if the server, as one of a quorum, no longer knows it.
 
-        Not before the time at which it could have expired by itself: until then a writer of ours may rely on it.
-        Raises ConnectionLost, ProtocolError, SecurityError, TimeoutError: it is left to expire then.
+        Waits until it could have expired by itself: until then a writer of this process may rely on it. Raises
+        ConnectionLost, ProtocolError, SecurityError, TimeoutError.
         """
         greeting = wire.handshake(self.id, self._password, self._timeout, 0)
         patience = self._timeout / 3
@@ -54,4 +53,4 @@ class FormerSession:
 
 
 def _pass(_: object) -> None:
-    """Nobody waits for its events any more."""
+    """Its events are dropped."""

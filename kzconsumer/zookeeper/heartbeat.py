@@ -1,7 +1,6 @@
-"""When to send the next probe, and until when the answered ones show that the server cannot have expired the session.
+"""When to send the next probe, and until when answered probes show that the server cannot have expired the session.
 
-Pure: time comes in. Owns the evidence of one session; the session asks it on every beat what to do, and on every
-reading of `safe_until`. A courtesy that makes zombies rare: correctness rests on versions, not on this.
+Time comes in as arguments. This makes expired members that still act rare; correctness rests on node versions.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 
 class Instant(NamedTuple):
-    """One moment on both clocks, in seconds: boottime measures, realtime shows what boottime slept through."""
+    """One moment on both clocks, in seconds; their difference shows a jump of either."""
 
     boottime: float
     realtime: float
@@ -22,42 +21,41 @@ class Instant(NamedTuple):
 
 
 class Beat(enum.Enum):
-    """What a beat calls for."""
+    """What the session is to do at a beat."""
 
     WAIT = "wait"
     PROBE = "probe"
     DOUBT = "doubt"
-    """What was answered so far is no evidence any more: send a probe now."""
+    """Earlier answers are no longer evidence: send a probe now."""
     SILENT = "silent"
-    """No probe was answered for a third of the timeout, and nothing is arriving: drop the connection."""
+    """No probe was answered for a third of the timeout, and no bytes arrive: drop the connection."""
     SLOW = "slow"
-    """Bytes arrive, but no probe's answer for longer than there is patience: try another connection."""
+    """Bytes arrive, but no probe was answered within the patience: try another connection."""
 
 
 class Heartbeat:
-    """Fractions of T, the negotiated timeout: a probe every T/6, good for T/2 from its sending; silence after T/3.
+    """Fractions of T, the negotiated timeout: a probe every T/6, valid for T/2 from its sending; silence after T/3.
 
-    Bytes that arrive show that the connection lives, for answers come in the order of asking and a probe's may be
-    behind a long one; they are no evidence. A server that is cut off answers nothing behind the first probe that no
-    quorum agreed to, so it is found silent all the same. Dropping a slow connection loses what it has brought: patience
-    is 4 T at first and doubles each time, for the rest of the session, or a long answer would be begun for ever.
+    Arriving bytes show that the connection is alive, since a probe's answer may be behind a long one; they are no
+    evidence. A partitioned server answers nothing behind the first probe that no quorum agreed to, so it is found
+    silent all the same. Dropping a slow connection loses what has arrived, so the patience is 4 T at first and doubles
+    each time for the rest of the session; otherwise a long answer might never arrive.
 
-    A probe is a transaction that changes nothing, for only what a quorum agreed to counts. A follower that is cut off
-    goes on answering pings and reads; a leader that is cut off answers even `sync`, and handshakes of sessions it
-    knows, to its own clients until it notices, while the others have elected a new one that expires them.
+    A probe is a transaction that changes nothing, since only the agreement of a quorum counts: a partitioned follower
+    still answers pings and reads, and a partitioned leader answers even `sync` and handshakes of sessions that it
+    knows, until it notices, while the others have elected a new leader that expires them.
     """
 
     BEATS_PER_PROBE = 4
     PATIENCE = 4, 16
-    """With a slow connection, first and longest, in timeouts."""
+    """With a slow connection, first and longest, in multiples of T."""
 
     def __init__(self) -> None:
         self._timeout = 0.0
-        self._evidence: Instant | None = (
-            None  # sending of the last answered probe, or of the handshake that began the session
-        )
-        self._answered = 0.0  # sending of the same, also when it was doubted since
-        self._not_before = 0.0  # what was sent before this is no evidence
+        # When the last answered probe, or the handshake that began the session, was sent.
+        self._evidence: Instant | None = None
+        self._answered = 0.0  # the same, even if in doubt since
+        self._not_before = 0.0  # probes sent before this are no evidence
         self._heard = 0.0  # when the last answer came
         self._patience, self._most_patience = self.PATIENCE
         self._next_probe = 0.0
@@ -73,9 +71,9 @@ class Heartbeat:
         return self._timeout / 6 / self.BEATS_PER_PROBE
 
     def attach(self, began: Instant | None, now: Instant, timeout: float) -> None:
-        """A handshake was answered with this timeout; beats begin.
+        """A handshake was answered with this timeout: beats begin.
 
-        `began` is when it was sent if it began the session, which takes a quorum; None for a reconnect, which does not.
+        `began` is when it was sent if it created the session, which takes a quorum; None for a reconnect.
         """
         self._timeout = timeout
         self._heard = self._next_probe = self._due = now.boottime
@@ -83,7 +81,7 @@ class Heartbeat:
             self._renew(began)
 
     def detach(self) -> None:
-        """The connection is gone: no beats. What was answered stays evidence."""
+        """The connection is lost: no beats. Earlier answers stay evidence."""
         self._due = None
 
     def probe_sent(self, now: Instant) -> None:
@@ -95,13 +93,13 @@ class Heartbeat:
         self._renew(sent)
 
     def beat(self, now: Instant, arrived: float) -> Beat:
-        """To be called every `interval` while connected; `arrived`: boottime of the last bytes, whatever they were."""
+        """To be called every `interval` while connected; `arrived`: boottime of the last bytes received."""
         doubtful = self._late(now) or self._clocks_moved(now)
         self._due = now.boottime + self.interval
         if doubtful:
             self._evidence = None
             self._not_before = now.boottime
-            self._heard = now.boottime  # answers may lie unread while we stood still: patience starts anew
+            self._heard = now.boottime  # answers may be unread, as this process stood still: patience begins again
             return Beat.DOUBT
         unanswered = now.boottime - self._heard
         if unanswered > self._timeout / 3 and now.boottime - arrived > self._timeout / 6:
@@ -114,14 +112,14 @@ class Heartbeat:
         return Beat.WAIT
 
     def safe_until(self, now: Instant) -> float:
-        """On the boottime clock; 0.0 without evidence and in doubt, also where no beat has found the doubt yet."""
+        """On the boottime clock; 0.0 without evidence and in doubt, even before a beat has found the doubt."""
         if self._evidence is None or self._late(now) or self._clocks_moved(now):
             return 0.0
         return self._evidence.boottime + self._timeout / 2
 
     @property
     def kept_until(self) -> float:
-        """On the boottime clock: the server cannot have expired the session before this, and no lease lasts longer."""
+        """On the boottime clock: before this the server cannot have expired the session; no lease lasts longer."""
         return self._answered + self._timeout
 
     def _renew(self, sent: Instant) -> None:

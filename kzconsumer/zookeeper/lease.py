@@ -1,7 +1,6 @@
-"""May we still act as owners? The session of the moment, seen through one object that outlives sessions.
+"""The lease: whether this process may still act as an owner. It outlives sessions and refers to the current one.
 
-Owns the reference to the current session; the connector sets it, streams and the sink runner ask it. A courtesy that
-makes zombies rare: correctness rests on fenced commits.
+It makes deliveries by an expired member rare; correctness rests on fenced commits.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 
 
 class Lease:
-    """Delivery and publishing are allowed while `held`."""
+    """Records may be delivered and published while `held`."""
 
     def __init__(self) -> None:
         self._session: ZooKeeperSession | None = None
@@ -24,7 +23,7 @@ class Lease:
 
     @property
     def safe_until(self) -> float:
-        """The time on `kzconsumer.clock` before which no server can have expired the session; 0 without one."""
+        """Until then (`kzconsumer.clock`) no server can have expired the session; 0 without one."""
         return self._session.safe_until if self._session is not None else 0.0
 
     @property
@@ -37,7 +36,7 @@ class Lease:
         self._changed = anyio.Event()
 
     async def wait(self) -> None:
-        """Until the lease is held, over the end of one session and the beginning of the next."""
+        """Wait until the lease is held, across sessions."""
         while not self.held:
             changed = self._changed
             try:

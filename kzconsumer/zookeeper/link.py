@@ -18,7 +18,7 @@ import structlog
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.authentication import authenticate
 from kzconsumer.zookeeper.connect_string import host_port
@@ -44,7 +44,7 @@ class HungUp(ConnectionLost):
 class Call(Protocol):
     """A request that awaits its reply."""
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         """Runs while the reply is read. Raises ConnectionLost or ProtocolError if the connection has to end."""
 
     def lost(self, reason: str) -> None:
@@ -55,9 +55,9 @@ class _Exchanged:
     """A request of the authentication."""
 
     def __init__(self) -> None:
-        self.reply: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+        self.reply: asyncio.Future[wire_frames.Reply] = asyncio.get_running_loop().create_future()
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         if not self.reply.done():
             self.reply.set_result(reply)
 
@@ -111,7 +111,7 @@ class Link(asyncio.Protocol):
         on_event: Callable[[bytes], None],
         on_zxid: Callable[[int], None],
         access: Access = _PLAIN,
-    ) -> tuple[Link, wire.Established]:
+    ) -> tuple[Link, wire_frames.Established]:
         """Connect, shake hands and authenticate within `timeout` seconds.
 
         Raises ConnectionLost (HungUp), ProtocolError; SecurityError when either side does not accept the other.
@@ -123,7 +123,7 @@ class Link(asyncio.Protocol):
                     lambda: link, host, port, ssl=access.tls, server_hostname=host if access.tls else None
                 )
                 link._write(_SIZE.pack(len(handshake)) + handshake)
-                answer = wire.established(await link._hello)
+                answer = wire_frames.established(await link._hello)
                 if answer.session_id:
                     await authenticate(link._exchange, access)
                 return link, answer
@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
         self._calls.append((xid, call))
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
 
-    async def _exchange(self, request: wire.Request[bytes], xid: int | None) -> wire.Reply:
+    async def _exchange(self, request: wire_frames.Request[bytes], xid: int | None) -> wire_frames.Reply:
         call = _Exchanged()
         self.send(request.body, call, xid)
         try:
@@ -227,11 +227,11 @@ class Link(asyncio.Protocol):
         if not self._hello.done():
             self._hello.set_result(frame)
             return
-        reply = wire.reply(frame)
-        if reply.xid == wire.EVENT_XID:
+        reply = wire_frames.reply(frame)
+        if reply.xid == wire_frames.EVENT_XID:
             self._on_event(reply.body)
-        elif reply.code in wire.REFUSES_US:
-            self._refuse(wire.REFUSES_US[reply.code])
+        elif reply.code in wire_frames.REFUSES_US:
+            self._refuse(wire_frames.REFUSES_US[reply.code])
         elif not self._calls or self._calls[0][0] != reply.xid:
             raise ProtocolError(f"a reply to request {reply.xid}, which is not the oldest in flight")
         else:

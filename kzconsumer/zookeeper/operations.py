@@ -1,7 +1,4 @@
-"""What a node is, and the operations of a transaction.
-
-Pure, owns no state. The session reads and writes these; `group/` and `offsets/` compose transactions of them.
-"""
+"""Nodes of ZooKeeper, and the operations of a transaction."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ class Stat(msgspec.Struct, frozen=True):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A node's content (b"" also where the server holds null) and its stat."""
+    """A node's content (b"" also for null) and its stat."""
 
     data: bytes
     stat: Stat
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Make a node; refused with NodeExists, or NoNode without a parent. `sequential`: the server adds a number."""
+    """Create a node; refused with NodeExists, or NoNode without a parent. `sequential`: the server adds a number."""
 
     path: str
     data: bytes

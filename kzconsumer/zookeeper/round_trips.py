@@ -1,7 +1,6 @@
-"""How requests are made: many in one round trip, and reads again when their reply was lost.
+"""Many requests in one round trip, and reads repeated when their reply was lost.
 
-Owns no state. Used by whoever asks ZooKeeper for more than one thing. Writes are never repeated here: only their
-caller can tell from what it reads whether a lost one was executed.
+Writes are never repeated here: only the caller can find out whether a lost one was executed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def repeated(read: Callable[[], Awaitable[T]]) -> T:
-    """The result of a read, made again for as long as connections break; each attempt waits for a connection."""
+    """The result of a read, repeated as long as connections break; each attempt waits for a connection."""
     while True:
         try:
             return await read()

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SecurityError, SessionExpired
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Instant
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     """A server that took the session, and when it was asked."""
 
     link: Link
-    answer: wire.Established
+    answer: wire_frames.Established
     sent: Instant
 
 

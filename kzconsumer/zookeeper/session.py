@@ -1,7 +1,6 @@
-"""The ZooKeeper session: one object is one session; it survives connections and ends once.
+"""The ZooKeeper session: one object is one session; it outlives connections and ends once.
 
-Owns nothing beyond its `SessionLife`; every module that touches ZooKeeper calls it. It never retries a request and
-never begins a second session: after the end, every call and every waiter raises SessionExpired.
+It never retries a request and never begins a second session: after the end every call raises SessionExpired.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import anyio
 
 from kzconsumer import clock
 from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.former_session import FormerSession
@@ -44,21 +43,20 @@ R = TypeVar("R")
 
 
 class _Watching(Protocol[R]):
-    def __call__(self, path: str, full: str, *, watch: bool) -> wire.Request[R]: ...
+    def __call__(self, path: str, full: str, *, watch: bool) -> wire_frames.Request[R]: ...
 
 
 class ZooKeeperSession:
     """An ensemble's nodes as seen by one session, below the connect string's chroot.
 
-    `async with` begins it (waiting for the first server for ever: the caller sets the deadline) and closes it. Every
-    call raises ConnectionLost (the outcome is unknown, the caller re-reads), SessionExpired (also when closed), NoNode,
-    NodeExists, BadVersion, ZooKeeperError. Concurrent calls are pipelined in call order. While there is no connection
-    calls wait for one. `timeout` is in seconds: the one asked for, after the first connection the one negotiated.
-    `brief`: it only asks a question, its beginning is no news.
+    `async with` begins it, without a time limit, and closes it. Every call raises ConnectionLost (the outcome is
+    unknown, the caller re-reads), SessionExpired (also when closed), NoNode, NodeExists, BadVersion, ZooKeeperError.
+    Concurrent calls are pipelined in call order; without a connection they wait for one. `timeout` is in seconds: the
+    requested one, after the first connection the negotiated one. Connections of a `brief` session are logged at debug.
 
-    `access` is called for each round over the servers, in a thread, since it reads files. When no server lets us in the
-    session is over, and every call raises ConfigError; unless one has before, or `insist`: it goes on trying then.
-    `acl` is what nodes get that are created below the path `acl_below`; others are open.
+    `access` reads files and is called in a thread, for each round over the servers. If all servers refuse a session
+    that none has let in before, it is over, and every call raises ConfigError; with `insist` it goes on trying.
+    Nodes created below the path `acl_below` get `acl`; others are open.
     """
 
     def __init__(
@@ -102,9 +100,9 @@ class ZooKeeperSession:
         await self.close()
 
     async def close(self) -> None:
-        """End the session; its ephemerals go at once if a server can be told within timeout / 3. Idempotent.
+        """End the session; its ephemerals go at once if a server answers within timeout / 3. Idempotent.
 
-        Raises nothing for a broken connection. When cancelled it still ends the session on our side.
+        Raises nothing for a broken connection. If cancelled, it still ends the session on this side.
         """
         if self._task is None:
             self._life.end(SessionState.CLOSED, "closed")
@@ -124,7 +122,7 @@ class ZooKeeperSession:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why there is no connection, server by server, while there is none."""
+        """Why there is no connection, by server."""
         return self._life.refusals
 
     @property
@@ -138,12 +136,12 @@ class ZooKeeperSession:
 
     @property
     def safe_until(self) -> float:
-        """Before this time (`kzconsumer.clock.now()`) the server has not expired us; 0.0 when that is in doubt."""
+        """Until then (`kzconsumer.clock.now()`) the server cannot have expired the session; 0.0 if that is in doubt."""
         return self._life.safe_until
 
     @property
     def looked(self) -> float:
-        """When the session's task last went round, connected or looking for a server."""
+        """When the session's task last ran, connected or searching for a server."""
         return self._life.looked
 
     @property
@@ -152,37 +150,37 @@ class ZooKeeperSession:
 
     @property
     def expired(self) -> bool:
-        """The server ended the session; our own close does not count."""
+        """Whether the server ended the session."""
         return self._life.state is SessionState.EXPIRED
 
     @property
     def former(self) -> FormerSession | None:
-        """After the end: what `end_former` of the next session takes; None where no server ever let us in."""
+        """After the end, for `end_former` of the next session; None if no server ever let us in."""
         return self._life.former
 
     async def end_former(self, former: FormerSession) -> None:
-        """Remove all that another session of this process has left, and nothing else. Raises nothing of servers."""
+        """Close an earlier session of this process if a server still keeps it. Failures are logged."""
         await self._life.end_former(former)
 
     def trusted(self) -> bool:
-        """Whether the lease holds right now."""
+        """Whether the lease holds now."""
         return clock.now() < self.safe_until
 
     async def wait_trusted(self) -> None:
-        """Until the lease holds. Raises SessionExpired after the end."""
+        """Wait until the lease holds. Raises SessionExpired after the end."""
         while not self.trusted():
             self._life.check()
             await self._life.changed.wait()
 
     async def wait_expired(self) -> None:
-        """Until the server has ended the session; for ever when we closed it ourselves. Raises ConfigError."""
+        """Wait until the server has ended the session, for ever if it was closed. Raises ConfigError."""
         while not self.expired:
             if self._life.state is SessionState.REFUSED:
                 self._life.check()
             await self._life.changed.wait()
 
     def add_listener(self, callback: Callable[[SessionState], None]) -> None:
-        """Told every change of state from now on, synchronously. It may not raise."""
+        """`callback` gets every change of state from now on, synchronously. It must not raise."""
         self._life.listeners.append(callback)
 
     async def get(self, path: str) -> Node:
@@ -211,7 +209,7 @@ class ZooKeeperSession:
         while True:
             watch = Watch(path)
             try:
-                return await self._watch(wire.get, watch, {wire.OK: WatchKind.DATA}), watch
+                return await self._watch(wire.get, watch, {wire_frames.OK: WatchKind.DATA}), watch
             except NoNode:
                 stat, watch = await self.watch_exists(path)
                 if stat is None:
@@ -221,7 +219,7 @@ class ZooKeeperSession:
     async def watch_exists(self, path: str) -> tuple[Stat | None, Watch]:
         """The stat and a watch for the node's change or deletion; None and a watch for its creation."""
         watch = Watch(path)
-        kinds = {wire.OK: WatchKind.DATA, wire.NO_NODE: WatchKind.EXIST}
+        kinds = {wire_frames.OK: WatchKind.DATA, wire_frames.NO_NODE: WatchKind.EXIST}
         try:
             return await self._watch(wire.exists, watch, kinds), watch
         except NoNode:
@@ -230,7 +228,7 @@ class ZooKeeperSession:
     async def watch_children(self, path: str) -> tuple[list[str], Watch]:
         """The sorted children and a watch for one coming or going, or the node's deletion. Raises NoNode."""
         watch = Watch(path)
-        return await self._watch(wire.children, watch, {wire.OK: WatchKind.CHILD}), watch
+        return await self._watch(wire.children, watch, {wire_frames.OK: WatchKind.CHILD}), watch
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make a node. Its parent must exist."""
@@ -242,7 +240,7 @@ class ZooKeeperSession:
         await self._ensure(path, self._full(path))
 
     async def _ensure(self, path: str, full: str) -> None:
-        # What is there is never created: a parent above it may be closed to us.
+        # Existing parents are not created again: that may be forbidden above them.
         try:
             await self._life.ask(wire.exists(path, full))
         except NoNode:
@@ -274,7 +272,7 @@ class ZooKeeperSession:
         return await self._life.ask(wire.multi(operations, self._full, self._acl_of))
 
     async def sync(self, path: str = "/") -> None:
-        """Reads asked for after this see at least what the leader had when it was answered."""
+        """Later reads see at least what the leader had when this was answered."""
         await self._life.ask(wire.sync(path, self._full(path)))
 
     def _full(self, path: str) -> str:
@@ -284,7 +282,6 @@ class ZooKeeperSession:
             raise ZooKeeperError(path, str(error)) from None
 
     def _acl_of(self, full: str) -> wire.Acl:
-        """A group's nodes are its members'; what groups and clusters share is open, as the original has it."""
         return self._acl if full.startswith(f"{self._acl_below}/") else "open"
 
     async def _watch(self, ask: _Watching[R], watch: Watch, kinds: Mapping[int, WatchKind]) -> R:

@@ -1,7 +1,4 @@
-"""What waits for a reply: a caller's request with its future and its watch, or a request of the session itself.
-
-Each owns its own outcome and nothing else. Made by session_life, answered or lost by link.
-"""
+"""What waits for a reply: a caller's request with its future and its watch, or a request of the session itself."""
 
 from __future__ import annotations
 
@@ -10,14 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from kzconsumer.errors import ConnectionLost, KzConsumerError, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire_frames
 from kzconsumer.zookeeper.watch import Watch, WatchKind, WatchTable
 
 R = TypeVar("R")
 
 
 class Arming(NamedTuple):
-    """The watch a request leaves on the server: at which path of the server's, on which list for which reply code."""
+    """The watch that a request sets: at which path of the server, in which list by reply code."""
 
     watch: Watch
     path: str
@@ -25,11 +22,11 @@ class Arming(NamedTuple):
 
 
 class Asked(Generic[R]):
-    """A caller's request: waiting for a connection, then in flight. A caller that gives up cancels `outcome`."""
+    """A caller's request, waiting for a connection or in flight. A caller that gives up cancels `outcome`."""
 
     def __init__(
         self,
-        request: wire.Request[R],
+        request: wire_frames.Request[R],
         loss: Callable[[str], KzConsumerError],
         arming: Arming | None = None,
         watches: WatchTable | None = None,
@@ -43,17 +40,17 @@ class Asked(Generic[R]):
     def __repr__(self) -> str:
         return f"<Asked {self.request.path} {len(self.request.body)} bytes>"
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         if self.outcome.done():
-            return  # given up: nobody wants the watch either
+            return  # given up, and the watch with it
         try:
-            result = wire.result(self.request, reply)
+            result = wire_frames.result(self.request, reply)
         except ZooKeeperError as error:
             self._arm(reply.code)
             self.outcome.set_exception(error)
         else:
             self._arm(reply.code)
-            if not self.outcome.done():  # reading the reply to a close ends every call, this one too
+            if not self.outcome.done():  # the reply to a close ends every call, this one too
                 self.outcome.set_result(result)
 
     def lost(self, reason: str) -> None:
@@ -66,14 +63,14 @@ class Asked(Generic[R]):
 
 
 class Own:
-    """A request of the session itself. Lost with its connection; the next one gets its own."""
+    """A request of the session itself; each connection gets its own."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self._then = then
 
-    def answered(self, reply: wire.Reply) -> None:
-        if reply.code != wire.OK:
-            raise ConnectionLost(f"the server refuses to go on with the session ({reply.code})")
+    def answered(self, reply: wire_frames.Reply) -> None:
+        if reply.code != wire_frames.OK:
+            raise ConnectionLost(f"the server refuses to continue the session ({reply.code})")
         self._then()
 
     def lost(self, reason: str) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SessionExpired, ZooKeeperError
-from kzconsumer.zookeeper import server_choice, wire
+from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.former_session import FormerSession
@@ -116,7 +116,7 @@ class SessionLife:
         if self._over:
             raise self._end()
 
-    async def ask(self, request: wire.Request[R], arming: Arming | None = None) -> R:
+    async def ask(self, request: wire_frames.Request[R], arming: Arming | None = None) -> R:
         """Send a request, in the order of calls, as soon as there is a connection; returns the reply.
 
         Raises ConnectionLost (sent, no reply), SessionExpired, and the server's refusal.
@@ -201,7 +201,7 @@ class SessionLife:
         chunks = list(self.watches.chunks(wire.WATCH_CHUNK))
         self._restoring = len(chunks)
         for chunk in chunks:
-            link.send(wire.set_watches(self._zxid, chunk), Own(self._restored), wire.SET_WATCHES_XID)
+            link.send(wire.set_watches(self._zxid, chunk), Own(self._restored), wire_frames.SET_WATCHES_XID)
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
             if not call.outcome.done():  # else given up just now
@@ -260,7 +260,7 @@ class SessionLife:
             self._zxid = zxid
 
     def _event(self, body: bytes) -> None:
-        if event := wire.event(body):
+        if event := wire_frames.event(body):
             self.watches.fire(*event)
 
     def _tell(self, state: SessionState) -> None:

@@ -1,7 +1,6 @@
-"""One-shot watches: who waits for which event of which node, and what a new connection must arm again.
+"""One-shot watches: which events of which nodes are waited for, and which watches a new connection must restore.
 
-WatchTable owns the armed watches of one session; only the session's replies and events write to it. Callbacks run
-inside the reading of the event, so before any reply that shows the change.
+Callbacks run while the event is read, so before any reply that shows the change.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ log = structlog.get_logger("kzconsumer.zookeeper")
 
 
 class WatchKind(enum.Enum):
-    """Which of the server's lists a watch is on: what was true when it was set decides, not which call set it."""
+    """Which of the server's lists a watch is in: it depends on the node when it was set, not on the call."""
 
     DATA = "data"
-    """A node that is there: fires on change and deletion."""
+    """An existing node: fires on change and deletion."""
     EXIST = "exist"
-    """A node that is not there: fires on creation."""
+    """A missing node: fires on creation."""
     CHILD = "child"
-    """A node's children: fires when one comes or goes, and on the node's deletion."""
+    """A node's children: fires when one is created or deleted, and on the node's deletion."""
 
 
 class EventType(enum.IntEnum):
@@ -46,7 +45,7 @@ FIRES = {
 
 
 class Watch:
-    """One event to come. It survives reconnects (an event missed meanwhile fires then), not the session."""
+    """One future event. It survives reconnects (an event missed meanwhile fires then), not the session."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -61,20 +60,20 @@ class Watch:
         return f"<Watch {self.path} {state}>"
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Call it once, synchronously, when the event comes; now if it has come. Never on cancel or session end."""
+        """Call it once, synchronously, on the event; at once if it has fired; never on cancel or session end."""
         if self.fired:
             run_callback(callback)
         elif not self._over.is_set():
             self._callbacks.append(callback)
 
     async def wait(self) -> None:
-        """Until the event. Raises SessionExpired when the session ends first; a cancelled watch waits for ever."""
+        """Wait for the event. Raises SessionExpired if the session ends first; a cancelled watch waits for ever."""
         await self._over.wait()
         if self._ended is not None:
             raise SessionExpired(self._ended)
 
     def cancel(self) -> None:
-        """Forget the watch here; the server's event, if one comes, then meets nobody."""
+        """Drop the watch on this side; the server's event, if there is one, is ignored."""
         self._callbacks.clear()
         if self._forget:
             self._forget()
@@ -99,7 +98,7 @@ class WatchTable:
     """The armed watches of one session, by the server's path."""
 
     def __init__(self) -> None:
-        # Of one path in the order they were armed: they fire in it.
+        # Watches of a path fire in the order in which they were armed.
         self._armed: dict[WatchKind, dict[str, dict[Watch, None]]] = {kind: {} for kind in WatchKind}
 
     def __repr__(self) -> str:
@@ -115,7 +114,7 @@ class WatchTable:
             watch._fire()
 
     def end(self, reason: str) -> None:
-        """The session is over: everyone who waits is told so."""
+        """The session is over: `wait` raises SessionExpired."""
         watches = [watch for paths in self._armed.values() for armed in paths.values() for watch in armed]
         for paths in self._armed.values():
             paths.clear()
@@ -123,7 +122,7 @@ class WatchTable:
             watch._end(reason)
 
     def chunks(self, limit: int) -> Iterator[dict[WatchKind, list[str]]]:
-        """Every armed path once per kind, in groups of at most `limit` bytes of paths (but one path at least)."""
+        """Every armed path once per kind, in groups of at most `limit` bytes of paths, but at least one path."""
         chunk: dict[WatchKind, list[str]] = {kind: [] for kind in WatchKind}
         size = 0
         for kind, paths in self._armed.items():
@@ -145,7 +144,7 @@ class WatchTable:
 
 
 def run_callback(callback: Callable[[], None]) -> None:
-    """Callbacks may not raise: one that does is a bug of its own, and no reason to lose the connection over."""
+    """Log what a callback raises: its bug is no reason to lose the connection."""
     try:
         callback()
     except Exception:

@@ -1,8 +1,7 @@
-"""Armed watches, with what they were armed on: one per node and kind, each event told to one listener with its reason.
+"""Armed watches, one per node and kind, with what was read when they were armed.
 
-Owns the armed watches of one ZooKeeper session. The registries read through it. A node whose watch is still armed is
-not read again, so that a rebalance costs what changed and not the whole group: ZooKeeper sends the event before any
-reply that shows the change.
+A node whose watch is still armed is not read again, so a rebalance costs as much as has changed: ZooKeeper sends the
+event before any reply that shows the change.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
 T = TypeVar("T")
 
 
-def _nobody(reason: str) -> None:
-    """For who wants the answer only, not what changes afterwards."""
+def _ignore(reason: str) -> None:
+    """For readers that need no notification."""
 
 
 class Watches:
     """Reads that leave a watch behind; `notify(reason)` is called once per event, synchronously."""
 
-    def __init__(self, session: ZooKeeperSession, notify: Callable[[str], None] = _nobody) -> None:
+    def __init__(self, session: ZooKeeperSession, notify: Callable[[str], None] = _ignore) -> None:
         self._session = session
         self._notify = notify
         self._armed: dict[tuple[str, str], Watch] = {}
@@ -33,11 +32,11 @@ class Watches:
         return f"<Watches {len(self._armed)} armed>"
 
     async def data(self, path: str, reason: str) -> Node | None:
-        """The node, or None while there is none; a change of content, creation and deletion notify."""
+        """The node, or None; a change of content, creation and deletion notify."""
         return await self._read("data", path, reason, self._session.watch_data, self._session.find)
 
     async def children(self, path: str, reason: str) -> list[str]:
-        """The children, sorted; none while the node itself is missing (its creation notifies)."""
+        """The children, sorted; none if the node is missing, whose creation notifies."""
         while True:
             try:
                 names = await self._read("children", path, reason, self._session.watch_children, self._session.children)
@@ -67,20 +66,20 @@ class Watches:
             value = self._known[key]
         else:
             value = await read(path)
-            if key in self._armed:  # else it has changed since it was asked for
+            if key in self._armed:  # else it has changed since the request
                 self._known[key] = value
         return value
 
     def still_there(self, path: str) -> bool:
-        """Whether `exists` found the node and nothing has happened to it since: known without asking."""
+        """Whether `exists` found the node and it has not changed since, without a request."""
         return self._known.get(("exists", path)) is not None
 
     def reread(self) -> None:
-        """Read every node again when it is next asked for, as if no watch could be trusted."""
+        """Forget what was read: the next reads go to the server, as if no watch could be trusted."""
         self._known.clear()
 
     async def guard(self, path: str, touched: Callable[[], None]) -> Stat | None:
-        """The node's stat; anything that happens to the node from now on calls `touched`, once, and notifies nobody."""
+        """The node's stat; the next change of the node calls `touched`, once, instead of notifying."""
         stat, watch = await self._session.watch_exists(path)
         self._disarm("guard", path)
         self._armed["guard", path] = watch
@@ -88,12 +87,12 @@ class Watches:
         return stat
 
     def forget(self, path: str) -> None:
-        """Stop listening to a node."""
+        """Drop the watches of a node."""
         for kind in ("data", "children", "exists"):
             self._disarm(kind, path)
 
     def unguard(self, path: str) -> None:
-        """We are about to change the node ourselves."""
+        """Drop the guard, before a change of our own."""
         self._disarm("guard", path)
 
     def _disarm(self, kind: str, path: str) -> None:

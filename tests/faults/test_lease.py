@@ -18,7 +18,7 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -67,7 +67,7 @@ class PingedSession:
         self.pings = 0
         self.safe_until = 0.0
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         self.pings += 1
         self.safe_until = self._sent + T
 
@@ -190,7 +190,7 @@ class Reply:
     def __init__(self) -> None:
         self.outcome: object = None
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         self.outcome = reply.code
 
     def lost(self, reason: str) -> None:
@@ -210,7 +210,7 @@ async def test_a_session_that_was_given_up_is_ended_through_any_server(three: En
         )
         made, late = Reply(), Reply()
         link.send(wire.create("", f"/{unique}", b"", ephemeral=True).body, made)
-        await until(lambda: made.outcome == wire.OK)  # noqa: B023
+        await until(lambda: made.outcome == wire_frames.OK)  # noqa: B023
         async with session(there.connect, T) as zk:
             began = clock.now()
             await zk.end_former(FormerSession(given.session_id, given.password, given.timeout, kept_until=0.0))
@@ -220,7 +220,7 @@ async def test_a_session_that_was_given_up_is_ended_through_any_server(three: En
             assert clock.now() - began < 10
             await until(lambda: late.outcome is not None)  # noqa: B023
             await zk.sync()
-            assert late.outcome != wire.OK
+            assert late.outcome != wire_frames.OK
             assert await zk.exists(f"/{unique}-late") is None
         link.abort("end")
 

@@ -24,7 +24,7 @@ from kzconsumer.registry.sessions import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.documents import DOCUMENTS
 from kzconsumer.status.server import SHOW_NOTHING
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire_frames
 from kzconsumer.zookeeper.session import Create, ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import HOST
@@ -101,7 +101,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
         )
 
     request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
-    return await session._life.ask(wire.Request(path, request, decode))
+    return await session._life.ask(wire_frames.Request(path, request, decode))
 
 
 async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeeper, unique: str) -> None:
@@ -174,7 +174,7 @@ async def test_who_is_not_let_in_is_told_why_in_one_line(
             "see [zookeeper] connect",
         ),
         (secure.table(tls={"ca": "/no/ca"}), 78, "[zookeeper.tls] ca: /no/ca cannot be read: No such file"),
-        (secure.table(acl="creator-only"), 78, "[zookeeper] acl: creator-only needs somebody to keep nodes for"),
+        (secure.table(acl="creator-only"), 78, "[zookeeper] acl: creator-only needs an identity"),
         (secure.table(connect=tls), 1, "does this port want TLS? ([zookeeper] secure, connect)"),
         (secure.table(tls={}, connect=plain), 1, "hung up in the TLS handshake: does this server speak TLS?"),
     ]
@@ -195,7 +195,7 @@ async def test_a_server_that_wants_everybody_to_authenticate(
     with secured_zookeeper(servers, secured, tmp_path, sasl_required=True) as strict:
         async with opened(strict.table(user="eve")) as session:
             await session.ensure("/consumers")
-        with pytest.raises(ConfigError, match=r"serves only who has authenticated with SASL: \[zookeeper.sasl\]"):
+        with pytest.raises(ConfigError, match=r"the server requires SASL: \[zookeeper.sasl\]"):
             await asked(strict.table())
     with pytest.raises(ConfigError, match="has its JAAS configuration a section Server"):
         await asked(strict.table(user="eve", connect=zookeeper.connect))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.errors import ConnectionLost, ProtocolError, ZooKeeperError
-from kzconsumer.zookeeper import wire
+from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.operations import Check, SetData
 
-REQUESTS: list[wire.Request[Any]] = [
+REQUESTS: list[wire_frames.Request[Any]] = [
     wire.get("/a", "/c/a"),
     wire.exists("/a", "/c/a"),
     wire.children("/a", "/c/a"),
@@ -33,14 +33,14 @@ bodies = st.lists(
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
 @given(body=bodies)
-def test_any_reply_is_read_or_refused(request_: wire.Request[Any], body: bytes) -> None:
+def test_any_reply_is_read_or_refused(request_: wire_frames.Request[Any], body: bytes) -> None:
     with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLost):
-        wire.result(request_, wire.Reply(1, 1, wire.OK, body))
+        wire_frames.result(request_, wire_frames.Reply(1, 1, wire_frames.OK, body))
 
 
 @given(body=bodies)
 def test_any_event_and_any_handshake_is_read_or_refused(body: bytes) -> None:
-    for read in (wire.event, wire.established, wire.reply):
+    for read in (wire_frames.event, wire_frames.established, wire_frames.reply):
         with contextlib.suppress(ProtocolError):
             read(body)
 
@@ -48,5 +48,5 @@ def test_any_event_and_any_handshake_is_read_or_refused(body: bytes) -> None:
 @given(code=st.integers(-(2**31), 2**31 - 1).filter(bool))
 def test_any_code_is_an_error_that_names_it_or_what_it_means(code: int) -> None:
     with pytest.raises((ZooKeeperError, ConnectionLost)) as refused:
-        wire.result(REQUESTS[0], wire.Reply(1, 1, code, b""))
+        wire_frames.result(REQUESTS[0], wire_frames.Reply(1, 1, code, b""))
     assert str(code) in str(refused.value) or code in (-101, -102, -103, -110, -111)

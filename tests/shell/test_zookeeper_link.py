@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from kzconsumer.errors import ConnectionLost, ProtocolError
-from kzconsumer.zookeeper import server_choice, wire
+from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
@@ -39,9 +39,9 @@ class Recorded:
     """A call that keeps what came of it."""
 
     def __init__(self) -> None:
-        self.outcome: wire.Reply | str | None = None
+        self.outcome: wire_frames.Reply | str | None = None
 
-    def answered(self, reply: wire.Reply) -> None:
+    def answered(self, reply: wire_frames.Reply) -> None:
         self.outcome = reply
         if reply.code == -4:
             raise ConnectionLost("no use")
@@ -96,7 +96,7 @@ async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
         with anyio.fail_after(5):
             while calls[1].outcome is None:
                 await anyio.sleep(0.001)
-        assert calls[0].outcome == wire.Reply(1, 5, 0, b"")
+        assert calls[0].outcome == wire_frames.Reply(1, 5, 0, b"")
         assert order == [(b"event", None)]
         assert seen == [5, 9]
 
@@ -164,7 +164,7 @@ RESULTS = frames.written_body(
     frames.MULTI, [Create("/a", b""), SetData("/b", b"", 1), Check("/c", 2)], [None, Stat(1, 2, 3, 4, 0, 0, 5, 6), None]
 )
 EVENT = frames.event(EventType.DELETED, "/a")[20:]
-ANSWERS: list[tuple[wire.Request[Any], bytes]] = [
+ANSWERS: list[tuple[wire_frames.Request[Any], bytes]] = [
     (wire.get("/a", "/a"), NODE),
     (wire.exists("/a", "/a"), NODE[11:]),
     (wire.children("/a", "/a"), frames.names_body(["x", "y"]) + NODE[11:]),
@@ -175,7 +175,7 @@ ANSWERS: list[tuple[wire.Request[Any], bytes]] = [
 
 
 def read_event(body: bytes) -> None:
-    wire.event(body)
+    wire_frames.event(body)
 
 
 async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:

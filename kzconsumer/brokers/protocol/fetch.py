@@ -1,7 +1,7 @@
 """Fetch: records of many partitions from their leader, in one request.
 
-Owns no state. Written for hundreds of partitions per request: one packed struct per partition each way, and the records
-are views of the response's memory, never copies. What is in the records is `kzconsumer.records`' business.
+Written for hundreds of partitions per request: one packed struct per partition each way, and records are views of the
+response's memory, never copies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": READ_UNCOMMITT
 
 
 class FetchPosition(NamedTuple):
-    """Where to read on in a partition, and how many bytes of it at most (from version 3 on: one batch at least)."""
+    """Where to read on in a partition, and most bytes of it (from version 3 on at least one batch)."""
 
     offset: int
     max_bytes: int
@@ -48,10 +48,10 @@ class FetchedPartition(msgspec.Struct, frozen=True):
     log_start_offset: int
     """-1 before version 5."""
     aborted: tuple[tuple[int, int], ...]
-    """(producer id, first offset) of the aborted transactions that any of `records` belong to, also when they begin
-    before or end behind these; empty when read uncommitted."""
+    """(producer id, first offset) of the aborted transactions that any of `records` belong to, wherever they begin and
+    end; empty with READ_UNCOMMITTED."""
     records: memoryview
-    """As in the log: whole batches, the last one perhaps cut short. Read-only; keeps the whole response in memory."""
+    """Whole batches as in the log, the last one perhaps cut short. A read-only view of the whole response."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True):
@@ -62,12 +62,12 @@ class FetchResponse(msgspec.Struct, frozen=True):
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """`max_wait_ms` and `min_bytes`: how long the broker may hold the answer back, and for how many bytes.
+    """The broker delays the response by up to `max_wait_ms` until it has `min_bytes`.
 
-    `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count, together.
-    The order of `partitions` is kept in the request: brokers fill the response in that order. Without fetch session
-    (KIP-227): id 0, epoch -1. Brokers before version 4 (0.11) have no transactions, `isolation` means nothing to them.
-    READ_COMMITTED: nothing from the last stable offset on is sent, but what was aborted before it is.
+    `max_bytes` bounds the response from version 3 (0.10.1) on; before, only the partitions' bounds count. Brokers fill
+    the response in the order of `partitions`. No fetch session (KIP-227): id 0, epoch -1. `isolation` has no effect
+    before version 4 (0.11). READ_COMMITTED: nothing from the last stable offset on is sent; aborted records before it
+    are.
     """
 
     max_wait_ms: int
@@ -122,7 +122,7 @@ _PARTITION_V12: Final = struct.Struct(">iiqiqix")
 
 
 def _packed(partitions: Mapping[TopicPartition, FetchPosition], version: int) -> list[tuple[str, list[bytes]]]:
-    """Each run of partitions of one topic as (topic, packed partitions): in order, so a topic may come twice."""
+    """(topic, packed partitions) in order, so that a topic may occur more than once."""
     topics: list[tuple[str, list[bytes]]] = []
     current = None
     packed: list[bytes] = []
@@ -143,7 +143,7 @@ def _packed(partitions: Mapping[TopicPartition, FetchPosition], version: int) ->
     return topics
 
 
-# What comes before a partition's records. Plain: up to and with the count of aborted transactions, or records' size.
+# A partition's fields before its records; plain: up to the count of aborted transactions, in version 0 the size.
 _FETCHED_V0: Final = struct.Struct(">ihqi")
 _FETCHED_V4: Final = struct.Struct(">ihqqi")
 _FETCHED_V5: Final = struct.Struct(">ihqqqi")
@@ -218,7 +218,7 @@ def _count(body: memoryview, at: int) -> tuple[int, int]:
 
 
 def _part(body: memoryview, at: int, size: int) -> memoryview:
-    """`size` bytes at `at`, all of them: slicing alone would silently give fewer."""
+    """Exactly `size` bytes at `at`: a slice could be shorter."""
     if size < 0 or at + size > len(body):
         raise ProtocolError(f"{size} bytes wanted at {at} of {len(body)}")
     return body[at : at + size]

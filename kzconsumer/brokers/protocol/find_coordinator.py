@@ -1,7 +1,7 @@
-"""FindCoordinator: which broker keeps a group's offsets.
+"""FindCoordinator: which broker stores a group's offsets. Any broker from 0.8.2 on answers (as ConsumerMetadata there).
 
-Owns no state. Any broker answers (from 0.8.2 on, where it was called ConsumerMetadata). The first question of all makes
-brokers create their offsets topic; until that is done the answer is COORDINATOR_NOT_AVAILABLE.
+The first request in a cluster makes the brokers create the offsets topic; until it exists the error is
+COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import COMPACT, INT8, PLAIN, Reader, reading
-from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, is_flexible
+from kzconsumer.brokers.protocol.primitives import INT8, Reader, reading
+from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, encoding_of
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker
 
@@ -24,7 +24,7 @@ class Coordinator(msgspec.Struct, frozen=True):
     broker: Broker
     """Id -1 with an error."""
     message: str | None
-    """The broker's own words about the error; without one None, "" or "NONE"."""
+    """The broker's text for the error; None, "" or "NONE" without one."""
 
 
 class FindCoordinatorRequest(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class FindCoordinatorRequest(msgspec.Struct, frozen=True):
     api_key: ClassVar[int] = FIND_COORDINATOR
 
     def encode(self, version: int) -> bytes:
-        encoding = COMPACT if is_flexible(FIND_COORDINATOR, version) else PLAIN
+        encoding = encoding_of(FIND_COORDINATOR, version)
         group = encoding.string(self.group)
         if version == 0:
             return group
@@ -43,7 +43,7 @@ class FindCoordinatorRequest(msgspec.Struct, frozen=True):
 
     def decode(self, version: int, body: memoryview) -> Coordinator:
         with reading("FindCoordinator", version):
-            reader = (COMPACT if is_flexible(FIND_COORDINATOR, version) else PLAIN).reader(body)
+            reader = encoding_of(FIND_COORDINATOR, version).reader(body)
             if version >= 1:
                 reader.int32()  # throttle_time_ms
             if version >= 4:

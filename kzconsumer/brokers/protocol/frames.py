@@ -1,8 +1,4 @@
-"""Sizes, headers and correlation ids: a byte stream cut into responses, and requests made ready to send.
-
-`FrameReader` owns the bytes of responses not yet complete; the connection that reads the socket is its only caller.
-It does not know which request an answer belongs to, and does no IO.
-"""
+"""Sizes, headers and correlation ids: responses cut out of a byte stream, and requests made ready to send."""
 
 from __future__ import annotations
 
@@ -15,10 +11,10 @@ from kzconsumer.brokers.protocol.primitives import INT32, NO_TAGS, skip_tags
 from kzconsumer.errors import ProtocolError
 
 MAX_RESPONSE: Final = 1 << 30
-"""Bytes. Also tells a peer that is no Kafka broker: `HTTP`, read as a size, is more."""
+"""Bytes. A peer that is no Kafka broker exceeds it: `HTTP`, read as a size, is more."""
 
 _TLS_ALERT: Final = 0x15030000
-"""The upper half of a size that is not one but how a TLS server says that it expected TLS."""
+"""The upper half of the "size" when a TLS server answers with an alert that it expected TLS."""
 
 _STAGING: Final = 4096
 _REQUEST_HEADER: Final = struct.Struct(">ihhih")
@@ -59,8 +55,8 @@ def response_body(frame: memoryview, correlation: int, *, flexible: bool) -> mem
 class FrameReader:
     """Cuts a stream into frames, each in memory of its own, without the four bytes of size.
 
-    `buffer` says where the next bytes of the stream go; `received` says how many came. A small response takes one read
-    of the socket and one small copy; of a large one at most the first 4 KiB are copied, the rest is read in place.
+    The next bytes are to be read into `buffer()` and reported with `received`. A small response takes one read and one
+    copy; of a large one at most the first 4 KiB are copied, the rest is read in place.
     """
 
     __slots__ = ("_frame", "_held", "_staging", "_used", "limit")
@@ -89,9 +85,9 @@ class FrameReader:
         return 0 if self._frame is None else len(self._frame) - self._used
 
     def received(self, count: int) -> list[memoryview]:
-        """Take note of `count` bytes read into `buffer()`; the frames that are now complete, read-only, in order.
+        """`count` bytes were read into `buffer()`; returns the frames that are now complete, read-only, in order.
 
-        Raises ProtocolError on a size that no response has; the stream is then of no more use.
+        Raises ProtocolError for an impossible size; the stream is unusable then.
         """
         if self._frame is not None:
             self._used += count
@@ -117,7 +113,7 @@ class FrameReader:
                 frames.append(memoryview(bytes(staging[start : start + size])))
                 start += size
                 continue
-            # From Arrow's pool, which hands out memory used before: fresh pages would cost more than reading into them.
+            # From Arrow's pool, which reuses memory: fresh pages would cost more than the read.
             self._frame = memoryview(pa.allocate_buffer(size)).cast("B")
             self._frame[:there] = staging[start : start + there]
             self._used = there
@@ -132,7 +128,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Request(Protocol[R_co]):
-    """One request; `version` is always one that `versions.SPOKEN` holds for `api_key`."""
+    """`version` is always one that `versions.SPOKEN` has for `api_key`."""
 
     api_key: ClassVar[int]
 

@@ -1,32 +1,24 @@
-"""ListOffsets: where a partition's log begins and ends, and the first offset at or after a time.
-
-Owns no state. Only the partition's leader answers. An offset is the next record to be read.
-"""
+"""ListOffsets: where a partition's log begins and ends, and the first offset at or after a time; for its leader."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT32, Reader, reading, string
+from kzconsumer.brokers.protocol.primitives import INT8, INT32, INT64, PLAIN, Reader, reading
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
 from kzconsumer.model import TopicPartition
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-_V0: Final = struct.Struct(">iqi")
-_V1: Final = struct.Struct(">iq")
-_V4: Final = struct.Struct(">iiq")
-
 
 class ListedOffset(msgspec.Struct, frozen=True):
     error: int
     offset: int
-    """-1 when there is none: an error, or no record at or after the time asked for."""
+    """-1 if there is none: an error, or no record at or after the requested time."""
     timestamp: int
     """Milliseconds, of the record at `offset`; -1 for LATEST and EARLIEST, and always in version 0."""
 
@@ -43,34 +35,21 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True):
     api_key: ClassVar[int] = LIST_OFFSETS
 
     def encode(self, version: int) -> bytes:
-        topics: dict[str, list[bytes]] = {}
-        for (topic, partition), timestamp in self.partitions.items():
-            if version == 0:
-                packed = _V0.pack(partition, timestamp, 1)
-            elif version < 4:
-                packed = _V1.pack(partition, timestamp)
-            else:
-                packed = _V4.pack(partition, -1, timestamp)
-            topics.setdefault(topic, []).append(packed)
-        parts = [INT32.pack(-1)]  # replica_id
+        head = INT32.pack(-1)  # replica_id
         if version >= 2:
-            parts.append(bytes((self.isolation,)))
-        parts.append(INT32.pack(len(topics)))
-        for topic, partitions in topics.items():
-            parts += (string(topic), INT32.pack(len(partitions)), *partitions)
-        return b"".join(parts)
+            head += INT8.pack(self.isolation)
+        before = INT32.pack(-1) if version >= 4 else b""  # current_leader_epoch
+        after = INT32.pack(1) if version == 0 else b""  # max_num_offsets
+        return head + PLAIN.by_topic(
+            (where, before + INT64.pack(timestamp) + after) for where, timestamp in self.partitions.items()
+        )
 
     def decode(self, version: int, body: memoryview) -> dict[TopicPartition, ListedOffset]:
         with reading("ListOffsets", version):
             reader = Reader(body)
             if version >= 2:
                 reader.int32()  # throttle_time_ms
-            listed = {}
-            for _ in range(reader.count()):
-                topic = reader.string()
-                for _ in range(reader.count()):
-                    where = TopicPartition(topic, reader.int32())
-                    listed[where] = _listed(reader, version)
+            listed = {where: _listed(reader, version) for where in reader.partitions()}
             reader.end()
             return listed
 

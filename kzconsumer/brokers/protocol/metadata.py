@@ -1,7 +1,7 @@
 """Metadata: where the brokers listen, which partitions topics have and who leads them.
 
-Owns no state. Asking for a topic that does not exist must not create it: from version 4 on (0.11) the request says so.
-Older brokers with `auto.create.topics.enable` create what is asked for by name; their client has no way to say no.
+From version 4 (0.11) on the request says that a missing topic is not to be created; older brokers with
+`auto.create.topics.enable` create every topic that is named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PartitionMetadata(msgspec.Struct, frozen=True):
     leader: int
     """Broker id; -1 for none."""
     leader_epoch: int
-    """-1 where the broker does not say (before version 7, Kafka 2.1)."""
+    """-1 before version 7 (Kafka 2.1)."""
 
 
 class TopicMetadata(msgspec.Struct, frozen=True):

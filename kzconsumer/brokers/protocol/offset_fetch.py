@@ -1,7 +1,6 @@
-"""OffsetFetch: a group's offsets as stored with the brokers.
+"""OffsetFetch: a group's offsets as stored with its coordinator. An offset is the next record to be read.
 
-Owns no state. Only the group's coordinator answers. An offset is the next record to be read. Version 0 is another thing
-than the later ones: with it the broker reads the offsets from ZooKeeper, and any broker does.
+Version 0 differs from the later ones: any broker accepts it, and reads the offsets from ZooKeeper.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import COMPACT, INT32, PLAIN, Reader, reading
-from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, is_flexible
+from kzconsumer.brokers.protocol.primitives import Reader, reading
+from kzconsumer.brokers.protocol.versions import OFFSET_FETCH, encoding_of
 from kzconsumer.model import TopicPartition
 
 
@@ -20,7 +19,7 @@ class StoredOffset(msgspec.Struct, frozen=True):
     error: int
     """Of a partition that has no offset: NONE, but UNKNOWN_TOPIC_OR_PARTITION in version 0, and always from 0.8.2."""
     offset: int
-    """-1 when there is none."""
+    """-1 if there is none."""
     metadata: str = ""
 
 
@@ -31,9 +30,9 @@ class StoredOffsets(msgspec.Struct, frozen=True):
 
 
 class OffsetFetchRequest(msgspec.Struct, frozen=True):
-    """Offsets that an open transaction is about to change are given as they are (`require_stable` of KIP-447: no).
+    """`partitions` None asks for all that the group has, from version 2 on.
 
-    `partitions` None asks for all that the group has, from version 2 on.
+    Offsets that an open transaction will change are returned as they are (KIP-447: not `require_stable`).
     """
 
     group: str
@@ -41,30 +40,20 @@ class OffsetFetchRequest(msgspec.Struct, frozen=True):
     api_key: ClassVar[int] = OFFSET_FETCH
 
     def encode(self, version: int) -> bytes:
-        encoding = COMPACT if is_flexible(OFFSET_FETCH, version) else PLAIN
-        topics: dict[str, list[bytes]] = {}
-        for topic, partition in self.partitions or ():
-            topics.setdefault(topic, []).append(INT32.pack(partition))
-        parts = [encoding.string(self.group), encoding.array(-1 if self.partitions is None else len(topics))]
-        for topic, partitions in topics.items():
-            parts += (encoding.string(topic), encoding.array(len(partitions)), *partitions, encoding.tags)
-        if version >= 7:
-            parts.append(b"\0")  # require_stable
-        parts.append(encoding.tags)
-        return b"".join(parts)
+        encoding = encoding_of(OFFSET_FETCH, version)
+        if self.partitions is None:
+            topics = encoding.array(-1)
+        else:
+            topics = encoding.by_topic((where, b"") for where in self.partitions)
+        require_stable = b"\0" if version >= 7 else b""
+        return encoding.string(self.group) + topics + require_stable + encoding.tags
 
     def decode(self, version: int, body: memoryview) -> StoredOffsets:
         with reading("OffsetFetch", version):
-            reader = (COMPACT if is_flexible(OFFSET_FETCH, version) else PLAIN).reader(body)
+            reader = encoding_of(OFFSET_FETCH, version).reader(body)
             if version >= 3:
                 reader.int32()  # throttle_time_ms
-            offsets = {}
-            for _ in range(reader.count()):
-                topic = reader.string()
-                for _ in range(reader.count()):
-                    where = TopicPartition(topic, reader.int32())
-                    offsets[where] = _stored(reader, version)
-                reader.tags()
+            offsets = {where: _stored(reader, version) for where in reader.partitions()}
             error = reader.int16() if version >= 2 else 0
             reader.tags()
             reader.end()

@@ -1,17 +1,14 @@
-"""Kafka's primitive types: how a request's fields become bytes and a response's bytes become fields.
-
-Owns no state. The request modules call it. It knows no request and checks no meaning: only lengths and bounds.
-Inside `reading`, whatever a malformed response does to a reader becomes a ProtocolError.
-"""
+"""Kafka's primitive types, in the plain encoding and in the compact one of KIP-482 ("flexible" versions)."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from kzconsumer.errors import ProtocolError
+from kzconsumer.model import TopicPartition
 
 INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
@@ -77,7 +74,7 @@ def skip_tags(body: memoryview, at: int) -> int:
 
 @contextmanager
 def reading(what: str, version: int) -> Iterator[None]:
-    """Turn what malformed bytes cause (too short, not UTF-8) into a ProtocolError naming the response."""
+    """Turns what malformed bytes cause (too short, not UTF-8) into a ProtocolError that names the response."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError, ProtocolError) as error:
@@ -85,7 +82,7 @@ def reading(what: str, version: int) -> Iterator[None]:
 
 
 class Reader:
-    """A place in a non-flexible response, moved by each read. Use inside `reading`; call `end` last."""
+    """Reads a non-flexible response field by field. Use inside `reading`; call `end` last."""
 
     __slots__ = ("_at", "_body")
 
@@ -130,14 +127,22 @@ class Reader:
         return bytes(self._take(self.int32()))
 
     def count(self) -> int:
-        """The number of elements of the ARRAY that follows; a null array counts as empty."""
+        """The number of elements of the ARRAY that follows, 0 for null."""
         count = self.int32()
         if count < -1:
             raise ProtocolError(f"an array of {count} elements")
         return max(count, 0)
 
+    def partitions(self) -> Iterator[TopicPartition]:
+        """Partitions in an ARRAY by topic; each partition's fields are to be read before the next is taken."""
+        for _ in range(self.count()):
+            topic = self.string()
+            for _ in range(self.count()):
+                yield TopicPartition(topic, self.int32())
+            self.tags()
+
     def skip_int32s(self) -> None:
-        """Pass over an ARRAY of INT32."""
+        """Skip an ARRAY of INT32."""
         self._take(4 * self.count())
 
     def int64s(self) -> list[int]:
@@ -153,10 +158,10 @@ class Reader:
         return part
 
     def tags(self) -> None:
-        """Pass over the tagged fields that end a structure; there are none before KIP-482."""
+        """Skip the tagged fields at the end of a structure; before KIP-482 there are none."""
 
     def end(self) -> None:
-        """Raises ProtocolError when bytes are left: the response was then not what we took it for."""
+        """Raises ProtocolError if bytes are left over."""
         if self._at != len(self._body):
             raise ProtocolError(f"{len(self._body) - self._at} bytes left over")
 
@@ -182,14 +187,24 @@ class CompactReader(Reader):
 
 
 class Encoding(NamedTuple):
-    """How a version writes what the two encodings write differently."""
+    """What differs between the plain encoding and the compact one of KIP-482."""
 
     string: Callable[[str], bytes]
     array: Callable[[int], bytes]
-    """How an array of so many elements begins."""
+    """The begin of an array of so many elements, -1 for null."""
     tags: bytes
     """An empty tagged-field section, which ends every structure."""
     reader: type[Reader]
+
+    def by_topic(self, partitions: Iterable[tuple[TopicPartition, bytes]]) -> bytes:
+        """An ARRAY of topics with their partitions, each partition as INT32 and then the bytes given for it."""
+        topics: dict[str, list[bytes]] = {}
+        for (topic, partition), fields in partitions:
+            topics.setdefault(topic, []).append(INT32.pack(partition) + fields)
+        parts = [self.array(len(topics))]
+        for topic, packed in topics.items():
+            parts += (self.string(topic), self.array(len(packed)), *packed, self.tags)
+        return b"".join(parts)
 
 
 PLAIN: Final = Encoding(string, INT32.pack, b"", Reader)

@@ -1,7 +1,7 @@
-"""SaslHandshake: which SASL mechanism the next exchange of tokens is in (KIP-43; brokers from 0.10.0 on).
+"""SaslHandshake and SaslAuthenticate (KIP-43 and KIP-152).
 
-Owns no state. After version 0 tokens follow as bare frames without headers; after version 1 (1.0 on, KIP-152) they
-travel in SaslAuthenticate. `network/sasl` asks.
+After version 0 of the handshake (0.10) tokens follow as bare frames without header, after version 1 (1.0) in
+SaslAuthenticate.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class SaslHandshakeRequest(msgspec.Struct, frozen=True):
 class SaslAuthenticateResponse(msgspec.Struct, frozen=True):
     error: int
     message: str
-    """The broker's reason; empty where it gives none."""
+    """The broker's reason; may be empty."""
     token: bytes
     lifetime_ms: int
-    """After so long the broker ends the connection at the next request; 0 for never, and before version 1 (2.2)."""
+    """After this time the broker ends the connection at the next request; 0 for never, and before version 1 (2.2)."""
 
 
 class SaslAuthenticateRequest:

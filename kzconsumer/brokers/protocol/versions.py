@@ -1,8 +1,4 @@
-"""Which version of each request to use with a broker: the best that both sides speak.
-
-Owns no state. A connection holds one `Versions`, made from the broker's ApiVersions answer, or the old level of the
-brokers that know no ApiVersions (0.8 and 0.9).
-"""
+"""The version of each request to use with a broker: the newest that both sides support."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import Reader, reading
+from kzconsumer.brokers.protocol.primitives import COMPACT, PLAIN, Encoding, Reader, reading
 from kzconsumer.errors import UnsupportedVersion
 
 PRODUCE: Final = 0
@@ -27,17 +23,17 @@ SASL_AUTHENTICATE: Final = 36
 
 
 class Api(NamedTuple):
-    """The versions of one request that this package can encode and decode, both ends included."""
+    """The versions of one request that this package supports, `oldest` to `newest`."""
 
     name: str
     oldest: int
     newest: int
     first_flexible: int | None
-    """The first version in the compact encoding of KIP-482, also when we do not speak it."""
+    """The first version in the compact encoding of KIP-482, supported or not."""
 
 
-# Fetch from 13 on names topics by id, OffsetFetch from 8 on asks for several groups. ApiVersions 0 is understood by
-# every broker that understands the request at all.
+# Fetch from 13 on names topics by id, OffsetFetch from 8 on has several groups. Every broker that knows ApiVersions
+# accepts its version 0.
 SPOKEN: Final[Mapping[int, Api]] = {
     FETCH: Api("Fetch", 0, 12, 12),
     LIST_OFFSETS: Api("ListOffsets", 0, 5, 6),
@@ -59,6 +55,10 @@ def is_flexible(api_key: int, version: int) -> bool:
     return first is not None and version >= first
 
 
+def encoding_of(api_key: int, version: int) -> Encoding:
+    return COMPACT if is_flexible(api_key, version) else PLAIN
+
+
 class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """The versions a broker speaks: `ranges[api_key]` is (oldest, newest), both included."""
 
@@ -70,7 +70,7 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return self.ranges.get(PRODUCE, (0, 0))[1] >= _PRODUCE_WITH_HEADERS
 
     def choose(self, api_key: int) -> int:
-        """The newest version that both sides speak. Raises UnsupportedVersion when there is none."""
+        """The newest version that both sides support. Raises UnsupportedVersion if there is none."""
         ours = SPOKEN[api_key]
         if api_key not in self.ranges:
             raise UnsupportedVersion(f"the broker does not know {ours.name}")
@@ -83,7 +83,7 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         return version
 
     def __str__(self) -> str:
-        """The versions that will be used once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
+        """The versions to use once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
         words = []
         for api_key in SPOKEN:
             if api_key in self.ranges and api_key not in _BEFORE_ALL_ELSE:
@@ -95,7 +95,7 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 UNKNOWN: Final = Versions({API_VERSIONS: (0, 0)})
-"""Before the broker has said anything."""
+"""Before the response to ApiVersions."""
 
 BEFORE_API_VERSIONS: Final = Versions(
     {
