@@ -1,7 +1,4 @@
-"""From a group's state to what this member has to do: keep, move between its own threads, release, claim.
-
-Pure. The rebalancer computes one per attempt and carries it out in this order: release, move, claim.
-"""
+"""The assignment, and what a member has to change for it: keep, move between its own threads, release, claim."""
 
 from __future__ import annotations
 
@@ -14,8 +11,8 @@ from kzconsumer.errors import PluginError
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 
-class OwnershipPlan(msgspec.Struct, frozen=True):
-    """`move` and `claim` give the thread each partition goes to."""
+class AssignmentChange(msgspec.Struct, frozen=True):
+    """`move` and `claim` have the thread that each partition goes to."""
 
     keep: tuple[TopicPartition, ...]
     move: Mapping[TopicPartition, ConsumerThreadId]
@@ -23,16 +20,16 @@ class OwnershipPlan(msgspec.Struct, frozen=True):
     claim: Mapping[TopicPartition, ConsumerThreadId]
 
     @property
-    def changes_nothing(self) -> bool:
+    def empty(self) -> bool:
         return not (self.move or self.release or self.claim)
 
 
 def assignment(
     assignor_name: str, assignor: Assignor, context: AssignmentContext
 ) -> Mapping[TopicPartition, ConsumerThreadId]:
-    """Everybody's part, as every member computes it.
+    """The assignment of the whole group, as every member computes it.
 
-    Raises PluginError when the assignor breaks its contract: a wrong assignment would have two owners fight for ever.
+    Raises PluginError if the assignor breaks its contract: with a wrong assignment two owners would fight for ever.
     """
     try:
         assigned = assignor(context)
@@ -51,7 +48,7 @@ def assignment(
 def wanted_by(
     consumer: str, assigned: Mapping[TopicPartition, ConsumerThreadId]
 ) -> dict[TopicPartition, ConsumerThreadId]:
-    """One member's part."""
+    """The partitions of one member."""
     return {partition: thread for partition, thread in assigned.items() if thread.consumer == consumer}
 
 
@@ -60,15 +57,15 @@ def compare(
     held: Mapping[TopicPartition, ConsumerThreadId],
     *,
     keep: bool = True,
-) -> OwnershipPlan:
+) -> AssignmentChange:
     """What changes between what is held and what is wanted.
 
     `keep=False` gives everything back and claims it anew where anything changes, as the original consumer does
     (`ZookeeperConsumerConnector.rebalance`, 0.8.2 to 1.1.1).
     """
     if not keep and wanted != held:
-        return OwnershipPlan(keep=(), move={}, release=tuple(held), claim=wanted)
-    return OwnershipPlan(
+        return AssignmentChange(keep=(), move={}, release=tuple(held), claim=wanted)
+    return AssignmentChange(
         keep=tuple(partition for partition, thread in held.items() if wanted.get(partition) == thread),
         move={p: thread for p, thread in wanted.items() if p in held and held[p] != thread},
         release=tuple(partition for partition in held if partition not in wanted),

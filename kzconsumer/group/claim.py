@@ -54,7 +54,7 @@ async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerato
         if not ended:
             for claim in busy:
                 log.warning(
-                    "work in hand did not end in time; its records will be delivered again",
+                    "work not finished in time, its records will be redelivered",
                     **claim.topic_partition._asdict(),
                     first=claim.tracker.processed,
                     until=claim.tracker.consumed,

@@ -1,7 +1,7 @@
-"""When a member should leave its partitions to others, and when it may come back: decisions made from values.
+"""When a member should leave its partitions to others, and when it may come back.
 
-Pure. Only a member that itself cannot work leaves: no broker answers it, while offsets that other members store move
-on. What blocks or ails everybody alike makes nobody leave. The reconciler asks Fitness, the connector keeps HoldDown.
+It leaves only if no broker answers it while other members' offsets advance. A failure that affects the whole group is
+not a reason to leave it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 
 from kzconsumer.model import TopicPartition
 
-# Seconds, or twice the session timeout where that is longer.
+# Seconds, or twice the session timeout if that is longer.
 UNFIT_AFTER = 60.0
 FIRST_HOLD_DOWN = 60.0
 LONGEST_HOLD_DOWN = 1800.0
 
 
 class Fitness:
-    """Of one membership."""
+    """The evidence of one membership."""
 
     def __init__(self, session_timeout: float) -> None:
         self._patience = max(UNFIT_AFTER, 2 * session_timeout)
@@ -27,16 +27,16 @@ class Fitness:
         return f"<Fitness {'doubtful' if self._before is not None else 'good'}>"
 
     def doubtful(self, unreachable: float) -> bool:
-        """No broker has answered for so many seconds that it matters whether others fare better."""
+        """Whether no broker has answered for so many seconds that `others_advance` has to be asked."""
         if unreachable >= self._patience:
             return True
         self._before = None
         return False
 
     def others_advance(self, stored: Mapping[TopicPartition, int]) -> bool:
-        """Whether others have stored anything since we were first in doubt.
+        """Whether others have stored any offset since the doubt began.
 
-        `stored` gives for each of their partitions the transaction id of the last write to its offset.
+        `stored` has for each of their partitions the transaction id of the last write to its offset.
         """
         if self._before is None:
             self._before = stored
@@ -44,7 +44,7 @@ class Fitness:
 
 
 class HoldDown:
-    """How long a member that left as unfit stays away: longer each time in a row. `seconds` is 0 for a fit one."""
+    """How long an unfit member stays away: longer each time in a row. `seconds` is 0 for a fit one."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -55,7 +55,7 @@ class HoldDown:
         return f"<HoldDown {self.seconds:.0f} s>"
 
     def begin(self, now: float) -> None:
-        """The member has left, or has failed the test that would have let it back."""
+        """The member has left, or has failed the check before coming back."""
         if not self.seconds and now - self._joined > LONGEST_HOLD_DOWN:
             self._next = FIRST_HOLD_DOWN
         self.seconds, self._next = self._next, min(self._next * 2, LONGEST_HOLD_DOWN)

@@ -1,7 +1,6 @@
-"""Being a member: our registration under `ids`, for as long as one ZooKeeper session.
+"""The registration of a member, `ids/<consumer>`, for as long as one ZooKeeper session.
 
-Owns the `ids/<consumer>` node. Leaving needs no request of its own: closing the session removes it together with the
-owner nodes, in one transaction.
+Closing the session removes it together with the owner nodes, in one transaction.
 """
 
 from __future__ import annotations
@@ -54,16 +53,17 @@ class Membership:
         await self._consumers.register(self.consumer, self.registration)
 
     async def join(self) -> None:
-        """Register; an id that an earlier session still holds is waited for. Raises SessionExpired, ZooKeeperError."""
+        """Register, waiting for an earlier session that holds the id to end. Raises SessionExpired, ZooKeeperError."""
         path = self.paths.member(self.consumer)
-        told = False
+        logged = False
         while True:
             try:
                 await self.register()
             except NodeExists:
-                if not told:
-                    log.info("our id is still held by an earlier session, waiting for its end", consumer=self.consumer)
-                    told = True
+                if not logged:
+                    event = "consumer id still registered by an earlier session, waiting for it to expire"
+                    log.info(event, consumer=self.consumer)
+                    logged = True
                 stat, gone = await repeated(lambda: self._session.watch_exists(path))
                 if stat is not None:
                     await gone.wait()

@@ -1,7 +1,4 @@
-"""What the rebalancer has to tell that lasts: said once, not at every attempt.
-
-Owns what has been said, and which claims are blocked since when. The rebalancer calls it; it changes nothing.
-"""
+"""Conditions that last over several rebalances, logged once and not at every attempt."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from kzconsumer.registry.registration import Registration, has_wildcard, streams
 
 log = structlog.get_logger("kzconsumer.group")
 
-# Seconds after which a claim that is still blocked is told as a degradation: an ordinary hand-over takes a moment.
+# Seconds after which a claim that is still blocked is reported: an ordinary hand-over takes a moment.
 DEGRADED_AFTER = 5.0
 
 
 class Notices:
-    """Of one membership."""
+    """The lasting conditions of one membership."""
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
@@ -39,7 +36,7 @@ class Notices:
             tell(event, about=about, **({"reason": str(reason)} if reason else {}))
 
     def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
-        """What stands in the way of our claims at the moment: all of it, each time."""
+        """`blocked` has all claims that are blocked at the moment, and by what."""
         before = self._blocked
         self._blocked = {
             p: (why, before[p][1] if p in before and before[p][0] == why else now) for p, why in blocked.items()
@@ -60,12 +57,12 @@ class Notices:
                 log.info("no longer degraded")
 
     def idle_streams(self, snapshot: GroupSnapshot, wanted: Mapping[TopicPartition, ConsumerThreadId]) -> None:
-        """Streams that get nothing, since there are more of them than partitions, and topics that do not exist."""
+        """Report streams that get no partition, and topics that do not exist."""
         if has_wildcard(self._registration):
             ((pattern, streams),) = self._registration.subscription.items()
             if not streams_by_topic(self._registration, snapshot.all_topics):
                 about = f"{self._registration.pattern} {pattern}"
-                self.once("no topic is allowed by the list: waiting for one", about)
+                self.once("no topic matches the list", about)
                 return
             idle = set(range(streams)).difference(thread.thread for thread in wanted.values())
             for number in sorted(idle):
@@ -74,7 +71,7 @@ class Notices:
         busy = {(partition.topic, thread.thread) for partition, thread in wanted.items()}
         for topic, streams in self._registration.subscription.items():
             if topic not in snapshot.topics:
-                self.once("topic does not exist: waiting for it", f"/brokers/topics/{topic}")
+                self.once("topic does not exist", f"/brokers/topics/{topic}")
                 continue
             for number in range(streams):
                 if (topic, number) not in busy:

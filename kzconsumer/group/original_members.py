@@ -1,8 +1,8 @@
-"""When to make original members of the group look again: the decision, made from values.
+"""When to make the original members of a group rebalance once more.
 
-Pure. An original member that fails its last attempt stays registered, owns nothing, and waits for a change of the
-group that may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). Making and deleting a member
-node is such a change. The rebalancer feeds what it sees and carries out what comes back; nobody else keeps the time.
+An original member whose last attempt failed stays registered, owns nothing, and waits for a change of the group that
+may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). A nudge is such a change: a member node
+is created and deleted.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from kzconsumer.registry.registration import Registration
 
 # Seconds without an owner until a member counts as stuck: longer than the four attempts, 2 s apart, of an original.
 PATIENCE = 10.0
-# Every original member that works gives up everything for a moment when it is poked: seldom, and ever more seldom.
+# A nudge makes every original member release all its partitions for a moment, so the pauses grow.
 FIRST_PAUSE = 30.0
 LONGEST_PAUSE = 600.0
 # How often to look while there is an original member, in seconds.
 LOOK_INTERVAL = 2.5
 
 
-class Poke(msgspec.Struct, frozen=True):
-    """Do it now. `without_owner`: the partitions it is for, and the members that should own them."""
+class Nudge(msgspec.Struct, frozen=True):
+    """One is due. `without_owner`: partitions without owner, and the members that should own them."""
 
     number: int
     without_owner: Mapping[TopicPartition, str]
 
 
-class Pokes:
-    """Since when partitions of original members have had no owner, and when we last did something about it."""
+class OriginalMemberNudges:
+    """Since when partitions of original members have had no owner, and when the last nudge was."""
 
     def __init__(self, consumer: str) -> None:
         self._consumer = consumer
@@ -41,7 +41,7 @@ class Pokes:
         self._number = 0
 
     def __repr__(self) -> str:
-        return f"<Pokes {self._number} made, {len(self._since)} partitions of others without owner>"
+        return f"<OriginalMemberNudges {self._number}, {len(self._since)} partitions of others without owner>"
 
     def look(
         self,
@@ -49,11 +49,11 @@ class Pokes:
         members: Mapping[str, Registration],
         assignment: Mapping[TopicPartition, ConsumerThreadId],
         owned: Container[TopicPartition],
-    ) -> Poke | None:
-        """What to do about the group as it is at `now` (seconds of any clock that does not go back).
+    ) -> Nudge | None:
+        """The nudge that is due at `now` (seconds of a monotonic clock), if any.
 
-        `assignment` is everybody's, `owned` says which partitions have an owner node. Only the first of our members
-        acts; the others keep the time, in case they become the first.
+        `assignment` is the whole group's, `owned` has the partitions with an owner node. Only the first member of this
+        program acts; the others keep the time, in case they become the first.
         """
         stuck = {
             (partition, thread.consumer)
@@ -73,9 +73,9 @@ class Pokes:
         self._last = now
         self._in_a_row += 1
         self._number += 1
-        return Poke(self._number, overdue)
+        return Nudge(self._number, overdue)
 
 
 def needs_looking(members: Mapping[str, Registration]) -> bool:
-    """Whether there is anybody in the group who could get stuck."""
+    """Whether the group has original members, which can get stuck."""
     return any(not member.ours for member in members.values())

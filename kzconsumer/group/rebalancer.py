@@ -1,8 +1,8 @@
 """The one loop that changes what this member owns.
 
-It waits for the trigger, reads the group, computes, and carries out: release, move, claim. A wait for another member
-never holds up a release, and ends on events and a timer; each end reads everything anew. Between rebalances it looks
-after what should be so (`reconciler`). Nobody else opens or releases claims.
+It waits for the trigger, reads the group, computes the assignment and carries it out: release, move, claim. Waiting for
+another member never delays a release; it ends on an event or a timer, and everything is read again. Between rebalances
+it reconciles (`reconciler`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kzconsumer.errors import (
     NotPermitted,
     ZooKeeperError,
 )
-from kzconsumer.group.assignment import OwnershipPlan, assignment, compare, wanted_by
+from kzconsumer.group.assignment import AssignmentChange, assignment, compare, wanted_by
 from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
@@ -51,7 +51,7 @@ LONGEST_RETRY = 5.0
 
 
 class Rebalancer:
-    """Runs as one task of a membership. `keep`: what stays ours flows on; else a change gives all back first."""
+    """Runs as one task of a membership. Without `keep` every change releases all partitions first."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class Rebalancer:
         self._notices = notices
         self._tally = tally
         self.snapshot: GroupSnapshot | None = None
-        """The group as the last rebalance has read it."""
+        """The group as read by the last rebalance."""
         self.assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
-        """Who should own what of it."""
+        """The owner that the assignor computed for each partition."""
         self._failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
-        self._complete = False  # the last rebalance has ended, and nothing was in its way
+        self._complete = False  # the last rebalance has ended, and nothing was blocked
         self.rebalanced_once = anyio.Event()
 
     def __repr__(self) -> str:
@@ -101,24 +101,24 @@ class Rebalancer:
 
     @property
     def settled(self) -> bool:
-        """All that should be ours is, as far as anybody knows."""
+        """Whether this member owns all that it should, as far as it knows."""
         return self._complete and not self._trigger.fired
 
     async def run(self) -> None:
-        """Until cancelled. Raises SessionExpired, PluginError, Unfit, NotPermitted."""
+        """Run until cancelled. Raises SessionExpired, PluginError, Unfit, NotPermitted."""
         self._trigger.fire("start")
         retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
         while True:
             reasons = await self._trigger.wait(retry * random.uniform(0.8, 1.2) if retry else self._reconciler.pause)
             if not reasons:
-                self._watches.reread()  # what the timer is for: an event that did not come
+                self._watches.reread()  # the timer is for events that did not come
             try:
                 complete = not (reasons or retry) or await self._attempt(reasons or ["retry"])
                 if self._reconciler.due:
                     await self._look_after()
                 retry = 0.0 if complete else longer(retry)
             except NotPermitted:
-                raise  # not by waiting: and meanwhile nobody would have what is to be ours
+                raise  # waiting does not help, and meanwhile our partitions would have no owner
             except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 retry = longer(retry)
@@ -137,7 +137,7 @@ class Rebalancer:
         reasons: list[str],
         outcome: RebalanceOutcome,
         snapshot: GroupSnapshot | None = None,
-        plan: OwnershipPlan | None = None,
+        change: AssignmentChange | None = None,
         claimed: int = 0,
         blocked: int = 0,
     ) -> None:
@@ -148,19 +148,19 @@ class Rebalancer:
             outcome=outcome,
             generation=self._listener.generation,
             members=len(snapshot.members) if snapshot is not None else None,
-            kept=len(plan.keep) if plan is not None else 0,
-            moved=len(plan.move) if plan is not None else 0,
-            released=len(plan.release) if plan is not None else 0,
+            kept=len(change.keep) if change is not None else 0,
+            moved=len(change.move) if change is not None else 0,
+            released=len(change.release) if change is not None else 0,
             claimed=claimed,
             blocked=blocked,
         )
         self._tally.add(ended)
 
     async def _rebalance(self, reasons: list[str], began: float) -> bool:
-        """One attempt; False when it has to be repeated though no event may come."""
+        """One attempt; False if it has to be repeated without waiting for an event."""
         self._complete = False
         if not await self._topics.broker_ids():
-            self._notices.once("no broker is registered: waiting for one", "/brokers/ids")
+            self._notices.once("no broker registered", "/brokers/ids")
             self.rebalanced_once.set()
             return True
         snapshot = await self._read()
@@ -173,27 +173,27 @@ class Rebalancer:
         recreated = await self._claims.outdated(snapshot.topics)
         if recreated:
             await self._claims.release(recreated)
-        plan = compare(wanted, self._owned.held, keep=self._keep or wanted == self._wanted)
+        change = compare(wanted, self._owned.held, keep=self._keep or wanted == self._wanted)
         self._wanted = wanted
         self.snapshot, self.assigned = snapshot, assigned
         self._notices.idle_streams(snapshot, wanted)
-        if not plan.changes_nothing:
+        if not change.empty:
             self._listener.generation += 1
             facts()["generation"] = self._listener.generation
         most = REVOKE_DEADLINE_WITH_ORIGINALS if needs_looking(snapshot.members) else self._revoke_deadline
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
-        self._failed = failed = await self._carry_out(plan, snapshot)
-        claimed = len(plan.claim) - len(failed)
-        self._count(began, reasons, "blocked" if failed else "done", snapshot, plan, claimed, len(failed))
-        if plan.release or plan.move or claimed or not self.rebalanced_once.is_set():
+        self._failed = failed = await self._carry_out(change, snapshot)
+        claimed = len(change.claim) - len(failed)
+        self._count(began, reasons, "blocked" if failed else "done", snapshot, change, claimed, len(failed))
+        if change.release or change.move or claimed or not self.rebalanced_once.is_set():
             log.info(
                 "rebalanced",
                 generation=self._listener.generation,
                 reasons=reasons,
                 members=len(snapshot.members),
-                kept=len(plan.keep),
-                moved=len(plan.move),
-                released=len(plan.release),
+                kept=len(change.keep),
+                moved=len(change.move),
+                released=len(change.release),
                 claimed=claimed,
                 blocked=len(failed),
                 seconds=round(now() - began, 3),
@@ -206,19 +206,19 @@ class Rebalancer:
         return self._complete
 
     async def _carry_out(
-        self, plan: OwnershipPlan, snapshot: GroupSnapshot
+        self, change: AssignmentChange, snapshot: GroupSnapshot
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
-        """Releases and moves wait for the work in hand to end; claims do not wait for them. Returns what failed."""
-        blocked = self._still_blocked(plan.claim)
-        free = {partition: thread for partition, thread in plan.claim.items() if partition not in blocked}
-        if not free.keys().isdisjoint(plan.release):
-            await self._claims.release(plan.release)
+        """Releases and moves wait for the work in hand; claims do not wait for them. Returns the claims that failed."""
+        blocked = self._still_blocked(change.claim)
+        free = {partition: thread for partition, thread in change.claim.items() if partition not in blocked}
+        if not free.keys().isdisjoint(change.release):
+            await self._claims.release(change.release)
             return blocked | await self._claims.open(free, snapshot.topics)
         claiming, *settling = await outcomes(
             [
                 self._claims.open(free, snapshot.topics),
-                self._claims.release(plan.release),
-                self._claims.move(plan.move),
+                self._claims.release(change.release),
+                self._claims.move(change.move),
             ]
         )
         for error in (claiming, *settling):
@@ -230,7 +230,7 @@ class Rebalancer:
     def _still_blocked(
         self, wanted: Mapping[TopicPartition, ConsumerThreadId]
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
-        """Claims that would meet the same owner node again; to the others' nodes nobody listens any more."""
+        """Claims that are still blocked by the same owner node; the other nodes are no longer watched."""
         still: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         for partition, why in self._failed.items():
             if not isinstance(why, Blocked):
@@ -242,7 +242,7 @@ class Rebalancer:
         return still
 
     async def _look_after(self) -> None:
-        """Everything that no event tells. What differs while a rebalance is due may be the change it is due for."""
+        """Reconcile. While a rebalance is due our own claims are left out: they may differ because of it."""
         self._watches.reread()
         snapshot = None if self._trigger.fired else await self._read()
         expected = None
@@ -254,11 +254,11 @@ class Rebalancer:
             self._trigger.fire("reconcile")
 
     async def _read(self) -> GroupSnapshot | None:
-        """The group as it is; None when it cannot be read: nobody can compute who owns what then."""
+        """The group as it is; None if it cannot be read, so that no assignment can be computed."""
         try:
             members = await self._reader.members()
             if self._membership.consumer not in members:
-                log.warning("our registration is gone, registering again", consumer=self._membership.consumer)
+                log.warning("registration deleted, registering again", consumer=self._membership.consumer)
                 try:
                     await self._membership.register()
                 except NodeExists:
@@ -272,13 +272,13 @@ class Rebalancer:
     async def _await_blocked(
         self, failed: Mapping[TopicPartition, Blocked | Refused | KzConsumerError], snapshot: GroupSnapshot
     ) -> None:
-        """Have the end of each blocking owner wake us; say once what is in the way, and once that nothing is."""
+        """Watch the owners that block claims, and log each reason for a failed claim once."""
         blocked = {partition: why for partition, why in failed.items() if isinstance(why, Blocked)}
         self._notices.blocked(now(), blocked, snapshot.members)
         await together([self._await_owner(partition, why) for partition, why in blocked.items()])
         for partition, why in failed.items():
             if isinstance(why, Refused):
-                self._notices.once("partition is not consumed", why.path, why.reason, error=True)
+                self._notices.once("partition not consumed", why.path, why.reason, error=True)
             elif not isinstance(why, Blocked):
                 log.warning("claim failed", **partition._asdict(), reason=str(why))
 
@@ -289,5 +289,5 @@ class Rebalancer:
 
 
 def longer(retry: float) -> float:
-    """Seconds to the next attempt, after one more that was not complete."""
+    """Seconds to the next attempt after an incomplete one."""
     return min(max(retry * 2, FIRST_RETRY), LONGEST_RETRY)

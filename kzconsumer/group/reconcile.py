@@ -1,7 +1,6 @@
-"""What differs from what should be, and since when: decisions made from values.
+"""Differences between what should be and what is, and since when.
 
-Pure. The reconciler feeds what it sees and carries out what comes back. A difference seen once may be a change that is
-under way; one that is still there a back-off later is not.
+A difference that is seen once may be a change under way; one that is still there a back-off later is not.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ BACKOFF = 2.0
 
 
 class What(enum.Enum):
-    """What a difference can be."""
+    """The kinds of differences."""
 
-    STRAY = "an owner node of our session that no claim of ours stands for"
-    UNFETCHED = "a claim that nobody fetches"
-    ASSIGNMENT = "the group's assignment is another"
+    STRAY = "an owner node of our session without a claim"
+    UNFETCHED = "a claim that is not fetched"
+    ASSIGNMENT = "the group's assignment is a different one"
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -34,7 +33,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Differences:
-    """Those seen and not yet gone, each with the time it was seen first."""
+    """Present differences, each with the time when it was seen first."""
 
     def __init__(self) -> None:
         self._since: dict[Difference, float] = {}
@@ -47,7 +46,7 @@ class Differences:
         return bool(self._since)
 
     def confirmed(self, now: float, seen: Collection[Difference]) -> list[Difference]:
-        """Those of `seen` that were already there a back-off ago; they are taken to be dealt with."""
+        """Those of `seen` that have lasted for a back-off; they are dropped here, as the caller repairs them."""
         self._since = {each: self._since.get(each, now) for each in seen}
         due = [each for each, since in self._since.items() if now - since >= BACKOFF]
         for each in due:
@@ -56,26 +55,26 @@ class Differences:
 
 
 class Unowned:
-    """Partitions without owner, since when, and which of them have been told of."""
+    """Partitions without owner, since when, and which of them have been reported."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._since: dict[TopicPartition, float] = {}
-        self._told: set[TopicPartition] = set()
+        self._reported: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
-        return f"<Unowned {len(self._since)}, {len(self._told)} for longer than {self._patience} s>"
+        return f"<Unowned {len(self._since)}, {len(self._reported)} for longer than {self._patience} s>"
 
     def look(
         self, now: float, partitions: Collection[TopicPartition], owned: Container[TopicPartition]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Those that have been without owner for longer than the patience, and those that are so no longer.
+        """Partitions that have been without owner for longer than the patience, and reported ones that no longer are.
 
-        Each is given once. One that is nobody's any more (its topic was deleted) is no longer without owner either.
+        Each is returned once. A partition whose topic was deleted is no longer without owner, either.
         """
         self._since = {each: self._since.get(each, now) for each in partitions if each not in owned}
-        overdue = [p for p, since in self._since.items() if now - since >= self._patience and p not in self._told]
-        over = sorted(self._told.difference(self._since))
-        self._told.update(overdue)
-        self._told.difference_update(over)
+        overdue = [p for p, since in self._since.items() if now - since >= self._patience and p not in self._reported]
+        over = sorted(self._reported.difference(self._since))
+        self._reported.update(overdue)
+        self._reported.difference_update(over)
         return overdue, over

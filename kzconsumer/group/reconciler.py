@@ -1,7 +1,6 @@
-"""Looks after what no event tells, between rebalances: claims nobody owns, owners nobody answers for, members stuck.
+"""Finds what no event reports, between rebalances: partitions without owner, nodes without a claim, stuck members.
 
-Owns the time of the next look, and what earlier looks have seen. Only the rebalancer's loop calls it, so there is no
-second writer: it repairs what is ours through the claims, pokes original members, and tells the rest.
+Only the rebalancer's loop calls it. It repairs our own claims, nudges original members, and logs the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kzconsumer.clock import now
 from kzconsumer.errors import Unfit
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
-from kzconsumer.group.original_members import LOOK_INTERVAL, Pokes, needs_looking
+from kzconsumer.group.original_members import LOOK_INTERVAL, OriginalMemberNudges, needs_looking
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
 from kzconsumer.group.snapshot import GroupSnapshot
@@ -29,12 +28,12 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 
 log = structlog.get_logger("kzconsumer.group")
 
-# How many owner nodes of others one look reads: what a look costs does not grow with the group.
+# Owner nodes of other members read at one look, so that its cost does not grow with the group.
 OTHERS_AT_ONCE = 32
 
 
 class Reconciler:
-    """Of one membership. `interval` and `unowned_alarm` are in seconds."""
+    """The reconciler of one membership. `interval` and `unowned_alarm` are in seconds."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class Reconciler:
         self._interval = interval
         self._snapshot: GroupSnapshot | None = None
         self._assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
-        self._pokes = Pokes(consumer)
+        self._nudges = OriginalMemberNudges(consumer)
         self._unowned = Unowned(unowned_alarm)
         self._differences = Differences()
         self._fitness = Fitness(session.timeout)
@@ -73,7 +72,7 @@ class Reconciler:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next look; before the first rebalance there is nothing to look after."""
+        """Seconds until the next look; there is none before the first rebalance."""
         return self._interval if self._snapshot is None else max(self._next_look - now(), 0.0)
 
     @property
@@ -81,23 +80,23 @@ class Reconciler:
         return self._snapshot is not None and now() >= self._next_look
 
     def rebalanced(self, snapshot: GroupSnapshot, assigned: Mapping[TopicPartition, ConsumerThreadId]) -> None:
-        """The group as the rebalancer has just read it, and everybody's part in it."""
+        """The group and its assignment, as the rebalancer has just read them."""
         at = now() + self._until_next(snapshot)
         self._next_look = at if self._snapshot is None else min(self._next_look, at)
         self._snapshot, self._assigned = snapshot, assigned
 
     async def look(self, expected: Mapping[TopicPartition, ConsumerThreadId] | None) -> bool:
-        """Compare what is expected, what ZooKeeper shows, what is fetched; True when a rebalance has to set it right.
+        """Compare what is expected, what ZooKeeper has and what is fetched; True if a rebalance is needed.
 
-        `expected` is our part of the group as read for this look, without what is known to be blocked; None while a
-        rebalance is due: then our own claims are not looked at. Raises Unfit when we should leave the work to others.
+        `expected` is our part of the assignment without blocked partitions; None while a rebalance is due: then our own
+        claims are not checked. Raises Unfit if this member should leave its partitions to others.
         """
         snapshot = self._snapshot
         assert snapshot is not None
         await self._session.sync()
         owned = await self._owners.owned(snapshot.topics)
-        self._tell_unowned(snapshot, owned)
-        await self._poke(snapshot, owned)
+        self._report_unowned(snapshot, owned)
+        await self._nudge(snapshot, owned)
         await self._leave_if_unfit(owned)
         confirmed = [] if expected is None else await self._reconcile(snapshot, expected)
         self._next_look = now() + self._until_next(snapshot)
@@ -127,7 +126,7 @@ class Reconciler:
         return confirmed
 
     async def _strays(self, snapshot: GroupSnapshot) -> Iterable[TopicPartition]:
-        """Among the next few partitions that are not ours: owner nodes of our session. Nobody's nodes are told of."""
+        """Owner nodes of our session among the next few partitions of others; nodes without a member are reported."""
         held = self._owned.held
         others = sorted(partition for partition in self._assigned if partition not in held)
         first = self._others_seen if self._others_seen < len(others) else 0
@@ -141,8 +140,8 @@ class Reconciler:
                 self._notices.once(f"owner node of {found.owner} stands for no member", found.path, why.value)
         return strays
 
-    def _tell_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
-        """Each member tells of its own part, the first one of everybody's."""
+    def _report_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
+        """Each member reports its own partitions, the first member those of all."""
         ours = [consumer for consumer, member in snapshot.members.items() if member.ours]
         mine = self._assigned
         if self._consumer != min(ours, default=None):
@@ -153,16 +152,16 @@ class Reconciler:
         if again := [str(partition) for partition in over if partition in owned]:
             log.info("partitions have an owner again", partitions=again)
         if others := [str(partition) for partition in over if partition not in owned]:
-            # Their topic is gone, or the group has a member whose part they are.
-            log.info("partitions without owner are no concern of this member", partitions=others)
+            # Their topic was deleted, or another member should own them.
+            log.info("unowned partitions are assigned to other members", partitions=others)
 
-    async def _poke(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
-        """Original members that gave up own nothing, and look again only when the group changes."""
-        poke = self._pokes.look(now(), snapshot.members, self._assigned, owned)
-        if poke is not None:
-            await self._consumers.poke(self._consumer, poke.number)
-            stuck = {str(partition): member for partition, member in poke.without_owner.items()}
-            log.warning("poked original members that own nothing of theirs", number=poke.number, without_owner=stuck)
+    async def _nudge(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:
+        """Original members that gave up own nothing, and try again only when the group changes."""
+        nudge = self._nudges.look(now(), snapshot.members, self._assigned, owned)
+        if nudge is not None:
+            await self._consumers.nudge(self._consumer, nudge.number)
+            stuck = {str(partition): member for partition, member in nudge.without_owner.items()}
+            log.warning("original members nudged", number=nudge.number, without_owner=stuck)
 
     async def _leave_if_unfit(self, owned: set[TopicPartition]) -> None:
         since = self._leaders.unreachable_since

@@ -1,7 +1,4 @@
-"""The group as read just now: who is a member with which threads, and which partitions there are.
-
-Pure and frozen; one per rebalance attempt. Built by the rebalancer from what the registries read.
-"""
+"""The group as read for one rebalance: members with their threads, and partitions."""
 
 from __future__ import annotations
 
@@ -23,12 +20,12 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
     topics: Mapping[str, Topic]
 
     def context(self) -> AssignmentContext:
-        """What every member's assignor computes from. Raises ValueError for a wildcard nobody can expand."""
+        """The input of every member's assignor. Raises ValueError for an invalid pattern."""
         asking: dict[str, list[tuple[str, int]]] = {}
         for consumer, registration in self.members.items():
             for topic, streams in streams_by_topic(registration, self.all_topics).items():
                 asking.setdefault(topic, []).append((consumer, streams))
-        # A list has the same threads on all its topics: made once, or each would cost streams times topics.
+        # A list has the same threads on all its topics: they are made once, not streams times topics.
         threads = {who: _threads(who) for who in {tuple(who) for who in asking.values()}}
         return AssignmentContext(
             threads={topic: threads[tuple(who)] for topic, who in sorted(asking.items())},

@@ -1,8 +1,4 @@
-"""Reads the group as it is: members, the topics anybody subscribes to, their partitions.
-
-Owns which topics are watched, and which unreadable members it has told of. The rebalancer reads through it, and whoever
-looks at the group from outside. What it read is watched: a change afterwards is told by `Watches`.
-"""
+"""Reads the group as it is: members, subscribed topics, partitions. What was read is watched."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ log = structlog.get_logger("kzconsumer.group")
 
 
 class SnapshotReader:
-    """`ignore_unreadable`: compute without members whose registration says nothing, instead of raising."""
+    """`ignore_unreadable`: leave out members whose registration is unreadable, instead of raising."""
 
     def __init__(
         self,
@@ -57,11 +53,11 @@ class SnapshotReader:
         return self._decoded(await self._consumers.members())
 
     async def read(self, members: Mapping[str, Registration]) -> GroupSnapshot:
-        """The group that these members are, with the topics there are."""
+        """The group of these members, with the topics that exist."""
         all_topics = tuple(await self._topics.all_topics()) if needs_all_topics(members) else ()
         names = subscribed_topics(members, all_topics)
         for name in self._watched.difference(names):
-            self._watches.forget(paths.topic(name))  # nobody subscribes to it any more
+            self._watches.forget(paths.topic(name))  # no longer subscribed to
         self._watched = set(names)
         return GroupSnapshot(members, all_topics, await self._topics.topics(names))
 
@@ -71,14 +67,14 @@ class SnapshotReader:
             path = self._group.member(consumer)
             try:
                 registration = decode_registration(node.data)
-                streams_by_topic(registration, ())  # an expression that cannot be used is as unreadable
+                streams_by_topic(registration, ())  # an invalid pattern counts as unreadable
                 members[consumer] = registration
             except ValueError as error:
                 if not self._ignore_unreadable:
                     raise GroupUnreadable(
-                        "a member's registration is unreadable: the group waits until it leaves", path, str(error)
+                        "member registration unreadable, waiting until it leaves", path, str(error)
                     ) from error
                 if path not in self._ignored:
                     self._ignored.add(path)
-                    log.warning("a member's registration is unreadable and ignored", about=path, reason=str(error))
+                    log.warning("member registration unreadable, ignored", about=path, reason=str(error))
         return members

@@ -1,7 +1,6 @@
-"""Everything that may change the assignment, made into one signal with its reasons.
+"""One signal, with reasons, for everything that may change the assignment.
 
-Owns the reasons not yet acted on. Watches, commits and timers fire it; the rebalancer's loop is the only one that
-waits. Events during a rebalance are coalesced into exactly one more.
+Watches, commits and timers fire it; the rebalancer waits for it. Events during a rebalance cause exactly one more.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ import anyio
 
 # Long enough for the other events of one cause to arrive, short enough not to be noticed.
 QUIET_PERIOD = 0.02
-# While members keep coming or going, every list of them moves partitions that the next one moves again: what a
-# rebalance took passes before the next one for that reason, but not more than this.
+# While members come and go, each list of them moves partitions that the next one moves again: the next rebalance for
+# that reason waits as long as the last one took, but not longer than this.
 LONGEST_QUIET_PERIOD = 1.0
 MEMBERS = "members"
-"""The reason that stands for another list of members."""
+"""The reason for a changed list of members."""
 
 
 class RebalanceTrigger:
@@ -23,7 +22,7 @@ class RebalanceTrigger:
     def __init__(self) -> None:
         self._reasons: dict[str, None] = {}
         self._event = anyio.Event()
-        self._left: float | None = None  # when the last wait ended, and a rebalance began
+        self._left: float | None = None  # when the last wait ended
 
     def __repr__(self) -> str:
         return f"<RebalanceTrigger {list(self._reasons)}>"
@@ -34,11 +33,11 @@ class RebalanceTrigger:
 
     @property
     def fired(self) -> bool:
-        """There is a reason not yet acted on."""
+        """Whether there is a reason not yet acted on."""
         return bool(self._reasons)
 
     async def wait(self, timeout: float | None) -> list[str]:
-        """The reasons, after a short quiet period; none when `timeout` seconds pass without any."""
+        """The reasons, after a short quiet period; none if `timeout` seconds pass without any."""
         entered = anyio.current_time()
         took = entered - self._left if self._left is not None else 0.0
         calm_after = entered + min(took, LONGEST_QUIET_PERIOD)

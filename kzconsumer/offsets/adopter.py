@@ -134,11 +134,11 @@ class Adopter:
         match answer:
             case Replay(first, until, moved_to):
                 if moved_to is not None:
-                    event = "offset moved by somebody who knows no plans; the planned range is written whole"
+                    event = "offset changed without regard to the plan, replaying the planned range"
                     log.warning(event, **where, first=first, until=until, stored=stored)
                 position: int | None = first
             case Clear(offset, reason):
-                log.warning("a planned range means nothing any more", **where, reason=reason, goes_on_at=offset)
+                log.warning("plan dropped", **where, reason=reason, goes_on_at=offset)
                 plan, position = None, offset
             case Start(offset):
                 position = offset
@@ -173,12 +173,12 @@ class Adopter:
                 "committed, and are gone with the topic, which was made anew; the destination does not have the range. "
                 'Set [offsets] reset = "smallest" to go on without'
             )
-        log.error("records are gone with their topic, which was made anew", **planned._asdict())
+        log.error("records lost with their topic, which was recreated", **planned._asdict())
 
     def _behind(self, adopted: Adopted, published: RangeIdentity) -> Adopted:
         """The range was published and not committed: only the commit is left."""
         old = adopted.tracker
-        log.info("planned range was published before", range=published._asdict())
+        log.info("planned range already published", range=published._asdict())
         tracker = OffsetTracker(
             old.topic_partition, published.until, incarnation=published.incarnation, epoch=published.epoch
         )

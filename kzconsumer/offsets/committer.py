@@ -133,7 +133,7 @@ class Committer:
                 await self._settle(trackers)
                 await self._copy(trackers)
             except CoordinatorFailed as error:
-                log.error("the last commit of partitions that go was not made with the brokers", reason=str(error))
+                log.error("final commit to the coordinator failed", reason=str(error))
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 

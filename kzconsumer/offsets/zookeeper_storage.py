@@ -102,7 +102,7 @@ class ZooKeeperOffsetStorage:
         if node is None:
             await self._session.ensure(path.rpartition("/")[0])
         log.error(
-            "offset changed by somebody who does not own the partition; ours is set again",
+            "offset changed by a client that does not own the partition, restored",
             path=path,
             found=node.data[:40].decode("utf-8", "replace") if node else None,
             ours=write.offset,

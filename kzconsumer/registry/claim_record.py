@@ -1,6 +1,6 @@
-"""The claim record of a partition, `/consumers/<group>/claims/<topic>/<partition>`: its JSON, and the plan in it.
+"""The claim record of a partition, `/consumers/<group>/claims/<topic>/<partition>`, and the plan in it.
 
-A record of a format that this version does not know is not read: the partition is not consumed.
+A partition whose record has an unknown format is not consumed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from kzconsumer.registry.nodes import CommitMark, _Count, _Offset
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A range on its way into a replayable sink, `first <= offset < until`: whoever owns the partition next replays it.
+    """A range being written by a replayable sink, `first <= offset < until`: the partition's next owner replays it.
 
-    The transaction that writes it also makes the stored offset `first`, and leaves the offset's node at
-    `offset_version`: as long as both hold, nobody has moved the offset under it. `id` tells it from every other plan.
-    `records` and `checksum` are the range's as it was planned, read with `isolation`; `incarnation` and `epoch` say of
-    which records its offsets speak, `fingerprint` for which destination they are. `steps` names those of the work that
-    are done (`sinks/steps`); a plan without any does not mention them.
+    The transaction that writes it also sets the stored offset to `first`, at node version `offset_version`: as long as
+    both hold, the offset was not changed by others. `id` is unique. `records` and `checksum` are the range's as read
+    with `isolation`; its offsets refer to the topic's `incarnation` and the reset `epoch`, `fingerprint` names the
+    destination. `steps` are the steps of the work that are done (`sinks/steps`), absent without any.
     """
 
     id: str
@@ -39,16 +38,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def done(self) -> tuple[str, ...]:
-        """The steps that are done, in the order in which they were."""
+        """The steps that are done, in order."""
         return self.steps or ()
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `claims/<topic>/<partition>`; the node's *version* is the fence.
+    """The content of `claims/<topic>/<partition>`; the node's *version* is half of the fence.
 
     `incarnation` is the czxid of the topic's node in hexadecimal, `epoch` counts offset resets, `fingerprint` names the
-    destination of the owner's replayable sink ("" without one), `plan` is the range in flight. `mark` is of the
-    destination that committed last, which need not be the owner's; a record without one does not mention it.
+    destination of the owner's replayable sink ("" without one), `plan` is the range in flight. `mark` belongs to the
+    destination that committed last, which need not be the owner's; it may be absent.
     """
 
     version: int
@@ -61,12 +60,12 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def committed_until(self) -> int | None:
-        """Up to where the owner's destination is committed, of this topic and epoch; None: that is not known."""
+        """Up to where the owner's destination is committed, of this topic and epoch; None if unknown."""
         return mark.until if (mark := self._own_mark) is not None else None
 
     @property
     def last_written(self) -> tuple[int, int] | None:
-        """The last range, as first and until, that the owner's destination took; None: that is not known."""
+        """The last range, as (first, until), that was written to the owner's destination; None if unknown."""
         mark = self._own_mark
         return mark.written if mark is not None and mark.written is not msgspec.UNSET else None
 
@@ -79,9 +78,9 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return mark if same else None
 
     def after(self, offset: int, plan: Plan | None, epoch: int, written: tuple[int, int] | None = None) -> ClaimRecord:
-        """The record as the owner leaves it that stores `offset`, with this plan. A mark moves on, never back.
+        """The record after its owner stores `offset` and this plan. The mark never moves back.
 
-        `written` is the last range that the owner had the destination take, None if none.
+        `written` is the last range that this owner wrote to the destination, if any.
         """
         record = msgspec.structs.replace(self, plan=plan, epoch=epoch)
         if not self.fingerprint:
@@ -104,11 +103,11 @@ def encode_claim_record(record: ClaimRecord) -> bytes:
 
 
 def decode_claim_record(data: bytes) -> ClaimRecord:
-    """Raises ValueError for a format this version does not know: such a partition must not be consumed."""
+    """Raises ValueError for an unknown format: such a partition must not be consumed."""
     try:
         fields = read_json(data)
         if isinstance(fields, dict) and isinstance(plan := fields.get("plan"), dict):
-            plan.pop("attempts", None)  # of failed writes, which nobody ever counted: plans do not have it any more
+            plan.pop("attempts", None)  # written by earlier versions
         record = msgspec.convert(fields, type=ClaimRecord)
     except (ValueError, msgspec.DecodeError) as error:
         raise ValueError(f"not a claim record: {error}") from error

@@ -1,8 +1,4 @@
-"""Which cluster this is: a name for it that stays the same over restarts and members.
-
-Owns no state; the daemon asks once, before its sink starts. Destinations keep the name to refuse another cluster's
-records.
-"""
+"""The identity of a cluster, which destinations keep to refuse another cluster's records."""
 
 from __future__ import annotations
 
@@ -20,10 +16,10 @@ log = structlog.get_logger("kzconsumer.zookeeper")
 
 
 async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
-    """The cluster's own id; for clusters from before 0.10.1, which have none, the connect string with sorted hosts.
+    """The cluster's id; before Kafka 0.10.1, which has none, the connect string with sorted hosts.
 
-    Waits until ZooKeeper answers and a broker has registered: before that, "no id" would not mean an old cluster.
-    Raises ConfigError when no server lets us in.
+    Waits until ZooKeeper answers and a broker is registered, since an older cluster is told by its brokers without an
+    id. Raises ConfigError if all servers refuse the session.
     """
     connect_string = ConnectString.parse(zookeeper.connect)
     while True:
@@ -50,9 +46,9 @@ async def _identity(session: ZooKeeperSession, connect: ConnectString) -> str:
             hosts = ",".join(sorted(f"{host}:{port}" for host, port in connect.hosts))
             return f"{hosts}{connect.chroot}"
         if not warned:
-            # A chroot that does not exist looks the same, and is by far the likelier of the two.
-            event = "no broker is registered: waiting for one; do brokers have this chroot in their zookeeper.connect?"
-            log.warning(event, about=f"{connect.chroot}/brokers/ids")
+            # A chroot that does not exist looks the same, and is the more likely of the two.
+            hint = "waiting for one: do the brokers have this chroot in their zookeeper.connect?"
+            log.warning("no broker registered", about=f"{connect.chroot}/brokers/ids", reason=hint)
             warned = True
         await changed.wait()
         changed = anyio.Event()

@@ -1,7 +1,6 @@
 """Which of a broker's listeners to connect to.
 
-Pure. `znodes` reads listeners out of registrations, `topic_registry` asks for the one to use. Metadata names the other
-brokers' addresses on the listener it is asked over, so the choice made here holds for all that follows from it.
+Metadata returns the other brokers' addresses on the listener that it was requested on, so the choice holds for all.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class Listener(msgspec.Struct, frozen=True):
 
 
 def choose(listeners: Sequence[Listener], name: str | None, security_protocol: str) -> Listener:
-    """The listener named, or else the one named like the protocol, or else the only one that speaks it.
+    """The listener called `name`; without a name the one called like the protocol, or the only one that uses it.
 
-    Raises ValueError, with the listeners there are and the setting to change, where there is no such one.
+    Raises ValueError with the existing listeners and the setting to change if there is none.
     """
     there_are = f"it has {', '.join(map(str, listeners)) or 'none'}"
     if name is not None:

@@ -1,8 +1,4 @@
-"""The members of a group: `/consumers/<group>/ids`.
-
-Owns no state of its own; writes only our own registration. Called by group/membership (our node) and group/rebalancer
-(everybody's).
-"""
+"""The members of a group: `/consumers/<group>/ids`."""
 
 from __future__ import annotations
 
@@ -26,10 +22,7 @@ class ConsumerRegistry:
         self._paths = paths
 
     async def register(self, consumer: str, registration: Registration) -> None:
-        """Create our registration with its content in one operation: no reader ever sees it half made.
-
-        Raises NodeExists when another session holds the id (our own previous session's node is not ours).
-        """
+        """Create our registration. Raises NodeExists if another session holds the id, also an earlier one of ours."""
         path = self._paths.member(consumer)
         await self._session.ensure(self._paths.ids)
         data = encode_registration(
@@ -42,17 +35,14 @@ class ConsumerRegistry:
             if stat is None or stat.ephemeral_owner != self._session.id:
                 raise
 
-    async def poke(self, consumer: str, number: int) -> None:
-        """Change the list of members and change it back, in one transaction: watches fire, nobody ever sees the node.
-
-        It holds valid JSON all the same: a member that could not read it would be worse off than before.
-        """
+    async def nudge(self, consumer: str, number: int) -> None:
+        """Create and delete a member node in one transaction: watches of the list fire, and no reader sees the node."""
         path = self._paths.member(f"{consumer}-poke-{number}")
         data = encode_registration({}, int(time.time() * 1000), __version__)
         await self._session.multi([Create(path, data, ephemeral=True), Delete(path, 0)])
 
     async def members(self) -> dict[str, Node]:
-        """Every member's node, by consumer id; a change of the list or of a node notifies as `members`."""
+        """Every member's node by consumer id; changes notify as `members`."""
         names = await self._watches.children(self._paths.ids, "members")
         nodes = await together([self._find(name) for name in names])
         return {name: node for name, node in zip(names, nodes, strict=True) if node is not None}
@@ -60,6 +50,6 @@ class ConsumerRegistry:
     async def _find(self, consumer: str) -> Node | None:
         path = self._paths.member(consumer)
         node = await self._watches.data(path, "members")
-        if node is None:  # left between the two reads: the watch of the list tells
+        if node is None:  # left between the two reads: the watch of the list fires
             self._watches.forget(path)
         return node

@@ -1,7 +1,4 @@
-"""The JSON of znodes: whatever anybody has written there, reading it ends in a value or in a ValueError.
-
-Every JSON node of ZooKeeper is read by this one function.
-"""
+"""The JSON of znodes, whatever anybody has written there: a value or a ValueError."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import msgspec
 T = TypeVar("T")
 
 MOST_BYTES = 8 << 20
-"""Of a node; a server takes 1 MiB unless `jute.maxbuffer` says otherwise."""
+"""Of a node; servers accept 1 MiB unless `jute.maxbuffer` is set."""
 
 
 @overload
@@ -20,7 +17,7 @@ def read_json(data: bytes) -> Any: ...
 @overload
 def read_json(data: bytes, kind: type[T]) -> T: ...
 def read_json(data: bytes, kind: Any = Any) -> Any:
-    """The value. Raises ValueError, with a short reason, also for what is too large or nested too deeply."""
+    """The value. Raises ValueError with a short reason, also if it is too large or nested too deeply."""
     if len(data) > MOST_BYTES:
         raise ValueError(f"{len(data)} bytes are more than are read of a node ({MOST_BYTES})")
     try:
@@ -32,7 +29,7 @@ def read_json(data: bytes, kind: Any = Any) -> Any:
 
 
 def read_object(data: bytes) -> dict[str, Any]:
-    """A JSON object. Its values may be nested: nothing may be shown or converted of them that was not looked at."""
+    """A JSON object. Values may be nested deeply: do not show or convert one without checking its type."""
     try:
         fields = read_json(data)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""What znodes hold: the bytes brokers and members write, to values and back.
+"""The contents of znodes: bytes that brokers and members write, to values and back.
 
-Pure. Readers take what any broker from 0.8.2 to 3.9 and any original consumer writes; writers produce the original's
-form exactly, but for fields the original ignores. A reader raises ValueError with the reason; callers add the path.
+Readers accept every broker from 0.8.2 to 3.9 and every original consumer; writers produce the original's form exactly,
+apart from fields that it ignores. A reader raises ValueError with the reason; callers add the path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kzconsumer.registry.node_json import read_json, read_object
 from kzconsumer.registry.paths import is_number
 
 MOST_PARTITIONS = 20_000
-"""Of one topic: one with more is taken for unreadable."""
+"""Of one topic; one with more counts as unreadable."""
 
 _SHOWN = 80
 """Characters of a name in an error."""
@@ -37,7 +37,7 @@ def _check_streams(subscription: Mapping[str, int]) -> None:
 
 
 def decode_listeners(data: bytes) -> tuple[Listener, ...]:
-    """Where a broker listens, from registrations v1 to v5, in their order."""
+    """A broker's listeners, from registrations of versions 1 to 5, in their order."""
     fields = read_object(data)
     host, port = fields.get("host"), fields.get("port")
     endpoints = fields.get("endpoints")
@@ -55,7 +55,7 @@ def decode_listeners(data: bytes) -> tuple[Listener, ...]:
         Listener(
             match["listener"],
             protocols.get(match["listener"]) or match["listener"],
-            # An empty host means all interfaces: the registration's own host field says which name to use.
+            # An empty host means all interfaces: the registration's host field has the name to use.
             match["host"] or (host if isinstance(host, str) else ""),
             int(match["port"]),
         )
@@ -64,7 +64,7 @@ def decode_listeners(data: bytes) -> tuple[Listener, ...]:
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic that exists: its partitions, ascending, and the czxid that tells it from an earlier one of its name."""
+    """A topic: its partitions, ascending, and the czxid of its node, which an earlier topic of that name had not."""
 
     partitions: tuple[int, ...]
     incarnation: int
@@ -88,7 +88,7 @@ def encode_offset(offset: int) -> bytes:
 
 
 def decode_offset(data: bytes) -> int | None:
-    """A stored offset: decimal text, the next record to be read. None for the original's -1, "no offset stored"."""
+    """A stored offset, the next record to be read; None for the original's -1, "no offset stored"."""
     text = data.decode("ascii").strip()
     if text == "-1":
         return None
@@ -98,10 +98,10 @@ def decode_offset(data: bytes) -> int | None:
 
 
 class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Up to which offset a destination is committed. Each commit of a replayable sink sets it, in its transaction.
+    """Up to which offset a destination is committed, set by each commit of a replayable sink in its transaction.
 
-    Unlike the stored offset, nobody else writes it. It counts for that `fingerprint`, `incarnation` and `epoch` only.
-    `written` is the last range that the destination took, as first and until; absent before there is one.
+    Unlike the stored offset it has no other writers. It is valid for its `fingerprint`, `incarnation` and `epoch` only.
+    `written` is the last range written to the destination, as (first, until), if any.
     """
 
     until: _Offset

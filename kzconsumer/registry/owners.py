@@ -1,7 +1,6 @@
-"""Owner nodes and claim records: claim, change of thread, release, each one fenced transaction.
+"""Owner nodes and claim records: claim, change of thread and release, each one fenced transaction.
 
-Owns no state: versions come back as a `Fence` that the claim keeps. Called by group/claims. The rules and the runs that
-taught them: kzconsumer/README.md, "Claims".
+The rules and the experiments behind them: kzconsumer/README.md, "Claims".
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ class OwnerRegistry:
     def __init__(
         self, session: ZooKeeperSession, paths: GroupPaths, assignor: str, fingerprint: str = "", isolation: str = ""
     ) -> None:
-        """`fingerprint` is the destination's of a replayable sink, `isolation` how its ranges are read."""
+        """`fingerprint`: of a replayable sink's destination; `isolation`: with which its ranges are read."""
         self._session = session
         self._paths = paths
         self._assignor = assignor
         self._fingerprint = fingerprint
         self._isolation = isolation
-        # By topic: how often its containers were made, and who is making them now.
+        # By topic: how often its containers were created, and the lock of the task that does.
         self._made: Counter[str] = Counter()
         self._making: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
 
     async def claim(
         self, partition: TopicPartition, thread: ConsumerThreadId, incarnation: int
     ) -> Claimed | Blocked | Refused:
-        """Create the owner node and move the claim record, as one transaction; then read the stored offset."""
+        """Create the owner node and write the claim record in one transaction; then read the stored offset."""
         path = self._paths.owner(partition)
         record_path = self._paths.claim_record(partition)
         text = str(thread).encode()
@@ -71,7 +70,7 @@ class OwnerRegistry:
                     ]
                 )
             except ConnectionLost:
-                # Executed or not: the node tells. Ours by a lost reply, or still free, or somebody's.
+                # The node shows whether it was executed: ours, still free, or another member's.
                 fence = await repeated(partial(self._fence_of_ours, path, record_path))
                 if fence is None:
                     continue
@@ -80,7 +79,7 @@ class OwnerRegistry:
                 if refused.index == 0 and isinstance(refused.error, NodeExists):
                     owner = await repeated(partial(self._session.find, path))
                     if owner is None:
-                        continue  # gone again between the two requests
+                        continue  # deleted between the two requests
                     if owner.stat.ephemeral_owner != self._session.id:
                         return _blocked(path, owner)
                     fence = await repeated(partial(self._fence_of_ours, path, record_path))
@@ -93,18 +92,18 @@ class OwnerRegistry:
                     await self._make_containers(partition.topic, made)
                     continue
                 elif isinstance(refused.error, (BadVersion, NodeExists)):
-                    continue  # the record moved since it was read
+                    continue  # the record has changed since it was read
                 else:
                     raise refused.error from refused
             else:
                 moved = stats[2]
                 fence = Fence(OwnerNode(path, 1), record_path, moved.version if isinstance(moved, Stat) else 0)
             stored, version = await repeated(partial(self._stored, partition))
-            self._tell_recreated(partition, found, record, old, stored)
+            self._log_recreated(partition, found, record, old, stored)
             return Claimed(fence, record, stored, version)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
-        """Name another of our own threads as the owner, without giving the partition up. Raises MultiFailed if lost."""
+        """Make another thread of this member the owner, without releasing. Raises MultiFailed if the claim is lost."""
         data = str(thread).encode()
         try:
             stats = await self._session.multi(
@@ -123,9 +122,9 @@ class OwnerRegistry:
         return msgspec.structs.replace(fence, owner=OwnerNode(fence.owner.path, moved.version))
 
     async def release(self, fence: Fence, withdrawn: Delete | None = None) -> bool:
-        """Delete our owner node; False when it was no longer ours, which leaves nothing to release.
+        """Delete our owner node; False if it was no longer ours.
 
-        With it goes an offset of ours that is `withdrawn`, unless somebody else has written it since.
+        The same transaction deletes the stored offset if `withdrawn` is given and it was not changed since.
         """
         more = [withdrawn] if withdrawn is not None else []
         try:
@@ -141,7 +140,7 @@ class OwnerRegistry:
         return True
 
     async def incarnations(self, topics: Iterable[str]) -> dict[str, int]:
-        """Of those topics that exist now, whether or not their nodes can be read."""
+        """The incarnations of those topics that exist, readable or not."""
         names = list(topics)
         stats = await together([self._session.exists(paths.topic(name)) for name in names])
         return {name: stat.czxid for name, stat in zip(names, stats, strict=True) if stat is not None}
@@ -151,14 +150,14 @@ class OwnerRegistry:
         return await self._session.find(path)
 
     async def _make_containers(self, topic: str, made: int) -> None:
-        """The topic's first claim, or one after somebody removed them; `made` is the count before they were missed."""
+        """Create the topic's containers, unless another task has since `made` was read."""
         async with self._making[topic]:
             if self._made[topic] == made:
                 await together([self._session.ensure(path) for path in self._paths.containers(topic)])
                 self._made[topic] += 1
 
     def _next_record(self, found: Node | None, incarnation: int) -> ClaimRecord:
-        """The record as this claim leaves it. Raises ValueError where it holds what this version cannot honour."""
+        """The record as this claim writes it. Raises ValueError if this member cannot honour the existing one."""
         if found is None:
             return ClaimRecord(CLAIM_RECORD_VERSION, self._assignor, f"{incarnation:#x}", fingerprint=self._fingerprint)
         record = decode_claim_record(found.data)
@@ -168,7 +167,7 @@ class OwnerRegistry:
             if plan.isolation != self._isolation:
                 planned = f"offsets {plan.first} to {plan.until} are planned as read with {plan.isolation}"
                 raise ValueError(f'{planned}: set [fetch] isolation = "{plan.isolation}" until they are written')
-        # Offsets of another topic of that name are not these. In a new epoch the brokers' copies of them do not count.
+        # For a recreated topic a new epoch begins, in which the brokers' copies of its offsets do not count.
         epoch = record.epoch + (record.incarnation != f"{incarnation:#x}")
         return msgspec.structs.replace(
             record,
@@ -179,9 +178,9 @@ class OwnerRegistry:
         )
 
     async def _of_earlier_topic(self, partition: TopicPartition, found: Node | None, incarnation: int) -> Node | None:
-        """The stored offset, where the last claim was of another topic of that name and nobody has stored one since.
+        """The stored offset if it is of an earlier topic of that name.
 
-        `incarnation` is the transaction that made the topic: what was stored before that is not of it.
+        `incarnation` is the transaction that created the topic: an offset stored before that is not the topic's.
         """
         if found is None or decode_claim_record(found.data).incarnation == f"{incarnation:#x}":
             return None
@@ -189,14 +188,14 @@ class OwnerRegistry:
         return offset if offset is not None and offset.stat.mzxid < incarnation else None
 
     async def abandon(self, partition: TopicPartition) -> None:
-        """Delete an owner node of this session that no claim stands for; anybody else's stays."""
+        """Delete an owner node of this session without a claim; another session's stays."""
         path, record_path = self._paths.owner(partition), self._paths.claim_record(partition)
         fence = await repeated(partial(self._fence_of_ours, path, record_path))
         if fence is not None and not await self.release(fence):
-            await self.abandon(partition)  # it moved since it was read: whose is it now?
+            await self.abandon(partition)  # it has changed since it was read
 
     async def owned(self, topics: Iterable[str]) -> set[TopicPartition]:
-        """Partitions of these topics that have an owner node, whoever's: one request for each topic."""
+        """Partitions of these topics that have an owner node; one request per topic."""
         names = list(topics)
         found = await together([self._owned(name) for name in names])
         return {TopicPartition(topic, int(n)) for topic, numbers in zip(names, found, strict=True) for n in numbers}
@@ -209,7 +208,7 @@ class OwnerRegistry:
         return [name for name in children if is_number(name)]
 
     async def standing(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Blocked]:
-        """Those that have an owner node, as a claim of ours would find them blocked."""
+        """Partitions with an owner node, as they would block a claim."""
         paths = [self._paths.owner(partition) for partition in partitions]
         nodes = await together([self._session.find(path) for path in paths])
         return {
@@ -219,16 +218,16 @@ class OwnerRegistry:
         }
 
     async def stat(self, owner: OwnerNode) -> Stat | None:
-        """The owner node's, None when there is none."""
+        """The stat of the owner node, or None."""
         return await self._session.exists(owner.path)
 
     def is_ours(self, stat: Stat | None, owner: OwnerNode) -> bool:
-        """The owner node is the one we left."""
+        """Whether the owner node is unchanged and of this session."""
         return stat is not None and stat.version == owner.version and stat.ephemeral_owner == self._session.id
 
     async def _fence_of_ours(self, path: str, record_path: str) -> Fence | None:
-        """The fence of an owner node this very session made, None for anybody else's or none."""
-        # The record first: a claim by somebody else between the two reads moves it, and the fence does not hold.
+        """The fence of an owner node of this session, else None."""
+        # The record first: if another member claims between the two reads, it changes, and the fence does not hold.
         await self._session.sync(path)
         record = await self._session.find(record_path)
         owner = await self._session.find(path)
@@ -244,11 +243,11 @@ class OwnerRegistry:
         try:
             return decode_offset(node.data), node.stat.version
         except ValueError:
-            log.error("stored offset unreadable, taken as none", path=path, content=node.data[:40])
+            log.error("stored offset is unreadable, treating it as missing", path=path, content=node.data[:40])
             return None, node.stat.version
 
     @staticmethod
-    def _tell_recreated(
+    def _log_recreated(
         partition: TopicPartition, before: Node | None, now: ClaimRecord, old: Node | None, stored: int | None
     ) -> None:
         if before is None:
@@ -259,10 +258,10 @@ class OwnerRegistry:
         where = {"topic": partition.topic, "partition": partition.partition, "was": was, "now": now.incarnation}
         if old is not None:
             text = old.data[:40].decode("utf-8", "replace")
-            reason = "the stored offset is of the earlier topic: the partition begins by [offsets] reset"
-            log.error("topic was recreated", **where, stored=int(text) if text.isdecimal() else text, reason=reason)
+            reason = "the stored offset is of the earlier topic: [offsets] reset decides where to begin"
+            log.error("topic recreated", **where, stored=int(text) if text.isdecimal() else text, reason=reason)
         else:
-            log.warning("topic was recreated", **where, stored=stored)
+            log.warning("topic recreated", **where, stored=stored)
 
 
 def _blocked(path: str, owner: Node) -> Blocked:

@@ -1,7 +1,4 @@
-"""What a claim comes to: ours with its fence, blocked by somebody, or refused.
-
-Pure, owns nothing. `owner_registry` makes these, the claims keep and the rebalancer reads them.
-"""
+"""The outcome of a claim: ours with its fence, blocked, or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from kzconsumer.zookeeper.operations import Check
 
 
 class OwnerNode(msgspec.Struct, frozen=True):
-    """An owner node as we left it; it changes with the thread that it names, and with nothing else."""
+    """An owner node as last written; it changes only with the thread that it names."""
 
     path: str
     version: int
@@ -28,7 +25,7 @@ class OwnerNode(msgspec.Struct, frozen=True):
 class Fence(msgspec.Struct, frozen=True):
     """The two versions that only the present owner knows. Check(owner, 0) alone is no fence: any new node has it.
 
-    The record's moves with every plan too, so that a fence is what the last of our own writes has left.
+    The record's version also changes with every plan: a fence is what the owner's last write has left.
     """
 
     owner: OwnerNode
@@ -40,7 +37,7 @@ class Fence(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """The partition is ours; `offset` is what was stored, read after the claim (version -1: nothing)."""
+    """The partition is ours; `stored` is the offset read after the claim (None and version -1: there is none)."""
 
     fence: Fence
     record: ClaimRecord
@@ -49,7 +46,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """Somebody else holds the owner node."""
+    """Another session holds the owner node."""
 
     path: str
     owner: str
@@ -57,14 +54,14 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """The partition must not be consumed by this version."""
+    """This member must not consume the partition."""
 
     path: str
     reason: str
 
 
 def refusal(plan: Plan, fingerprint: str) -> str | None:
-    """Why a member with this destination ("": a sink that cannot replay) leaves a planned partition alone."""
+    """Why a member with this destination ("": a sink that cannot replay) must not take over a plan; None if it may."""
     if fingerprint and plan.fingerprint == fingerprint:
         return None
     planned = f"offsets {plan.first} to {plan.until} are planned for another destination ({plan.fingerprint})"

@@ -1,7 +1,6 @@
-"""Where things lie in ZooKeeper, all relative to the chroot.
+"""The paths of nodes in ZooKeeper, below the chroot.
 
-Pure. The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1), with our `claims`
-and `run` beside it.
+The layout is the original consumer's (`kafka.utils.ZkUtils`, `ZKGroupDirs`, 1.1.1), with `claims` and `run` added.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Which topics and threads a member's registration stands for.
-
-Pure. Every member expands everybody's subscription, and all must come to the same threads.
-"""
+"""Registrations of members: their content, and the topics and streams that they stand for."""
 
 from __future__ import annotations
 
@@ -21,16 +18,16 @@ def has_wildcard(registration: Registration) -> bool:
 
 
 def registered(wanted: SubscriptionSettings) -> Registration:
-    """What a member with these settings says of itself."""
+    """The registration of a member with these settings."""
     if wanted.filter is not None:
         return Registration.of_filter(wanted.filter, wanted.streams)
     return Registration.of_topics(wanted.topics)
 
 
 def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> dict[str, int]:
-    """Topic -> number of streams. Of a list's entries only the first counts, as in the original.
+    """Topic -> number of streams. Of several patterns only the first counts, as in the original.
 
-    Raises ValueError for a pattern that is not a regular expression.
+    Raises ValueError for an invalid pattern.
     """
     if registration.pattern == STATIC:
         return registration.subscription
@@ -40,7 +37,7 @@ def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> d
 
 
 def subscribed_topics(members: Mapping[str, Registration], all_topics: tuple[str, ...]) -> list[str]:
-    """Every topic that anybody in the group subscribes to."""
+    """Every topic that a member subscribes to."""
     return sorted({topic for member in members.values() for topic in streams_by_topic(member, all_topics)})
 
 
@@ -52,7 +49,7 @@ STATIC = "static"
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """What a member says of itself in `ids/<consumer>`: topic (or one pattern) -> number of streams."""
+    """The content of `ids/<consumer>`: topic (or one pattern) -> number of streams."""
 
     pattern: str
     subscription: dict[str, int]
@@ -60,13 +57,13 @@ class Registration(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_topics(cls, topics: Mapping[str, int]) -> Registration:
-        """A member of ours for these topics: topic -> number of streams. Raises ValueError beyond MOST_STREAMS."""
+        """For these topics: topic -> number of streams. Raises ValueError beyond MOST_STREAMS."""
         _check_streams(topics)
         return cls(STATIC, dict(topics), ours=True)
 
     @classmethod
     def of_filter(cls, topics: TopicFilter, streams: int) -> Registration:
-        """A member of ours for all topics that the list allows. Raises ValueError beyond MOST_STREAMS."""
+        """For all topics that the list allows. Raises ValueError beyond MOST_STREAMS."""
         _check_streams({topics.regex: streams})
         return cls(topics.pattern, {topics.regex: streams}, ours=True)
 
@@ -74,7 +71,7 @@ class Registration(msgspec.Struct, frozen=True):
 def encode_registration(
     subscription: Mapping[str, int], timestamp_ms: int, version: str, pattern: str = STATIC
 ) -> bytes:
-    """The original's JSON with one field of ours: the original reads `pattern` and `subscription` only."""
+    """The original's JSON with one more field; the original reads `pattern` and `subscription` only."""
     return msgspec.json.encode(
         {
             "version": 1,
@@ -87,10 +84,10 @@ def encode_registration(
 
 
 def decode_registration(data: bytes) -> Registration:
-    """Reads any member's registration; 1.1.x retries with doubled backslashes, for 0.8 writers, and so do we.
+    """Any member's registration; as in 1.1.x, doubled backslashes are tried for 0.8 writers.
 
-    All members read everybody's at each rebalance, so what nobody means is refused: more than MOST_STREAMS streams, and
-    names that ZooKeeper takes for no path (the original fails on those itself).
+    All members read all registrations at each rebalance, so absurd ones are refused: more than MOST_STREAMS streams,
+    and names that are no path for ZooKeeper (which the original fails on, too).
     """
     try:
         fields = read_object(data)
@@ -106,7 +103,7 @@ def decode_registration(data: bytes) -> Registration:
             raise ValueError(f"{shown} is not a number of streams (for {topic[:_SHOWN]!r})")
     _check_streams(subscription)
     if pattern not in (WHITE_LIST, BLACK_LIST):
-        pattern = STATIC  # as the original reads any other word
+        pattern = STATIC  # as in the original, any other word
     elif not subscription:
         raise ValueError(f"a {pattern} without a pattern")
     if pattern == STATIC:

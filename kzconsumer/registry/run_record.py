@@ -1,7 +1,4 @@
-"""A run of a group that reads up to ends: what its node holds, and what that says of a partition.
-
-Pure. `group/runs` reads and writes the node, `fetcher/stops` and the members go by it.
-"""
+"""The record of a group's bounded run: its end offsets."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ GROUP_RUN_VERSION = 1
 
 
 class TopicEnds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a topic's partitions end: the first offset that is not read any more, by partition number.
+    """A topic's end offsets by partition number: the first offset that is not read.
 
-    `incarnation` is the czxid of the topic's node in hexadecimal: the ends say nothing of a later topic of that name.
+    `incarnation` is the czxid of the topic's node in hexadecimal: the ends do not apply to a recreated topic.
     """
 
     incarnation: str
@@ -26,11 +23,11 @@ class TopicEnds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GroupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The content of `/consumers/<group>/run`: the run under way, or the last one.
+    """The content of `/consumers/<group>/run`: the present run, or the last one.
 
-    `stop_at` is what its ends were asked for (-1: the end of the log, else a time), `began` and `finished` when; times
-    are ms since 1970. `subscriptions` are those whose topics are in `topics`, each as its member registers it: a
-    partition of them that is not there has come later and is no part of the run.
+    `stop_at` is -1 for the end of the log, else a time; times are ms since 1970. `subscriptions` are those, as
+    registered, whose topics are in `topics`: a partition of them that is not there was created later and is not part of
+    the run.
     """
 
     version: int = GROUP_RUN_VERSION
@@ -42,7 +39,7 @@ class GroupRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     finished: int | None = None
 
     def end(self, partition: TopicPartition, incarnation: int) -> int | None:
-        """Where the partition ends; None: it is no part of the run."""
+        """The end offset of a partition; None if it is not part of the run."""
         topic = self.topics.get(partition.topic)
         if topic is None or topic.incarnation != f"{incarnation:#x}":
             return None
@@ -67,7 +64,7 @@ def encode_group_run(run: GroupRun) -> bytes:
 
 
 def decode_group_run(data: bytes) -> GroupRun:
-    """Raises ValueError for what this version does not know."""
+    """Raises ValueError for an unknown format."""
     try:
         run = read_json(data, GroupRun)
     except ValueError as error:

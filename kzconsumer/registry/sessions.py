@@ -1,4 +1,4 @@
-"""Sessions as the settings describe them: a member's, and short ones that answer a single question."""
+"""Sessions as the settings describe them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 15.0
 
 
 def open_session(settings: ZooKeeperSettings, *, brief: bool = False, insist: bool = False) -> ZooKeeperSession:
-    """The session of these settings, to be entered once; nodes below `/consumers` get the ACL that they name."""
+    """A session with these settings, to be entered once; nodes created below `/consumers` get their ACL."""
     return ZooKeeperSession(
         ConnectString.parse(settings.connect),
         settings.session_timeout,
@@ -33,10 +33,10 @@ def open_session(settings: ZooKeeperSettings, *, brief: bool = False, insist: bo
 
 @asynccontextmanager
 async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> AsyncIterator[ZooKeeperSession]:
-    """A session that has seen what the leader had when it began.
+    """A session for a few reads, synced with the leader.
 
-    Raises ZooKeeperUnreachable when the block lasts longer than LIMIT and `more` seconds, ConfigError when no server
-    lets us in.
+    Raises ZooKeeperUnreachable if the block lasts longer than LIMIT and `more` seconds, ConfigError if all servers
+    refuse the session.
     """
     limit = LIMIT + more
     session = open_session(zookeeper, brief=True)

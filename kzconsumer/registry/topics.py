@@ -1,8 +1,4 @@
-"""Topics and brokers as brokers register them. Reads only.
-
-Owns only which brokers it cannot use. Called by group/rebalancer (topics, brokers) and fetcher/leader_finder (broker
-addresses).
-"""
+"""Topics and brokers as registered by the brokers."""
 
 from __future__ import annotations
 
@@ -31,10 +27,10 @@ class TopicRegistry:
         self._watches = watches
         self._settings = settings
         self.unusable: dict[int, str] = {}
-        """Why brokers that are up were left out, when they were looked at last."""
+        """Why registered brokers were left out of the last `brokers()`, by id."""
 
     async def topics(self, names: list[str]) -> dict[str, Topic]:
-        """The named topics that exist; any write to one, its creation and its deletion notify as `topic <name>`."""
+        """Those of the named topics that exist; changes notify as `topic <name>`."""
         nodes = await together([self._watches.data(paths.topic(name), f"topic {name}") for name in names])
         found = {}
         for name, node in zip(names, nodes, strict=True):
@@ -46,22 +42,22 @@ class TopicRegistry:
         return found
 
     async def all_topics(self) -> list[str]:
-        """Every topic's name; a new or deleted one notifies as `topics`."""
+        """The names of all topics; changes notify as `topics`."""
         return await self._watches.children(paths.BROKER_TOPICS, "topics")
 
     async def broker_ids(self) -> list[int]:
-        """The ids of the brokers that are up; a change notifies as `brokers`."""
+        """The ids of the registered brokers; changes notify as `brokers`."""
         return _numbers(await self._watches.children(paths.BROKER_IDS, "brokers"))
 
     async def brokers(self) -> list[Broker]:
-        """The brokers that are up, each at the listener the settings say. One without it is told of, and left out."""
+        """The registered brokers, each at the configured listener. Brokers without it are logged and left out."""
         try:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
         except NoNode:
             return []
         nodes = await together([self._session.find(paths.broker(number)) for number in ids])
         found = []
-        told, self.unusable = self.unusable, {}
+        reported, self.unusable = self.unusable, {}
         for number, node in zip(ids, nodes, strict=True):
             if node is None:
                 continue
@@ -69,8 +65,8 @@ class TopicRegistry:
                 found.append(self._broker(number, node.data))
             except ValueError as error:
                 reason = self.unusable[number] = str(error)
-                if told.get(number) != reason:
-                    log.error("broker cannot be used", broker=number, path=paths.broker(number), reason=reason)
+                if reported.get(number) != reason:
+                    log.error("broker unusable", broker=number, path=paths.broker(number), reason=reason)
         return found
 
     def _broker(self, number: int, data: bytes) -> Broker:
@@ -79,7 +75,7 @@ class TopicRegistry:
         return Broker(number, listener.host, listener.port)
 
     async def cluster_id(self) -> str:
-        """The cluster's own id; empty before 0.10.1, which wrote none. Raises ZooKeeperError for one that is no id."""
+        """The cluster's id; empty before 0.10.1. Raises ZooKeeperError if it is unreadable."""
         node = await self._session.find(paths.CLUSTER_ID)
         if node is None:
             return ""
@@ -95,5 +91,5 @@ def _numbers(names: list[str]) -> list[int]:
         if paths.is_number(name):
             numbers.append(int(name))
         else:
-            log.error("not a broker id", path=f"{paths.BROKER_IDS}/{name}")
+            log.error("invalid broker id", path=f"{paths.BROKER_IDS}/{name}")
     return numbers

@@ -107,7 +107,7 @@ class Rejects:
             except KzConsumerError as error:
                 first = letters[0].message
                 log.error(
-                    "a dead letter cannot be written: its partition waits",
+                    "dead letter not written, partition waits",
                     topic=first.topic,
                     partition=first.partition,
                     offset=first.offset,
@@ -143,9 +143,9 @@ class Rejects:
         if told.untold:
             about["untold_before"], told.untold = told.untold, 0
         if policy == "dead-letter":
-            log.warning("record is a dead letter: it was rejected", **about)
+            log.warning("rejected record kept as a dead letter", **about)
         else:
-            log.error("record is lost: it was rejected, and is skipped", **about)
+            log.error("rejected record skipped", **about)
 
 
 class _Told:

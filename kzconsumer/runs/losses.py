@@ -89,7 +89,7 @@ class RunLosses:
         except SessionExpired:
             raise
         except KzConsumerError as error:
-            log.debug("cannot look how far the logs of the run go", reason=str(error))
+            log.debug("log offsets of the run unavailable", reason=str(error))
             return {}
         run_ends = run.ends
         too_short = {

@@ -98,11 +98,11 @@ class Runs:
             node = await repeated(partial(self._session.find, self._paths.run))
             found = self._decoded(node)
             if found is not None and found.finished is not None and self._wanted == found.id:
-                self._tell("the run is over already", found)
+                self._tell("run already finished", found)
                 return found
             fresh = found is None or found.finished is not None
             if not fresh and found is not None and key in found.subscriptions:
-                self._tell("continues a run", found)
+                self._tell("run continued", found)
                 return found
             if fresh or found is None:
                 found = GroupRun(
@@ -118,7 +118,7 @@ class Runs:
                 found, subscriptions=(*found.subscriptions, key), topics={**ends, **found.topics}
             )
             if await self._write(found, node):
-                self._tell("begins a run" if fresh else "joins a run with topics of its own", found)
+                self._tell("run started" if fresh else "run joined with additional topics", found)
                 return found
 
     async def look(self, run: GroupRun) -> GroupRun:
@@ -148,7 +148,7 @@ class Runs:
         over = msgspec.structs.replace(run, finished=_milliseconds())
         if found.id == run.id and not await self._write(over, node):
             return run  # it has changed meanwhile: look again
-        self._tell("the run is over", over)
+        self._tell("run finished", over)
         return over
 
     async def _short(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
@@ -188,7 +188,7 @@ class Runs:
             except (SessionExpired, UnsupportedVersion):
                 raise
             except KzConsumerError as error:
-                log.warning("the ends of the run cannot be found", reason=str(error))
+                log.warning("run ends unavailable", reason=str(error))
                 await anyio.sleep(PAUSE)
             else:
                 return {
@@ -237,7 +237,7 @@ def _tell_sooner(before: GroupRun, run: GroupRun) -> None:
     for partition, end in before.ends.items():
         sooner = run.ends.get(partition, end)
         if sooner < end:
-            event = "the run ends sooner: the log does not hold the records any more"
+            event = "run shortened, records are no longer in the log"
             log.error(event, **partition._asdict(), first=sooner, until=end)
 
 
@@ -268,7 +268,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
                 async with open_session(settings.zookeeper, brief=True) as session:
                     return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
             except (ConnectionLost, SessionExpired) as error:
-                log.info("looks again whether there is anything to do", reason=str(error))
+                log.info("checking again whether there is anything to do", reason=str(error))
 
 
 async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:

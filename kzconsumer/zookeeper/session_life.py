@@ -104,12 +104,12 @@ class SessionLife:
                 break
             try:
                 if await former.end(self._link.host, access):
-                    log.info("ended our former session, which ZooKeeper still kept", former=repr(former))
+                    log.info("former session closed", former=repr(former))
                 return
             except (ConnectionLost, ProtocolError, TimeoutError, ZooKeeperError) as error:
                 reason = error
                 await anyio.sleep(PAUSE[0])
-        log.warning("our former session is left to expire", former=repr(former), reason=str(reason))
+        log.warning("former session left to expire", former=repr(former), reason=str(reason))
 
     def check(self) -> None:
         """Raises SessionExpired after the end, ConfigError if no server let us in."""

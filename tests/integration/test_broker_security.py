@@ -228,7 +228,7 @@ async def test_a_listener_that_is_not_there_is_told_once(
         async with member(cluster, unique, {unique: 1}, brokers=change):
             await until(lambda: lines(told, "no broker tells who leads"), LIMIT)
             await anyio.sleep(0.5)  # it is looked up again meanwhile
-    assert lines(told, "broker cannot be used") == [reason]
+    assert lines(told, "broker unusable") == [reason]
     assert lines(told, "no broker tells who leads") == [f"broker 1: {reason}"]
 
 

@@ -160,7 +160,7 @@ async def test_a_partition_that_another_member_tells_of_has_no_owner_again(clust
                 first = looking(cluster, unique, OFTEN, consumer_id="a", **more)  # sorts before: gets that partition
                 async with reader(first, {unique: 1}):
                     await until(lambda: len(told(logs, "partitions without owner")) == 2, 15)
-                    await until(lambda: told(logs, "partitions without owner are no concern of this member"), 15)
+                    await until(lambda: told(logs, "unowned partitions are assigned to other members"), 15)
             assert not told(logs, "partitions have an owner again")
 
 

@@ -90,7 +90,7 @@ async def finish_unread(configured: kzconsumer.Settings, topic: str, destination
 
 
 def told(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
-    event = "the run ends sooner: the log does not hold the records any more"
+    event = "run shortened, records are no longer in the log"
     return [(line["partition"], line["first"], line["until"]) for line in logs if line["event"] == event]
 
 

@@ -27,13 +27,13 @@ def test_keep_move_release_claim() -> None:
     assert plan.move == {P1: MINE}
     assert plan.release == (P2,)
     assert plan.claim == {P3: ME}
-    assert not plan.changes_nothing
+    assert not plan.empty
 
 
 def test_nothing_to_do() -> None:
     plan = compare(wanted={P0: ME}, held={P0: ME})
-    assert (plan.keep, plan.changes_nothing) == ((P0,), True)
-    assert compare({}, {}).changes_nothing
+    assert (plan.keep, plan.empty) == ((P0,), True)
+    assert compare({}, {}).empty
 
 
 def test_from_nothing_and_to_nothing() -> None:
@@ -45,7 +45,7 @@ def test_eager_gives_back_everything_where_anything_changes() -> None:
     plan = compare({P0: ME, P1: ME}, {P0: ME, P2: ME}, keep=False)
     assert (plan.keep, plan.move) == ((), {})
     assert (set(plan.release), plan.claim) == ({P0, P2}, {P0: ME, P1: ME})
-    assert compare({P0: ME}, {P0: ME}, keep=False).changes_nothing
+    assert compare({P0: ME}, {P0: ME}, keep=False).empty
 
 
 def test_a_members_part_of_the_assignment() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kzconsumer.group.original_members import LOOK_INTERVAL, PATIENCE, Poke, Pokes, needs_looking
+from kzconsumer.group.original_members import LOOK_INTERVAL, PATIENCE, Nudge, OriginalMemberNudges, needs_looking
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.registration import STATIC, Registration
 
@@ -18,7 +18,9 @@ AT = [TopicPartition("t", number) for number in range(4)]
 ASSIGNMENT = {at: ConsumerThreadId(consumer, 0) for at, consumer in zip(AT, "abmn", strict=True)}
 
 
-def look_until(pokes: Pokes, end: float, owned: Collection[TopicPartition], start: float = 0.0) -> list[float]:
+def look_until(
+    pokes: OriginalMemberNudges, end: float, owned: Collection[TopicPartition], start: float = 0.0
+) -> list[float]:
     """When it pokes, looked at every LOOK_INTERVAL seconds of `start <= now < end`."""
     found = []
     now = start
@@ -30,20 +32,20 @@ def look_until(pokes: Pokes, end: float, owned: Collection[TopicPartition], star
 
 
 def test_a_partition_of_an_original_without_owner_for_long() -> None:
-    pokes = Pokes("a")
+    pokes = OriginalMemberNudges("a")
     assert pokes.look(100.0, MEMBERS, ASSIGNMENT, AT[:2]) is None
     assert pokes.look(100.0 + PATIENCE - 0.1, MEMBERS, ASSIGNMENT, AT[:2]) is None
-    assert pokes.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Poke(1, {AT[2]: "m", AT[3]: "n"})
+    assert pokes.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Nudge(1, {AT[2]: "m", AT[3]: "n"})
     assert "1 made, 2 partitions" in repr(pokes)
 
 
 def test_only_the_first_of_ours_pokes() -> None:
-    assert look_until(Pokes("b"), 100.0, []) == []
-    assert look_until(Pokes("a"), 15.0, []) == [PATIENCE]
+    assert look_until(OriginalMemberNudges("b"), 100.0, []) == []
+    assert look_until(OriginalMemberNudges("a"), 15.0, []) == [PATIENCE]
 
 
 def test_what_becomes_the_first_has_kept_the_time() -> None:
-    pokes = Pokes("b")
+    pokes = OriginalMemberNudges("b")
     assert look_until(pokes, PATIENCE, AT[:2]) == []
     left = {name: member for name, member in MEMBERS.items() if name != "a"}
     assignment = {at: thread for at, thread in ASSIGNMENT.items() if thread.consumer != "a"}
@@ -53,26 +55,26 @@ def test_what_becomes_the_first_has_kept_the_time() -> None:
 @pytest.mark.parametrize("owned", [AT, AT[2:]], ids=["all", "all of theirs"])
 def test_nothing_to_do(owned: list[TopicPartition]) -> None:
     """A partition of ours without owner is ours to claim, and nothing that poking helps."""
-    assert look_until(Pokes("a"), 100.0, owned) == []
+    assert look_until(OriginalMemberNudges("a"), 100.0, owned) == []
 
 
 def test_an_owner_in_between_starts_the_time_anew() -> None:
-    pokes = Pokes("a")
+    pokes = OriginalMemberNudges("a")
     assert look_until(pokes, 9.0, AT[:3]) == []
     assert pokes.look(9.0, MEMBERS, ASSIGNMENT, AT) is None
     assert look_until(pokes, 30.0, AT[:3], start=9.5) == [9.5 + PATIENCE]
 
 
 def test_another_member_that_should_own_it_gets_its_own_time() -> None:
-    pokes = Pokes("a")
+    pokes = OriginalMemberNudges("a")
     assert look_until(pokes, 9.0, AT[:3]) == []
     moved = {**ASSIGNMENT, AT[3]: ConsumerThreadId("m", 0)}
     assert pokes.look(10.0, MEMBERS, moved, AT[:3]) is None
-    assert pokes.look(10.0 + PATIENCE, MEMBERS, moved, AT[:3]) == Poke(1, {AT[3]: "m"})
+    assert pokes.look(10.0 + PATIENCE, MEMBERS, moved, AT[:3]) == Nudge(1, {AT[3]: "m"})
 
 
 def test_pauses_double_up_to_ten_minutes_and_start_anew_after_success() -> None:
-    pokes = Pokes("a")
+    pokes = OriginalMemberNudges("a")
     made = look_until(pokes, 4000.0, AT[:3])
     pauses = [after - before for before, after in pairwise(made)]
     assert pauses[:6] == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0]
@@ -83,7 +85,7 @@ def test_pauses_double_up_to_ten_minutes_and_start_anew_after_success() -> None:
 
 
 def test_never_twice_within_the_pause_even_after_success() -> None:
-    pokes = Pokes("a")
+    pokes = OriginalMemberNudges("a")
     (made,) = look_until(pokes, 11.0, AT[:3])
     assert pokes.look(12.0, MEMBERS, ASSIGNMENT, AT) is None
     assert look_until(pokes, 60.0, AT[:3], start=12.5)[0] >= made + 30.0

@@ -95,7 +95,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_told() -> 
     case = Case(Box(full=3), policy="dead-letter", directory="letters")
     with capture_logs() as told:
         assert await case.settle(rejected(5), rejected(6))
-    waits = [line for line in told if line["event"] == "a dead letter cannot be written: its partition waits"]
+    waits = [line for line in told if line["event"] == "dead letter not written, partition waits"]
     assert len(waits) == 3
     assert [(line["offset"], line["records"], line["reason"]) for line in waits] == [(5, 2, "the box is full")] * 3
     assert [letter.message.offset for letter in case.box.letters] == [5, 6]

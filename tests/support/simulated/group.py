@@ -298,7 +298,7 @@ def simulated_group(
             who = cast(Process, asyncio.get_running_loop()).name
         except RuntimeError:
             who = "-"
-        if event["event"].startswith("work in hand did not end in time"):
+        if event["event"].startswith("work not finished in time"):
             group.promises.released_late(next(member for member in reversed(group.members) if member.name == who))
         group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
