@@ -41,7 +41,7 @@ class OriginalMemberNudges:
         self._number = 0
 
     def __repr__(self) -> str:
-        return f"<OriginalMemberNudges {self._number}, {len(self._since)} partitions of others without owner>"
+        return f"<OriginalMemberNudges {self._number} made, {len(self._since)} partitions of others without owner>"
 
     def look(
         self,

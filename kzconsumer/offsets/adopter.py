@@ -1,7 +1,6 @@
-"""Where the work on a partition begins that has just been claimed: at the stored offset, or with a planned range.
+"""Where a claimed partition begins: at the stored offset, or with a planned range that has to be replayed.
 
-Owns no state. Called by the claims; what `adoption.compare` decides is carried out here, the destination's part of it
-too. A range that has to be replayed comes out as a tracker of its own.
+Carries out what `adoption.compare` decides, including the questions to the destination.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = structlog.get_logger("kzconsumer.offsets")
 class Adopted(NamedTuple):
     """A claim that the committer knows; `position` is where to fetch from, None: by the reset policy.
 
-    With a `refusal` the partition must not be consumed: the committer has forgotten it, and its owner node is to go.
+    With a `refusal` the partition must not be consumed, and the caller releases it.
     """
 
     claimed: Claimed
@@ -39,10 +38,10 @@ class Adopted(NamedTuple):
 
 
 class Adopter:
-    """`destination` is None for a sink that cannot replay: claims find no plan then, for they are refused before.
+    """`destination` is None for a sink that cannot replay: its claims of planned partitions are refused before.
 
-    With `refuses_loss` it does not go on where records of a planned range are gone for good. `coordinator` is asked for
-    offsets with the brokers, where the authority says that these count.
+    With `refuses_loss` lost records of a planned range are an error. `coordinator` has the offsets stored with the
+    brokers, if the authority uses them.
     """
 
     def __init__(
@@ -61,10 +60,10 @@ class Adopter:
         self._coordinator = coordinator
 
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
-        """Of each partition, its topic's incarnation and the claim. One that is lost meanwhile has a closed tracker.
+        """Begin claims, each given with its topic's incarnation. One that is lost meanwhile has a closed tracker.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed, OffsetLost, and what the destination raises: then none
-        of them is open.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed, OffsetLost, and what the destination raises: then
+        none of the claims is open.
         """
         claims = list(claims)
         copies = await self._coordinator.stored([partition for partition, *_ in claims]) if self._coordinator else {}
@@ -87,7 +86,7 @@ class Adopter:
                     continue
                 if adopted[index].tracker.replay is None:
                     if identity.incarnation != adopted[index].tracker.incarnation and identity not in published:
-                        self._tell_gone(identity)
+                        self._report_gone(identity)
                 elif identity in published:
                     adopted[index] = self._behind(adopted[index], identity)
             for each in adopted:
@@ -111,14 +110,14 @@ class Adopter:
         stored = self._authority.begin(claimed.stored, brokers, record.epoch)
         reset = brokers is not None and brokers.before(record.epoch)
         if brokers is not None and self._authority.copies and (reset or claimed.stored != brokers.offset):
-            event = "offset with the brokers is from before a reset" if reset else "stored offsets differ"
+            event = "offset with the brokers is older than the last reset" if reset else "stored offsets differ"
             both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
             log.warning(event, topic=partition.topic, partition=partition.partition, **both, goes_on_at=stored)
         begin = resume(stored, record.committed_until)
         if begin != stored:
             way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
-            reason = f"the group had committed up to {begin}; {way_out} has what lies between consumed again"
-            event, at = "stored offset was moved back by another program", {"stored": stored, "goes_on_at": begin}
+            reason = f"the group had committed up to {begin}; {way_out} consumes what lies between again"
+            event, at = "stored offset moved back by another program", {"stored": stored, "goes_on_at": begin}
             log.error(event, topic=partition.topic, partition=partition.partition, **at, reason=reason)
         answer = compare(
             plan,
@@ -153,25 +152,25 @@ class Adopter:
         return Adopted(claimed, tracker, position)
 
     def _refused(self, adopted: Adopted, lacking: RangeIdentity) -> Adopted:
-        """The destination does not have what was committed to it last. What else it lacks nobody knows here."""
+        """The destination lacks the last committed range, and perhaps others before it."""
         self._committer.forget(adopted.tracker)
         adopted.tracker.close()
         refusal = (
             f"{self._destination}: {lacking.topic}-{lacking.partition}: offsets {lacking.first} to {lacking.until} were"
-            " written and committed, and are not there any more, nor perhaps what lies before them: the destination was"
-            " restored from an older copy, or failed over to one. kzconsumer sink verify says what is missing. With the"
+            " written and committed, and are missing now, perhaps with others before them: the destination was"
+            " restored from an older copy, or failed over to one. kzconsumer sink verify shows the gaps. With the"
             " group stopped, kzconsumer offsets reset to the first missing offset has it written again (--republish),"
             " and --to-current goes on without it"
         )
         return adopted._replace(refusal=refusal)
 
-    def _tell_gone(self, planned: RangeIdentity) -> None:
-        """The topic was deleted with records of a range that was planned and is not in the destination."""
+    def _report_gone(self, planned: RangeIdentity) -> None:
+        """The topic was deleted with records of a planned range that the destination does not have."""
         if self._refuses_loss:
             raise OffsetLost(
                 f"{planned.topic}-{planned.partition}: offsets {planned.first} to {planned.until} were planned and not "
-                "committed, and are gone with the topic, which was made anew; the destination does not have the range. "
-                'Set [offsets] reset = "smallest" to go on without'
+                "committed, and are lost with the topic, which was recreated; the destination does not have the range. "
+                'Set [offsets] reset = "smallest" to go on without them'
             )
         log.error("records lost with their topic, which was recreated", **planned._asdict())
 
@@ -188,7 +187,7 @@ class Adopter:
 
 
 def _last_written(adopted: Adopted) -> RangeIdentity | None:
-    """What the destination must have, if it is the one that it was at the last commit."""
+    """The last range that the destination must have, if it is the same as at the last commit."""
     tracker, last = adopted.tracker, adopted.claimed.record.last_written
     if last is None:
         return None

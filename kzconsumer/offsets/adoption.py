@@ -1,8 +1,4 @@
-"""What a claim does with what it finds: a stored offset, and perhaps a range that somebody planned and did not commit.
-
-Pure. The claims ask `compare` after each claim, on what they read after it. Every answer carries the positions that an
-operator has to be told. The rules, and why each: kzconsumer/README.md, "Plans".
-"""
+"""What a claim does about the stored offset and a plan that it finds. The rules: kzconsumer/README.md, "Plans"."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from kzconsumer.registry.ownership import refusal
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Nothing is in flight: go on at `offset`; None: nothing is stored, the reset policy decides."""
+    """Nothing is in flight: begin at `offset`; None: nothing is stored, the reset policy decides."""
 
     offset: int | None
 
@@ -21,7 +17,7 @@ class Start(msgspec.Struct, frozen=True):
 class Replay(msgspec.Struct, frozen=True):
     """Write exactly `first <= offset < until` before anything else, and commit `until`.
 
-    `moved_to` is where somebody who knows no plans has moved the stored offset meanwhile, None when nobody has.
+    `moved_to` is the stored offset if a program that does not know plans has moved it, else None.
     """
 
     first: int
@@ -30,14 +26,14 @@ class Replay(msgspec.Struct, frozen=True):
 
 
 class Clear(msgspec.Struct, frozen=True):
-    """The plan means nothing any more: remove it, fenced, and go on at `offset` (None: by the reset policy)."""
+    """The plan no longer applies: remove it, fenced, and begin at `offset` (None: by the reset policy)."""
 
     offset: int | None
     reason: str
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """The range has to be replayed, and the log does not hold all of it: what it lacks, as (first, until)."""
+    """The range has to be replayed, but the log lacks the `missing` parts, as (first, until)."""
 
     first: int
     until: int
@@ -63,12 +59,11 @@ def compare(
     epoch: int,
     fingerprint: str,
 ) -> Adoption:
-    """What becomes of a plan found at a claim, of a topic and an epoch as they are now, by a sink of this fingerprint.
+    """What to do about a plan found at a claim; `incarnation`, `epoch` and `fingerprint` are the present ones.
 
-    `stored` is where the claim goes on without a plan (`resume`), `stored_version` the offset node's (-1: there is
-    none). With a `log_start` and `log_end` of None
-    the log has not been asked yet, and is taken to hold the range: it matters to Replay alone, and not even to that
-    when the destination has the range.
+    `stored` is where the claim begins without a plan (`resume`), `stored_version` the version of the offset's node (-1:
+    there is none). `log_start` and `log_end` are None if not known yet: the log is then taken to hold the range, which
+    matters only for a range that the destination does not have.
     """
     if plan is None:
         return Start(stored)
@@ -76,7 +71,7 @@ def compare(
         return Refuse(reason)
     planned = f"the planned range {plan.first} to {plan.until}"
     if plan.incarnation != incarnation:
-        return Clear(stored, f"{planned} is of a topic {plan.incarnation} that is gone; there is {incarnation} now")
+        return Clear(stored, f"{planned} is of a deleted topic ({plan.incarnation}); the present one is {incarnation}")
     if plan.epoch != epoch:
         return Clear(stored, f"{planned} is of reset epoch {plan.epoch}; it is {epoch} now")
     if stored is None:
@@ -90,10 +85,10 @@ def compare(
 
 
 def resume(stored: int | None, committed_until: int | None) -> int | None:
-    """Where a claim goes on: at the stored offset, and never below what its destination is committed up to.
+    """Where a claim begins: at the stored offset, but never below `committed_until` of the claim record.
 
-    `committed_until` is the claim record's (None for a sink that is not replayable, and where it is not known). A lower
-    offset was set back, or deleted, by a program that knows no claim records: the destination has those records.
+    That is None for a sink that is not replayable, and if unknown. A lower stored offset was written by a program that
+    does not know claim records; the destination has the records in between.
     """
     if committed_until is None or (stored is not None and stored >= committed_until):
         return stored
@@ -101,7 +96,7 @@ def resume(stored: int | None, committed_until: int | None) -> int | None:
 
 
 def missing(plan: Plan, log_start: int | None, log_end: int | None) -> tuple[tuple[int, int], ...]:
-    """What of the range a log from `log_start` to `log_end` lacks, as (first, until); None: not asked, nothing."""
+    """The parts of the range that a log from `log_start` to `log_end` lacks, as (first, until)."""
     begins = plan.first if log_start is None else min(max(plan.first, log_start), plan.until)
     ends = plan.until if log_end is None else max(min(plan.until, log_end), begins)
     return tuple(part for part in ((plan.first, begins), (ends, plan.until)) if part[0] < part[1])

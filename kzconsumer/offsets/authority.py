@@ -1,7 +1,4 @@
-"""Which of two storages says where a partition's work begins, ZooKeeper or the brokers.
-
-Pure, owns nothing. The member chooses once, the adopter asks at each claim.
-"""
+"""Which of two storages decides where a partition begins, ZooKeeper or the brokers."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ _METADATA = re.compile(r"kzconsumer epoch (\d+)")
 
 
 class WithBrokers(NamedTuple):
-    """An offset as the coordinator has it, and the reset epoch that it was stored in (None: by somebody else, whose
-    `words` stand beside it). -1 is no offset: what is stored to take one away."""
+    """An offset stored by the coordinator, and its reset epoch (None: stored by another program, with `words` as its
+    metadata). Offset -1 removes a stored offset."""
 
     offset: int
     epoch: int | None
@@ -31,17 +28,17 @@ class WithBrokers(NamedTuple):
 
     @property
     def metadata(self) -> str:
-        """What stands beside it. The original leaves it empty, and so takes no notice of it either."""
+        """The text stored with the offset. The original leaves it empty and ignores it."""
         return self.words if self.epoch is None else f"kzconsumer epoch {self.epoch}"
 
     def before(self, epoch: int) -> bool:
-        """The partition was reset in ZooKeeper since: this is where it was before that, and counts no more."""
+        """Whether the partition was reset in ZooKeeper since: this offset no longer counts."""
         return self.epoch is not None and self.epoch < epoch
 
     def copied(self, epoch: int) -> int | None:
-        """What the next copy has to differ from: -1 where none counts, None where it has to be made in any case.
+        """The copied offset; -1 if it does not count, None if the next copy has to be made in any case.
 
-        That is of a later epoch: the group was deleted since, and begins to count anew.
+        That is so for a later epoch: the group was deleted since, and its epochs begin again.
         """
         if self.before(epoch):
             return -1
@@ -49,15 +46,15 @@ class WithBrokers(NamedTuple):
 
 
 Storage = Literal["zookeeper", "kafka", "both"]
-"""Where a group keeps its offsets, as one word; `both` is dual."""
+"""Where a group stores its offsets; `both` is dual commit."""
 
 
 class Authority(Enum):
-    """What the settings come to.
+    """Which storages are written and which offset counts.
 
-    BOTH is the original's `offsets.storage=kafka` with `dual.commit.enabled`: both are written, and the larger counts.
-    ZOOKEEPER_FIRST is the same beside a replayable sink, whose planned ranges stand in ZooKeeper and are emptied in the
-    transaction that moves the offset: what the brokers have is a copy, and counts only where there is nothing else.
+    BOTH is the original's `offsets.storage=kafka` with `dual.commit.enabled`: both are written, the larger counts.
+    ZOOKEEPER_FIRST is the same with a replayable sink, whose plans and offsets are written in one transaction of
+    ZooKeeper: the brokers' copy counts only if ZooKeeper has no offset.
     """
 
     ZOOKEEPER = "zookeeper"
@@ -67,7 +64,7 @@ class Authority(Enum):
 
     @classmethod
     def of(cls, offsets: OffsetsSettings, *, replayable: bool) -> Authority:
-        """Raises ValueError for a replayable sink whose offsets would be with the brokers alone."""
+        """Raises ValueError for a replayable sink with offsets in the brokers alone."""
         if offsets.storage == "zookeeper":
             return cls.ZOOKEEPER
         if offsets.dual_commit:
@@ -81,7 +78,7 @@ class Authority(Enum):
 
     @classmethod
     def seen(cls, storage: Storage, fingerprint: str) -> Authority:
-        """From outside: `fingerprint` is the claim record's, not empty where a replayable sink has the partition."""
+        """For a tool: `fingerprint` is the claim record's, not empty if a replayable sink has the partition."""
         if storage == "both":
             return cls.ZOOKEEPER_FIRST if fingerprint else cls.BOTH
         return cls(storage)
@@ -92,9 +89,9 @@ class Authority(Enum):
         return self in (Authority.BOTH, Authority.ZOOKEEPER_FIRST)
 
     def begin(self, zookeeper: int | None, brokers: WithBrokers | None, epoch: int) -> int | None:
-        """The stored offset that counts in the partition's reset epoch; None where none does.
+        """The stored offset that counts in the partition's reset epoch, if any.
 
-        Source: the larger one as in `ZookeeperConsumerConnector.fetchOffsets` (1.1.1), which knows no epochs.
+        The larger one as in `ZookeeperConsumerConnector.fetchOffsets` (1.1.1), which has no epochs.
         """
         if self is Authority.ZOOKEEPER or (brokers is not None and brokers.before(epoch)):
             return zookeeper
@@ -107,15 +104,12 @@ class Authority(Enum):
 
 
 def require_storage(settings: Settings, *, replayable: bool, in_run: bool) -> None:
-    """Raises ConfigError where offsets have to be in ZooKeeper and would not be.
-
-    `replayable` is the sink, `in_run` whether the member reads to the end of the group's run.
-    """
+    """Raises ConfigError if offsets have to be in ZooKeeper, for a replayable sink or a group's run, and are not."""
     where = f"{settings.source}: [offsets] dual_commit"
     try:
         authority = Authority.of(settings.offsets, replayable=replayable)
     except ValueError as error:
         raise ConfigError([f"{where}: {error}"]) from None
     if authority is Authority.KAFKA and in_run:
-        why = "the end of a group's run is told by the offsets in ZooKeeper"
+        why = "a group's run ends by the offsets in ZooKeeper"
         raise ConfigError([f"{where}: {why}: set dual_commit = true beside [subscription] stop_at"])

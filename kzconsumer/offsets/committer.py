@@ -1,10 +1,8 @@
 """Commits: what is processed becomes what is stored, one commit at a time.
 
-Owns the fence, the claim record's content and the last committed offset of every open claim: each write of ours moves
-them. Called periodically, by `commit_offsets()`, before and after a sink's batch and before a release. It never waits
-for work to end: it commits what is processed now. A write that finds a claim lost closes the claim's tracker at once
-and says so to `notify`, which is the rebalancer's trigger. With two storages one is written first, fenced; the group's
-coordinator gets a copy of what was stored there, and of nothing else.
+The committer holds the fence, the claim record's content and the stored offset of every open claim: each write changes
+them. A commit never waits for work to end. A write that finds a claim lost closes the claim's tracker and calls
+`notify`. With two storages ZooKeeper is written first, fenced; the coordinator gets a copy of what was stored there.
 """
 
 from __future__ import annotations
@@ -29,17 +27,16 @@ from kzconsumer.registry.claim_record import Plan
 log = structlog.get_logger("kzconsumer.offsets")
 
 STORE_AGAIN: Final = 3600.0
-"""Seconds after which brokers are given unchanged offsets again, which they forget otherwise, after a day by default
-(`offsets.retention.minutes` before 2.0). The original gives them all offsets at every commit."""
-
+"""Seconds after which unchanged offsets are stored with the brokers again, where they expire after a day by default
+(`offsets.retention.minutes` before 2.0). The original stores all offsets at every commit."""
 
 _IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
 
 
 class _Position(msgspec.Struct):
     committed: Committed
-    in_doubt: OffsetWrite | None = None  # on its way: stays if it is cancelled before its reply
-    moved: bool = False  # its tracker began elsewhere: also what lies below the stored offset is to be stored
+    in_doubt: OffsetWrite | None = None  # its reply is outstanding, or was given up
+    moved: bool = False  # its tracker began elsewhere: an offset below the stored one is stored, too
 
 
 class Committer:
@@ -67,7 +64,7 @@ class Committer:
         self._positions[tracker] = _Position(committed)
 
     def replace(self, old: OffsetTracker, new: OffsetTracker) -> None:
-        """The same claim goes on under another tracker, from where that one begins: the next commit stores that."""
+        """The claim continues with another tracker, whose start the next commit stores."""
         position = self._positions[new] = self._positions.pop(old)
         position.moved = True
 
@@ -75,27 +72,26 @@ class Committer:
         self._positions.pop(tracker, None)
 
     def committed(self, tracker: OffsetTracker) -> int | None:
-        """The offset stored for a claim, None while none is or it is not ours."""
+        """The stored offset of a claim; None if there is none or it is not ours."""
         position = self._positions.get(tracker)
         return position.committed.offset if position else None
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> set[OffsetTracker]:
-        """Have the claim records say which ranges are in flight, and the offsets where these begin.
+        """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
 
-        Returns the claims that are still ours: the others' ranges must not be written. The commit that follows the work
-        empties the plans. Raises SessionExpired, ZooKeeperError: then it is not known what was planned.
+        Returns the claims that are still ours: the others' ranges must not be written. Raises SessionExpired,
+        ZooKeeperError: then it is unknown what was planned.
         """
         async with self._one_at_a_time:
-            # A release under way waits for this very work: what is closed and not lost is planned and done as well.
+            # A release waits for this work, so claims that are closed but not lost are planned, too.
             ours = {tracker: plan for tracker, plan in plans.items() if not tracker.lost and tracker in self._positions}
             await self._write({tracker: plan.first for tracker, plan in ours.items()}, ours)
             return {tracker for tracker in ours if tracker in self._positions}
 
     async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> set[OffsetTracker]:
-        """Have the plans in flight say that a step of the work on them is done; the stored offsets stay as they are.
+        """Record in the plans of these claims that a step of the work is done; stored offsets stay as they are.
 
-        Returns the claims that are still ours, of which this stands now. Raises SessionExpired, ZooKeeperError: then it
-        is not known of which.
+        Returns the claims for which it is recorded. Raises SessionExpired, ZooKeeperError: then that is unknown.
         """
         async with self._one_at_a_time:
             await self._settle(trackers)
@@ -108,9 +104,9 @@ class Committer:
             return {tracker for tracker in trackers if (plan := self._plan_of(tracker)) and step in plan.done}
 
     async def commit(self) -> None:
-        """Store what is processed, of all claims; an unchanged offset is not written again, but where it is forgotten.
+        """Store what is processed of all claims; an unchanged offset is written again only before it expires.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: the next commit makes up for what this one did not.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: the next commit tries again.
         """
         async with self._one_at_a_time:
             again = now() - self._stored_again >= STORE_AGAIN
@@ -121,15 +117,15 @@ class Committer:
             self._tally.rounds += 1
 
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
-        """The last commit of claims that end; no other commit knows them from then on.
+        """The final commit of claims that end.
 
-        Returns where those that are still ours stand. Raises SessionExpired, ZooKeeperError: then nothing is closed. A
-        coordinator that fails is told of, and keeps no partition from its next owner.
+        Returns those that are still ours. Raises SessionExpired, ZooKeeperError: then nothing is closed. The failure of
+        a coordinator is logged only: it must not keep a partition from its next owner.
         """
         async with self._one_at_a_time:
             try:
                 await self._write_due(trackers)
-                # A step that was given up makes nothing due, and may have moved the fence that the release goes by.
+                # A step whose reply was given up makes no offset due, but may have changed the fence.
                 await self._settle(trackers)
                 await self._copy(trackers)
             except CoordinatorFailed as error:
@@ -138,10 +134,10 @@ class Committer:
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
 
     async def store_start(self, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
-        """Store a position found by the reset policy, or asked for by the application, before anything is delivered.
+        """Store a position from the reset policy or a seek, before anything is delivered. False if the claim is lost.
 
-        With a `new_epoch` offsets mean other records from now on: the claim's tracker has it when this returns. False
-        when the claim is lost. Raises SessionExpired, ZooKeeperError, CoordinatorFailed.
+        With `new_epoch` offsets mean other records from now on, and the claim's tracker gets the new epoch. Raises
+        SessionExpired, ZooKeeperError, CoordinatorFailed.
         """
         async with self._one_at_a_time:
             if not tracker.open:
@@ -152,12 +148,12 @@ class Committer:
             tracker.epoch = position.committed.record.epoch
             copied = position.committed.copied
             if not new_epoch and (copied is None or copied > offset):
-                # The larger of the two is where the next owner would begin; one of an earlier epoch does not count.
+                # The next owner would begin at the larger of the two; a copy of an earlier epoch does not count.
                 await self._copy([tracker])
             return True
 
     def lose(self, tracker: OffsetTracker, reason: str) -> None:
-        """The claim is somebody else's, or nobody's: it is closed, and nothing of it is written any more."""
+        """The claim is no longer ours: close it, and write nothing more of it."""
         log.warning("partition lost", **tracker.topic_partition._asdict(), reason=reason)
         self.forget(tracker)
         tracker.close()
@@ -186,10 +182,10 @@ class Committer:
         new_epoch: bool = False,
         own_epoch: bool = False,
     ) -> None:
-        """Store these offsets, with these plans; where none is given, none is left.
+        """Store these offsets with these plans; a claim without one has none afterwards.
 
-        With `own_epoch` only those of the epoch that the claim's record has: a new one may have been stored by a call
-        that was cancelled before its tracker was restarted.
+        With `own_epoch` only offsets of the record's epoch: a new one may have been stored by a call that was cancelled
+        before its tracker was restarted.
         """
         await self._settle(due)
         writes = {}
@@ -226,7 +222,7 @@ class Committer:
         _raise_refused(refused)
 
     async def _copy(self, trackers: Collection[OffsetTracker], *, again: bool = False) -> None:
-        """Have the coordinator store what is stored; what it has already is sent `again` or not."""
+        """Copy stored offsets to the coordinator; with `again` also those that it has."""
         if self._copies is None:
             return
         due = {}
@@ -236,7 +232,7 @@ class Committer:
                 continue
             if again or at.offset != at.copied:
                 due[tracker] = WithBrokers(at.offset, at.record.epoch)
-                position.committed = msgspec.structs.replace(at, copied=None)  # until an answer says so
+                position.committed = msgspec.structs.replace(at, copied=None)  # unknown until it answers
         try:
             refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
         except BaseException as error:
@@ -253,7 +249,7 @@ class Committer:
         _raise_refused(refused, _IN_ZOOKEEPER)
 
     async def _settle(self, trackers: Collection[OffsetTracker]) -> None:
-        """Find out what became of writes that were cancelled: the next one goes by the versions that they left."""
+        """Find out which writes with a lost reply were executed, as the next ones need the versions they left."""
         positions = [self._positions[tracker] for tracker in trackers if tracker in self._positions]
         doubtful = [(position, write) for position in positions if (write := position.in_doubt) is not None]
         made = await self._storage.executed([write for _, write in doubtful]) if doubtful else {}
@@ -264,9 +260,9 @@ class Committer:
 
 
 def _is_due(position: _Position, processed: int) -> bool:
-    """Something is processed that is not stored, or a write was given up: a plan may stand of which nobody was told.
+    """Whether there is an offset to store, or a plan to remove whose write may have been executed unnoticed.
 
-    Not so of a step that was given up: the plan stood before, and what it planned may be half written.
+    That does not hold for a step: its plan was there before, and its range may be half written.
     """
     stored, doubt = position.committed.offset, position.in_doubt
     doubtful = doubt is not None and not _keeps_plan(doubt)
@@ -295,5 +291,5 @@ def _outcome(result: Stored | Lost | Refused) -> CommitOutcome:
 
 def _raise_refused(refused: Mapping[TopicPartition, str], but: str = "") -> None:
     if refused:
-        told = "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
-        raise CoordinatorFailed(f"{told}{but}")
+        reasons = "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
+        raise CoordinatorFailed(f"{reasons}{but}")

@@ -1,7 +1,6 @@
 """A group's offsets with the brokers: stored by the group's coordinator, and read from it.
 
-Owns which broker the coordinator is, until that one says otherwise or is gone; then it is looked for again. Called by
-the adopter (reads), the committer (copies) and kafka_storage. Nothing here fences: who may write is ZooKeeper's to say.
+There is no fence here: ZooKeeper decides who may write.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ log = structlog.get_logger("kzconsumer.offsets")
 T = TypeVar("T")
 
 COMMIT_PATIENCE: Final = 2.0
-"""Seconds for which a commit looks for a coordinator that moved. A release waits for it, and the next owner with it."""
+"""Seconds for which a commit looks for a coordinator that moved; a release, and so the next owner, waits for it."""
 
 READ_PATIENCE: Final = 10.0
-"""The same for a read. Nothing can begin without it: long enough for brokers to notice that one of them died."""
+"""Seconds for a read, which a claim cannot do without: enough for brokers to notice that one of them died."""
 
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
-"""Between two attempts, in seconds, doubling. The original has `offsets.channel.backoff.ms`, 1000, every time."""
+"""Seconds between two attempts, doubling. The original's `offsets.channel.backoff.ms` is 1000."""
 
 ALL_FROM: Final = 2
 """The version of OffsetFetch that can ask for all partitions."""
@@ -56,10 +55,10 @@ _OTHER_PROTOCOL: Final = {error_codes.ILLEGAL_GENERATION, error_codes.UNKNOWN_ME
 
 
 class GroupCoordinator:
-    """The offsets of one group, with the brokers; `timeout`, in seconds, is for each of their answers.
+    """The offsets of one group; `timeout`, in seconds, is for each response.
 
-    As `kafka.consumer.ZookeeperConsumerConnector` (1.1.1) with `offsets.storage=kafka`: in the form of a consumer that
-    is no member of a broker-coordinated group, kept for as long as the brokers' settings say.
+    As by `kafka.consumer.ZookeeperConsumerConnector` (1.1.1) with `offsets.storage=kafka`: as a consumer outside of a
+    broker-coordinated group, with the brokers' retention.
     """
 
     def __init__(self, group: str, topics: TopicRegistry, brokers: Brokers, timeout: float) -> None:
@@ -68,7 +67,7 @@ class GroupCoordinator:
         self._brokers = brokers
         self._timeout = timeout
         self._coordinator: Broker | None = None
-        self._told: Broker | None = None
+        self._logged: Broker | None = None
 
     def __repr__(self) -> str:
         return f"<GroupCoordinator of {self._group}: {self._coordinator or 'not known'}>"
@@ -76,8 +75,8 @@ class GroupCoordinator:
     async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
         """Store them, forwards or back; returns those that were refused, with the reason.
 
-        Raises CoordinatorFailed when within COMMIT_PATIENCE no coordinator has taken them: whether one has stored them
-        is not known then. Raises SessionExpired.
+        Raises CoordinatorFailed if no coordinator has accepted them within COMMIT_PATIENCE: it is unknown then whether
+        they are stored. Raises SessionExpired.
         """
         refused: dict[TopicPartition, str] = {}
         left = dict(offsets)
@@ -107,7 +106,7 @@ class GroupCoordinator:
     async def stored(
         self, partitions: Collection[TopicPartition], *, others: bool = False
     ) -> dict[TopicPartition, WithBrokers]:
-        """The offsets of those that have one; with `others` also of all else that the group has (brokers from 0.10.2).
+        """The offsets of those that have one; with `others` all of the group's (brokers from 0.10.2 on).
 
         Raises CoordinatorFailed, SessionExpired.
         """
@@ -118,14 +117,14 @@ class GroupCoordinator:
             request = OffsetFetchRequest(self._group, None if every else tuple(partitions))
             answer = await connection.call(request, timeout=self._timeout)
             errors = {answer.error, *(each.error for each in answer.offsets.values())}
-            # That is how the oldest brokers say that there is none.
+            # The oldest brokers use this code for "no offset".
             errors -= {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
             for error in errors:
                 if error not in _MOVED | _WAIT:
                     raise CoordinatorFailed(f"offsets of group {self._group}: {broker_error(error)}")
                 return self._to_repeat(connection, error)
             left_out = [] if every else [str(each) for each in partitions if each not in answer.offsets]
-            if left_out:  # which is not to say that it has no offset
+            if left_out:
                 return ConnectionLost(f"{connection.broker} left {', '.join(left_out)} out of its answer")
             for partition, each in answer.offsets.items():
                 if each.offset >= 0:
@@ -139,7 +138,7 @@ class GroupCoordinator:
     async def _ask(
         self, attempt: Callable[[BrokerConnection], Awaitable[KzConsumerError | None]], api_key: int, patience: float
     ) -> None:
-        """Make the attempt until it returns None, each with what the coordinator is by then."""
+        """Repeat the attempt, each with the present coordinator, until it returns None."""
         reason: KzConsumerError | None = None
         pause = FIRST_PAUSE
         asked: BrokerConnection | None = None
@@ -148,7 +147,7 @@ class GroupCoordinator:
                 try:
                     connection = await self._connection()
                     if connection.versions.choose(api_key) == 0:
-                        raise UnsupportedVersion(f"{connection.broker}: brokers before 0.8.2 keep no offsets")
+                        raise UnsupportedVersion(f"{connection.broker}: brokers before 0.8.2 do not store offsets")
                     asked = connection
                     reason = await attempt(connection)
                     if reason is None:
@@ -164,20 +163,20 @@ class GroupCoordinator:
         why: object = reason or "no broker answers"
         if asked is not None:
             why = f"{asked.broker} does not answer"
-            self._brokers.drop(asked)  # what is still on its way to it must not be carried out behind the next one
-        self._coordinator = None  # also one that cannot even be connected to
+            self._brokers.drop(asked)  # its requests must not be executed after the next ones
+        self._coordinator = None
         raise CoordinatorFailed(f"offsets of group {self._group}: {why} (tried for {patience:g} s)")
 
     async def _connection(self) -> BrokerConnection:
         if self._coordinator is None:
             self._coordinator = await self._find()
-            if self._coordinator != self._told:
-                self._told = self._coordinator
+            if self._coordinator != self._logged:
+                self._logged = self._coordinator
                 log.info("coordinator found", group=self._group, broker=str(self._coordinator))
         return await self._brokers.connection(self._coordinator, "offsets")
 
     async def _find(self) -> Broker:
-        """Any broker says; in random order, as `ClientUtils.channelToOffsetManager` (1.1.1) asks them."""
+        """Ask any broker, in random order as `ClientUtils.channelToOffsetManager` (1.1.1)."""
         brokers = await self._topics.brokers()
         reason: KzConsumerError = ConnectionLost("no broker is up")
         for broker in random.sample(brokers, len(brokers)):

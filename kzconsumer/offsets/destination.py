@@ -1,7 +1,4 @@
-"""What a member has to know of a replayable sink's destination: which one it is, and what it holds.
-
-Pure, owns nothing. The sink implements it; claims ask it about ranges that somebody planned and did not commit.
-"""
+"""The destination of a replayable sink, as claims use it."""
 
 from __future__ import annotations
 
@@ -12,11 +9,10 @@ from kzconsumer.model import RangeIdentity
 
 
 class Destination(Protocol):
-    """Where publishing a range is atomic, the first publication wins, and nothing is deleted.
+    """A place where publishing a range is atomic, the first publication wins, and nothing is deleted.
 
-    `fingerprint` tells it from any other: target, format, partition columns, function. Two members with the same one
-    write the same things to the same place. It is never empty; what it is counts once the sink is entered, since a
-    destination may be known by a mark that is found in it.
+    `fingerprint` identifies it: target, format, partition columns, function. Two members with the same one write the
+    same to the same place. It is not empty, and valid once the sink is entered.
     """
 
     @property
@@ -24,13 +20,13 @@ class Destination(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """Whether `has` knows a range for ever once it is published.
+        """Whether `has` knows a published range for ever.
 
-        Each claim asks such a destination for the last range that was committed: one that is missing stops the
-        partition.
+        Each claim asks such a destination for the last committed range; if it is missing, the partition is not
+        consumed.
         """
         ...
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that are published, whole and for good, whoever published them."""
+        """Those that are published, by any member."""
         ...

@@ -1,7 +1,7 @@
-"""Committed offsets with the brokers alone: the fence is looked at in ZooKeeper, then the coordinator stores.
+"""Committed offsets with the brokers alone: the fence is checked in ZooKeeper, then the coordinator stores.
 
-Owns no state. Called by offsets/committer. No transaction spans the two: a member that loses a partition between them
-can still move its offset, back too, so that the next owner's successor delivers again. Hence no plan is ever kept so.
+No transaction spans the two: a member that loses a partition in between can still move its offset, also back, so that
+records are redelivered. Plans are never stored this way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CHECKS_PER_PARTITION = 2
 
 
 class KafkaOffsetStorage:
-    """Offsets of one group with its coordinator, of claims that stood a moment before."""
+    """Offsets of one group with its coordinator, of claims that held a moment before."""
 
     name: Final = "kafka"
     forgets: Final = True
@@ -33,7 +33,7 @@ class KafkaOffsetStorage:
         self._coordinator = coordinator
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
-        """Store all whose claim stands. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
+        """Store all whose claim holds. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
         parts = [
             writes[first : first + PARTITIONS_PER_TRANSACTION]
             for first in range(0, len(writes), PARTITIONS_PER_TRANSACTION)
@@ -53,7 +53,7 @@ class KafkaOffsetStorage:
         return results
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
-        """None is known of: an offset with the brokers has no version to tell by, and may be written twice."""
+        """None: an offset with the brokers has no version to tell by, and may be written twice."""
         return {}
 
     async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:

@@ -1,7 +1,4 @@
-"""How far a member has come with a partition, as it tells applications and its log.
-
-Pure. Made by the claims, from what the writers of each position hold at the moment.
-"""
+"""The positions of an owned partition, as shown to applications and in the log."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from kzconsumer.model import TopicPartition
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far one owned partition has come; None is "not known yet"."""
+    """The positions of one owned partition; None is "not known yet"."""
 
     topic: str
     partition: int
@@ -21,24 +18,24 @@ class Position(msgspec.Struct, frozen=True):
     processed: int
     committed: int | None
     high_watermark: int | None
-    """Where what can be read now ends; read committed, that is the last stable offset."""
+    """The end of what can be read now; with read_committed the last stable offset."""
     paused: bool = False
     incarnation: int = 0
-    """The czxid of the topic's node, which tells it from an earlier topic of its name."""
+    """The czxid of the topic's node, which differs for a recreated topic."""
     stop: int | None = None
-    """The first offset that is not read any more; None for a partition that has no end."""
+    """The end offset, which is not read; None without one."""
     led: bool = True
-    """False while its leader is looked for."""
+    """False while its leader is being searched."""
     leader: int | None = None
-    """The broker it is fetched from; None while nobody fetches it."""
+    """The broker it is fetched from; None while it is not fetched."""
     queue_full: bool = False
-    """Its stream's queue has no room: nothing more of it is fetched for the time being."""
+    """Its stream's queue is full, so it is not fetched at the moment."""
     failed: bool = False
-    """Its stream has been given an error: nobody fetches it any more."""
+    """Its stream has raised an error, and it is no longer fetched."""
 
     @property
     def left(self) -> int | None:
-        """Offsets that could be read now, and are not processed yet; None while that is not known."""
+        """Offsets that could be read now and are not processed yet; None while unknown."""
         if self.high_watermark is None:
             return None
         until = self.high_watermark if self.stop is None else min(self.high_watermark, self.stop)
@@ -50,5 +47,5 @@ class Position(msgspec.Struct, frozen=True):
 
     @property
     def at_end(self) -> bool:
-        """The application has taken everything that could be read so far."""
+        """Whether the application has taken everything that can be read."""
         return self.high_watermark is not None and self.consumed >= self.high_watermark

@@ -1,7 +1,4 @@
-"""What the committer writes offsets through: one storage, whichever it is.
-
-Pure, owns nothing. `zookeeper_storage` and `kafka_storage` are the two.
-"""
+"""The interface of an offset storage to the committer; `zookeeper_storage` and `kafka_storage` implement it."""
 
 from __future__ import annotations
 
@@ -30,27 +27,27 @@ class OffsetStorage(Protocol):
 
     @property
     def forgets(self) -> bool:
-        """Whether an offset is gone after a while unless it is stored again."""
+        """Whether an offset expires unless it is stored again."""
         ...
 
     async def write(self, writes: Sequence[OffsetWrite]) -> Mapping[TopicPartition, Stored | Lost | Refused]:
-        """What became of each; one that is lost or refused holds up no other.
+        """The outcome of each; one that is lost or refused does not affect the others.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: then it is not known what was stored.
+        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: then it is unknown what was stored.
         """
         ...
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> Mapping[TopicPartition, Stored]:
-        """Of writes of which it is not known, those that were made. What is not among them may be written again."""
+        """Those of these writes, whose replies were lost, that were executed; the others may be repeated."""
         ...
 
 
 class OffsetWrite(msgspec.Struct, frozen=True):
-    """One offset to be stored, and the plan that stands beside it from then on (None: no range is in flight).
+    """One offset to be stored, with the plan that is stored beside it (None: no range is in flight).
 
-    `fence`, `record` and `version` are the claim's as its last write left them; `version` is the offset node's, -1
-    while there is none. `epoch` is the record's, or the one that begins with this write; `written` the last range that
-    a replayable sink had its destination take, under this claim.
+    `fence`, `record` and `version` are as the claim's last write left them; `version` is the offset node's, -1 without
+    one. `epoch` is the record's, or the one that begins with this write; `written` is the last range that this claim
+    wrote to a replayable sink's destination.
     """
 
     topic_partition: TopicPartition
@@ -64,7 +61,7 @@ class OffsetWrite(msgspec.Struct, frozen=True):
 
     @property
     def leaves(self) -> Stored:
-        """How the claim stands when this has been executed."""
+        """The state of the claim after this write."""
         version = self.version + 1
         plan = self.plan and msgspec.structs.replace(self.plan, offset_version=version)
         record = self.record.after(self.offset, plan, self.epoch, self.written)
@@ -75,7 +72,7 @@ class OffsetWrite(msgspec.Struct, frozen=True):
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The claim as the write left it; `version` is the offset node's."""
+    """The claim after the write; `version` is the offset node's."""
 
     fence: Fence
     record: ClaimRecord
@@ -89,11 +86,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """How a claim stands, as its last write left it.
+    """A claim as its last write left it.
 
-    `record` is what the claim record holds, `offset` what is stored (None: nothing yet), `version` the offset node's
-    (-1: there is none), `copied` what the coordinator has where it gets a copy (-1: nothing that counts, None: that is
-    not known).
+    `offset` is the stored one (None: nothing yet), `version` the offset node's (-1: there is none), `copied` the
+    coordinator's copy (-1: none that counts, None: unknown).
     """
 
     fence: Fence

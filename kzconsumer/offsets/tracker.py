@@ -1,8 +1,7 @@
-"""Progress of one claim: consumed >= processed, and whether the claim is still open.
+"""Progress of one claim: consumed and processed offset, and whether the claim is still open.
 
-Pure. Owns the consumed and processed offsets of one partition from claim to release. Streams and the sink runner hand
-over and mark; the committer reads. **An offset always means the next record to be read**: `processed == 7` says that
-everything below 7 is done, and 7 is what a commit stores.
+Streams and the sink runner hand over and mark; the committer reads. **An offset always means the next record to be
+read**: `processed == 7` means that everything below 7 is done, and a commit stores 7.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from kzconsumer.registry.claim_record import Plan
 
 
 class OffsetTracker:
-    """The contiguous prefix of what is done, though ranges may be marked in any order.
+    """The contiguous prefix of what is done; ranges may be marked in any order.
 
-    Ranges tile: each begins where the one handed over before it ended, so gaps in the log's own offsets (compaction,
-    control records) lie inside ranges and cannot stop the prefix. What is done beyond the prefix is kept as ranges
-    apart from each other: there are never more of them than ranges in between that are not done.
+    Ranges tile: each begins where the previous one ended, so gaps in the log's offsets (compaction, control records)
+    lie inside ranges and cannot stop the prefix. What is done beyond the prefix is kept as disjoint ranges.
     """
 
     __slots__ = (
@@ -49,7 +47,7 @@ class OffsetTracker:
         epoch: int = 0,
         replay: Plan | None = None,
     ) -> None:
-        """With a `replay` it is that range's alone, which begins at `start`: another tracker goes on behind it."""
+        """With `replay` it is for that range only, which begins at `start`; another tracker follows."""
         self.topic_partition = topic_partition
         self.incarnation = incarnation
         self.epoch = epoch
@@ -57,9 +55,9 @@ class OffsetTracker:
         self.consumed = start
         self.processed = start
         self.open = True
-        self.written: tuple[int, int] | None = None  # by the sink's runner: the last range that its destination took
-        self.retired = False  # written by the claims: its topic is gone, what is processed is not committed any more
-        self.paused = False  # written by the claims: nothing of it is fetched or handed out for the time being
+        self.written: tuple[int, int] | None = None  # set by the sink runner: the last range written to its destination
+        self.retired = False  # set by the claims: the topic was deleted, nothing more is committed
+        self.paused = False  # set by the claims
         self._done_from: list[int] = []
         self._done_until: list[int] = []
         self._on_close: Callable[[], None] | None = None
@@ -72,22 +70,22 @@ class OffsetTracker:
 
     @property
     def settled(self) -> bool:
-        """Nothing that was handed over is still being worked on."""
+        """Whether all that was handed over is processed."""
         return self.processed >= self.consumed
 
     @property
     def lost(self) -> bool:
-        """Closed, and nobody waits for the work in hand: others may be doing it."""
+        """Closed without waiting for the work in hand, which another member may be doing."""
         return not self.open and self._on_settled is None
 
     def restart(self, start: int) -> None:
-        """Begin at a position found only after the claim (a reset); nothing may have been handed over yet."""
+        """Begin at a position found after the claim (a reset), before anything is handed over."""
         assert self.settled, self
         self.consumed = self.processed = start
         self.written = None
 
     def give_up_replay(self, start: int) -> None:
-        """The planned range is not written any more: an ordinary claim goes on at `start`."""
+        """The planned range is no longer to be written: continue as an ordinary claim at `start`."""
         self.replay = None
         self.restart(start)
 
@@ -96,9 +94,9 @@ class OffsetTracker:
         self.consumed = max(self.consumed, until)
 
     def mark(self, first: int, until: int) -> bool:
-        """The work on `first <= offset < until` is done; of it counts what has been handed over, unless it is lost.
+        """The work on `first <= offset < until` is done, as far as that was handed over and the claim is not lost.
 
-        False when nothing of it was news.
+        False if it changes nothing.
         """
         first, until = max(first, self.processed), min(until, self.consumed)
         if first >= until or self.lost:
@@ -115,7 +113,7 @@ class OffsetTracker:
         return True
 
     def _note(self, first: int, until: int) -> bool:
-        """Keep a range that is done beyond the prefix, as one with those that it touches."""
+        """Keep a range that is done beyond the prefix, merged with those that it touches."""
         begin, end = bisect_left(self._done_until, first), bisect_right(self._done_from, until)
         if begin < end:
             if self._done_from[begin] <= first and until <= self._done_until[begin]:
@@ -126,11 +124,11 @@ class OffsetTracker:
         return True
 
     def when_closed(self, drop: Callable[[], None]) -> None:
-        """Who holds records of this claim drops them in `drop`, which `close` calls once."""
+        """`close` calls `drop` once: it drops queued records of this claim."""
         self._on_close = drop
 
     def when_lost(self, give_up: Callable[[], None] | None) -> None:
-        """Who works on records of this claim gives up in `give_up`; called at once if there is no more to lose."""
+        """`give_up` ends the work on records of this claim; called once when it is lost, now if it is."""
         self._on_lost = give_up
         if give_up is not None and self.lost:
             give_up()
@@ -138,11 +136,11 @@ class OffsetTracker:
     def close(self, on_settled: Callable[[], None] | None = None) -> None:
         """The claim ends: nothing more is handed over. `on_settled` is called when what was handed over is done.
 
-        Without it nobody waits for the work in hand, nor does an earlier caller any more: the claim is lost.
+        Without it the claim is lost, also for an earlier caller that waits.
         """
-        # Stored first: what `drop` marks is still ours, unless nobody waits for it.
+        # Stored first: `drop` may still mark.
         waiting, self._on_settled = self._on_settled, on_settled
-        # Each is called once and let go of: messages that an application keeps refer to their tracker.
+        # References are dropped, as messages that an application keeps refer to their tracker.
         if self.open:
             self.open = False
             drop, self._on_close = self._on_close, None

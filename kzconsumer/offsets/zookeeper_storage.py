@@ -1,8 +1,7 @@
 """Committed offsets in ZooKeeper: `/consumers/<group>/offsets/<topic>/<partition>`, written only through a fence.
 
-Owns no state. Called by offsets/committer. A member that lost a partition cannot move its offset, forwards or
-backwards: the owner's and the claim record's versions are checked in the same transaction that sets it. The plan of a
-replayable sink is written, and emptied, in that transaction too.
+The versions of owner node and claim record are checked in the transaction that sets the offset, so a member that lost a
+partition cannot move its offset. Plans of a replayable sink are written and emptied in that transaction, too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class ZooKeeperOffsetStorage:
         self._paths = paths
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
-        """Store all offsets, in transactions of up to 64 partitions; a lost partition holds up no other."""
+        """Store all offsets, in transactions of up to 64 partitions; a lost partition does not affect the others."""
         parts = [
             writes[first : first + PARTITIONS_PER_TRANSACTION]
             for first in range(0, len(writes), PARTITIONS_PER_TRANSACTION)
@@ -52,11 +51,11 @@ class ZooKeeperOffsetStorage:
         return results
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
-        """Of writes whose reply was never seen, those that were made: the nodes tell."""
+        """Those of these writes that were executed, by their nodes."""
         return await repeated(partial(self._executed, writes))
 
     async def last_writes(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The id of the transaction that last wrote each partition's offset (mzxid), of those that have one."""
+        """The transaction id (mzxid) of the last write of each partition's offset, for those that have one."""
         asked = list(partitions)
         stats = await together([self._session.exists(self._paths.offset(partition)) for partition in asked])
         return {partition: stat.mzxid for partition, stat in zip(asked, stats, strict=True) if stat is not None}
@@ -73,7 +72,7 @@ class ZooKeeperOffsetStorage:
                 if role < 2:
                     results[write.topic_partition] = Lost(str(refused.error))
                 elif isinstance(refused.error, (BadVersion, NodeExists, NoNode)):
-                    pending.append(await repeated(partial(self._seen_anew, write)))
+                    pending.append(await repeated(partial(self._reread, write)))
                 else:
                     raise refused.error from refused
             except ConnectionLost:
@@ -95,8 +94,8 @@ class ZooKeeperOffsetStorage:
             return owner, record, store
         return owner, SetData(record.path, encode_claim_record(leaves.record), record.version), store
 
-    async def _seen_anew(self, write: OffsetWrite) -> OffsetWrite:
-        """The offset node is not as we left it, though the partition is ours: somebody else's write. Say so."""
+    async def _reread(self, write: OffsetWrite) -> OffsetWrite:
+        """The offset was changed although the partition is ours: log it, and write over the new version."""
         path = self._paths.offset(write.topic_partition)
         node = await self._session.find(path)
         if node is None:
@@ -112,7 +111,7 @@ class ZooKeeperOffsetStorage:
     async def _executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
         await self._session.sync()
         offsets = await together([self._session.find(self._paths.offset(write.topic_partition)) for write in writes])
-        # An offset alone could be an outside writer's. Where the record does not move, no more than that hangs on it.
+        # The offset alone could be another program's write, which matters only if the record changes, too.
         planning = [write for write in writes if write.leaves.record is not write.record]
         found = await together([self._session.find(write.fence.record_path) for write in planning])
         records = {write.topic_partition: node for write, node in zip(planning, found, strict=True)}
@@ -125,7 +124,7 @@ class ZooKeeperOffsetStorage:
 
 
 def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Stored | None:
-    """How the claim stands, by what its nodes hold, if this write was executed; None if it was not."""
+    """The state of the claim by its nodes if this write was executed, else None."""
     leaves = write.leaves
     stands = offset is not None and offset.data == encode_offset(write.offset)
     version = offset.stat.version if stands and offset is not None else leaves.version
@@ -137,8 +136,8 @@ def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Store
         found = decode_claim_record(record.data)
     except ValueError:
         return None
-    # The plan tells ours from anybody's: its id, and of one that stood before what it says now, for a claim keeps it.
-    # The offset may have been seen anew before, so its version is as written.
+    # The plan identifies our write, by its id and its content. Its offset version may differ from the one expected, if
+    # the offset was reread before the write.
     written = leaves.record
     if _without_version(found.plan) != _without_version(written.plan):
         return None
