@@ -174,7 +174,7 @@ class ConsumerConnector:
         await self._joined.wait()
 
     async def _set_aside(self, message: Message, error_class: str, reason: str, lost: Callable[[], bool]) -> bool:
-        return await self.rejects.settle([RejectedRecord(message, error_class, reason)], lost)
+        return await self.rejects.handle([RejectedRecord(message, error_class, reason)], lost)
 
     async def _bootstrap(self) -> str:
         """The brokers that are up, for a producer of records with headers. Raises KzConsumerError."""

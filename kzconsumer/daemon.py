@@ -287,7 +287,7 @@ class Daemon:
 
     async def _settle_rejected(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
         assert self._consumer is not None
-        return await self._consumer.rejects.settle(rejected, lost)
+        return await self._consumer.rejects.handle(rejected, lost)
 
     async def _go_on(self, replayed: OffsetTracker) -> None:
         assert self._consumer is not None

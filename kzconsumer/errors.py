@@ -1,6 +1,6 @@
-"""Every exception of ours, named by what happens next.
+"""All exceptions of the package.
 
-Foreign exceptions become these at three seams only: `zookeeper/session`, `network/broker_connection`, `sinks/runner`.
+Foreign exceptions are converted in three places only: the two clients' connections and `sinks/runner`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from kzconsumer.redaction import redacted_text
 
 
 class KzConsumerError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors of this package."""
 
 
 class ConfigError(KzConsumerError):
-    """The configuration cannot be used: exit status 78, do not restart. One line per fault.
+    """The configuration is invalid: exit status 78, do not restart. One line per fault.
 
-    A fault repeats what was written, which may be a URL with a password in it: that is hidden.
+    Passwords in URLs that a fault repeats are hidden.
     """
 
     def __init__(self, faults: Sequence[str]) -> None:
@@ -35,7 +35,7 @@ class SinkFailed(KzConsumerError):
 
 
 class RecordRejected(KzConsumerError):
-    """A record was rejected, and `[rejected]` says "fail" for errors of its class: nothing was done with it."""
+    """A record was rejected, and `[rejected]` says "fail" for its class."""
 
     def __init__(self, topic: str, partition: int, offset: int, error_class: str, reason: str) -> None:
         self.topic_partition = TopicPartition(topic, partition)
@@ -46,22 +46,22 @@ class RecordRejected(KzConsumerError):
 
 
 class NotKept(KzConsumerError):
-    """A dead letter could not be written: whoever rejects the record tries again."""
+    """A dead letter could not be written; the write is repeated."""
 
 
 class ConnectionLost(KzConsumerError):
-    """The connection broke; a request in flight may or may not have been executed. Its owner re-reads or retries."""
+    """The connection broke; a request in flight may or may not have been executed."""
 
 
 class SecurityError(ConnectionLost):
-    """TLS or SASL came to no agreement: a server is not who it should be, or does not take us for whom we say we are.
+    """TLS or SASL failed: one side does not accept the other. No request was executed.
 
-    No request was executed. Trying again soon changes nothing: somebody has to change a setting, here or there.
+    A setting has to be changed, here or on the server.
     """
 
 
 class BrokersUnreachable(KzConsumerError):
-    """No broker has answered; the text gives each one's reason. Its owner asks again."""
+    """No broker has answered; the text has the reason for each."""
 
 
 class BrokerError(KzConsumerError):
@@ -76,15 +76,15 @@ class BrokerError(KzConsumerError):
 
 
 class CoordinatorFailed(KzConsumerError):
-    """The group's coordinator, a broker, has not stored the group's offsets, or has not said what they are."""
+    """The group's coordinator, a broker, could not store or return the group's offsets."""
 
 
 class ProtocolError(KzConsumerError):
-    """Bytes from a peer that no version of its protocol explains. The connection is closed."""
+    """Malformed bytes from a peer. The connection is closed."""
 
 
 class UnsupportedVersion(KzConsumerError):
-    """We and the broker share no version of a request we need."""
+    """No version of a request is supported by both sides."""
 
 
 class CorruptRecord(KzConsumerError):
@@ -98,7 +98,7 @@ class CorruptRecord(KzConsumerError):
 
 
 class NotOwned(KzConsumerError):
-    """The partition is not, or no longer, this member's."""
+    """This member does not own the partition."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
         self.topic_partition = topic_partition
@@ -106,11 +106,11 @@ class NotOwned(KzConsumerError):
 
 
 class OffsetLost(KzConsumerError):
-    """The next offset of a partition is no longer (or not yet) in the log, and `reset = "fail"`; or a planned range."""
+    """The next offset or a planned range is not in the log (any more), and the settings say to fail."""
 
 
 class RangeChanged(KzConsumerError):
-    """A planned range holds other records than when it was planned (compaction, truncation): never written over."""
+    """A planned range has other records than when it was planned (compaction, truncation); it is not written."""
 
 
 class ZooKeeperError(KzConsumerError):
@@ -149,7 +149,7 @@ class BadVersion(ZooKeeperError):
 
 
 class MultiFailed(ZooKeeperError):
-    """A transaction was refused as a whole; `index` and `error` are the first operation that was the reason."""
+    """A transaction was refused as a whole; `index` and `error` are of the operation that failed."""
 
     def __init__(self, index: int, error: ZooKeeperError) -> None:
         self.index = index
@@ -158,11 +158,11 @@ class MultiFailed(ZooKeeperError):
 
 
 class RunUnreadable(KzConsumerError):
-    """The node of the group's run was written by a version that knows more, or by nobody of ours."""
+    """The node of the group's run has an unknown format."""
 
 
 class GroupUnreadable(ZooKeeperError):
-    """Nobody can compute who owns what, since a node of the group says nothing: `problem` names which kind."""
+    """A node of the group is unreadable, so that no assignment can be computed; `problem` names the kind of node."""
 
     def __init__(self, problem: str, path: str, reason: str) -> None:
         self.problem = problem
@@ -171,45 +171,45 @@ class GroupUnreadable(ZooKeeperError):
 
 
 class SessionExpired(KzConsumerError):
-    """The ZooKeeper session is over: membership ends, a new session begins with a new object."""
+    """The ZooKeeper session is over, and the membership with it."""
 
 
 class Unfit(KzConsumerError):
-    """This member cannot do its part while others can: it leaves the group, and comes back when it can."""
+    """This member cannot work while others can: it leaves the group and comes back later."""
 
 
 class ZooKeeperUnreachable(KzConsumerError):
-    """No ZooKeeper server answered within the time given for the first connection."""
+    """No ZooKeeper server answered in time."""
 
 
 class CannotListen(KzConsumerError):
-    """The address at which the status is to be served cannot be had (by now): the text names it."""
+    """The address for the status cannot be used; the text names it."""
 
 
 class AlreadyRunning(KzConsumerError):
-    """Another process of this machine runs the same instance; the text tells which."""
+    """Another process of this machine runs the same instance; the text names it."""
 
 
 class NotThere(KzConsumerError):
-    """What was asked about, a group or a cluster, does not exist: the text names it and what there is."""
+    """A group, topic or cluster does not exist; the text names it."""
 
 
 class GroupInUse(KzConsumerError):
-    """Members are there, or came meanwhile: what was asked for is for a group without any. The text says how far."""
+    """The group has members, or got some meanwhile, and the operation requires none. The text says what was done."""
 
 
 class NotDone(KzConsumerError):
-    """What an operator asked for was not done; the text says why, and what of it was."""
+    """An operator's request was not carried out; the text says why, and what of it was done."""
 
 
 def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The exception of a group, as its raiser meant it. Of several of ours the first, with the others as its notes.
+    """The exception in a group. Of several KzConsumerErrors the first, with the others as its notes.
 
-    The group itself where one of several is not ours: that is a fault in a program, and all of it has to be seen.
+    The group itself if one of several is another exception: that is a bug, and all of it has to be seen.
     """
     found: dict[tuple[type, str], BaseException] = {}
     for error in leaves(group):
-        found.setdefault((type(error), str(error)), error)  # two tasks may meet the same end
+        found.setdefault((type(error), str(error)), error)  # two tasks may fail in the same way
     first, *others = found.values()
     if others and not all(isinstance(error, KzConsumerError) for error in found.values()):
         return group
@@ -219,7 +219,7 @@ def sole_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group, however deep; of one that is no group, itself."""
+    """The exceptions of a group, recursively; an exception that is no group itself."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)

@@ -1,7 +1,4 @@
-"""Who leads which partition, asked of any broker that answers.
-
-Owns since when no broker has answered. The leader finder asks for what is fetched, log_offsets for what is looked up.
-"""
+"""Which broker leads which partition, from any broker that answers."""
 
 from __future__ import annotations
 
@@ -24,32 +21,32 @@ from kzconsumer.model import Broker, TopicPartition
 
 
 class KnownBrokers(Protocol):
-    """Where the brokers of the cluster are."""
+    """The brokers of the cluster."""
 
     async def brokers(self) -> Sequence[Broker]:
-        """Raises ConnectionLost, ZooKeeperError when they cannot be looked up."""
+        """Raises ConnectionLost, ZooKeeperError if they cannot be looked up."""
         ...
 
     @property
     def unusable(self) -> Mapping[int, str]:
-        """By number: brokers that cannot be connected to, with the reason."""
+        """Brokers that cannot be used, by id, with the reason."""
         ...
 
 
 class Leaders:
-    """Of the brokers that one membership knows of. `timeout` is for each broker's answer, in seconds."""
+    """`timeout` is for each broker's response, in seconds."""
 
     def __init__(self, known: KnownBrokers, brokers: Brokers, timeout: float) -> None:
         self._known = known
         self._brokers = brokers
         self._timeout = timeout
         self.unreachable_since: float | None = None
-        """When the first of the questions was asked that no broker has answered since; None when one did."""
+        """Since when no broker has answered; None after an answer."""
 
     async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         """The leader of each, or why there is none.
 
-        Raises BrokersUnreachable when no broker answers, ConnectionLost, ZooKeeperError when they cannot be looked up.
+        Raises BrokersUnreachable if no broker answers, ConnectionLost, ZooKeeperError if they cannot be looked up.
         """
         metadata = await self._ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
         leaders: dict[TopicPartition, Broker | str] = {}
@@ -62,7 +59,7 @@ class Leaders:
         return leaders
 
     async def _ask(self, request: MetadataRequest) -> MetadataResponse:
-        """The answer of the first broker that gives one, in random order."""
+        """The first answer, asking the brokers in random order."""
         brokers = await self._known.brokers()
         reasons = [f"broker {number}: {reason}" for number, reason in self._known.unusable.items()]
         for broker in random.sample(brokers, len(brokers)):

@@ -1,7 +1,4 @@
-"""Where partitions' logs begin and end, and what lies at a time: asked of their leaders.
-
-Owns no state. The connector asks for the application, and where fetching has to stop.
-"""
+"""Where partitions' logs begin and end, and the offset at a time, from their leaders."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
 from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, ProtocolError, UnsupportedVersion
 from kzconsumer.model import Broker, TopicPartition
 
-# Between two questions, while a partition has no leader, in seconds.
+# Seconds between two requests while a partition has no leader.
 PAUSE = 0.1
 
 
 class LogOffsets:
-    """`timeout`, in seconds, is for each broker's answer, and for a leader to be found.
+    """`timeout`, in seconds, is for each response, and for finding a leader.
 
     With `isolation` READ_COMMITTED a log ends at its last stable offset.
     """
@@ -34,10 +31,10 @@ class LogOffsets:
         self._isolation = isolation
 
     async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """What `ListOffsetsRequest` says, for every partition; each is asked with a time in ms, LATEST or EARLIEST.
+        """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
 
-        Raises ConnectionLost, BrokerError or BrokersUnreachable when some could not be answered in time,
-        UnsupportedVersion for a time asked of a broker before 0.10.1: those look records up by segment only.
+        Raises ConnectionLost, BrokerError or BrokersUnreachable if some are missing after `timeout`, UnsupportedVersion
+        for a time and a broker before 0.10.1, which looks up segments only.
         """
         found: dict[TopicPartition, ListedOffset] = {}
         reason: KzConsumerError = ConnectionLost("no leader was found in time")
@@ -63,9 +60,9 @@ class LogOffsets:
     async def once(
         self, partitions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
-        """Each partition's answer, or why there is none, and no others'; every leader is asked once.
+        """Each partition's answer, or why there is none; every leader is asked once.
 
-        Raises BrokersUnreachable or ConnectionLost when no broker says who leads, UnsupportedVersion.
+        Raises BrokersUnreachable or ConnectionLost if the leaders cannot be found, UnsupportedVersion.
         """
         found: dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError] = {}
         by_leader: dict[Broker, dict[TopicPartition, int]] = {}
@@ -94,5 +91,5 @@ class LogOffsets:
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         connection = await self._brokers.connection(leader, "control")
         if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
-            raise UnsupportedVersion(f"{leader}: brokers before 0.10.1 find no record by its time")
+            raise UnsupportedVersion(f"{leader}: brokers before 0.10.1 cannot look up records by time")
         return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)

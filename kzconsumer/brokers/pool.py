@@ -1,8 +1,7 @@
-"""The connections of one member: at most one per broker and purpose, opened when first asked for.
+"""The connections of one member: at most one per broker and purpose, opened on request.
 
-`Brokers` owns them all and is their only closer. Fetchers and the leader finder ask it. It does not reconnect by
-itself: who needs a connection asks again. But a broker with which TLS or SASL failed is left in peace for a while,
-however often it is asked for: a password tried once a second locks accounts.
+It does not reconnect by itself. A broker with which TLS or SASL failed is not tried again for a while, however often it
+is asked for: a password tried once a second locks accounts.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from kzconsumer.model import Broker
 
 log = structlog.get_logger("kzconsumer.network")
 
-PEACE_AFTER_REFUSAL: Final = 10.0
-"""Seconds until a broker is tried again with which TLS or SASL failed."""
+PAUSE_AFTER_REFUSAL: Final = 10.0
+"""Seconds until a broker with which TLS or SASL failed is tried again."""
 
 
 class _Refusal(NamedTuple):
@@ -42,10 +41,10 @@ class _Opening:
 
 
 class Brokers:
-    """Enter before use; leaving closes every connection. One purpose's slow answers never hold up another's."""
+    """Enter before use; leaving closes every connection. Slow responses for one purpose do not delay another's."""
 
     def __init__(self, *, client_id: str, timeout: float, security: Callable[[], Security] = Security) -> None:
-        """`timeout`: seconds for opening one connection. `security` is called for each, in a thread; it reads files."""
+        """`timeout`: seconds for opening a connection. `security` reads files and is called for each, in a thread."""
         self._client_id = client_id
         self._timeout = timeout
         self._security = security
@@ -69,7 +68,7 @@ class Brokers:
         assert tasks is not None
         tasks.cancel_scope.cancel()
         try:
-            await tasks.__aexit__(None, None, None)  # told of no error, it does not wrap the body's in a group
+            await tasks.__aexit__(None, None, None)  # without the body's error, which it would wrap in a group
         finally:
             # Only now: an attempt may succeed while it is being cancelled.
             for connection in self._connections.values():
@@ -77,9 +76,9 @@ class Brokers:
             self._connections.clear()
 
     async def connection(self, broker: Broker, purpose: str = "control") -> BrokerConnection:
-        """The open connection for this purpose, opened if need be; callers at the same time share one attempt.
+        """The connection for this purpose, opened if necessary; concurrent callers share one attempt.
 
-        A connection to where the broker was before is closed, and so is a worn out one. A caller that is cancelled does
+        One to a former address of the broker, or near the end of its SASL session, is replaced. A cancelled caller does
         not end the attempt. Raises ConnectionLost, ProtocolError, BrokerError (see `BrokerConnection.open`).
         """
         if self._tasks is None:
@@ -113,7 +112,7 @@ class Brokers:
             if replaced is not None:
                 replaced.close()
             self._connections[broker.id, purpose] = connection
-        except ConfigError as error:  # of files that were right when the member started: they may be again
+        except ConfigError as error:  # files that were valid at the start may be so again
             opening.outcome = self._refused(broker, SecurityError(f"{broker}: {'; '.join(error.faults)}"))
         except SecurityError as error:
             opening.outcome = self._refused(broker, error)
@@ -127,7 +126,7 @@ class Brokers:
         before = self._refusals.get(broker)
         if before is None or before.reason != str(error):
             log.error("no secure connection", broker=broker.id, reason=str(error))
-        self._refusals[broker] = _Refusal(now() + PEACE_AFTER_REFUSAL, str(error))
+        self._refusals[broker] = _Refusal(now() + PAUSE_AFTER_REFUSAL, str(error))
         return error
 
     def drop(self, connection: BrokerConnection) -> None:

@@ -1,7 +1,7 @@
-"""What the settings say of TLS and SASL with brokers, made ready for a new connection.
+"""TLS and SASL for a new connection to a broker, as the settings say.
 
-Owns nothing lasting: `load_security` reads the files anew for each connection, so that certificates and passwords can
-be renewed under a running member. A fault is one line that holds neither a secret nor a value that might be one.
+`load_security` reads the files for each connection, so that certificates and passwords can be renewed under a running
+member. A fault is one line, without secrets and values that may be secrets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kzconsumer.settings.connections import BrokersSettings, SaslSettings, TlsSe
 
 
 class Sasl:
-    """Who we are. Nothing that is printed of it holds the password."""
+    """A mechanism with user name and password. The password is in no text of it."""
 
     def __init__(self, mechanism: str, username: str, password: bytes) -> None:
         self.mechanism = mechanism
@@ -32,7 +32,7 @@ class Sasl:
 
 
 class Security:
-    """How a connection begins; None for what it does without."""
+    """How a connection is secured; None for what is not used."""
 
     def __init__(
         self, tls: ssl.SSLContext | None = None, sasl: Sasl | None = None, *, certificate_given: bool = False
@@ -46,9 +46,9 @@ class Security:
 
 
 def load_security(settings: BrokersSettings, source: str) -> Security:
-    """Check what the settings need against what they hold, and read the files they name. Blocks for milliseconds.
+    """Check the settings and read the files that they name. Blocks for milliseconds.
 
-    Raises ConfigError, one line a fault; `source` begins each.
+    Raises ConfigError with one line per fault, each beginning with `source`.
     """
     faults: list[str] = []
     tls = sasl = None

@@ -1,9 +1,7 @@
-"""A record that could not be used, with what there is to know of it, as a Kafka record and as a line of JSON.
+"""A rejected record with all that is known of it, as a Kafka record and as a line of JSON.
 
-Pure. Made by `rejects`, written by `letter_topic` and `letter_files`. In Kafka the record keeps key, value and headers;
-behind those come the headers by which Spring's `DeadLetterPublishingRecoverer` (spring-kafka 2.7 and later) tells where
-it came from: of the conventions in use that one has a name for all there is to say, the group and the time too, so that
-its users' tools read ours.
+In Kafka the record keeps key, value and headers; behind those come the headers of Spring's
+`DeadLetterPublishingRecoverer` (spring-kafka 2.7 and later), the only common convention with names for group and time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from kzconsumer.streams.message import Message
 # As Java prints org.apache.kafka.common.record.TimestampType.
 _TIMESTAMP_TYPES = {0: "CreateTime", 1: "LogAppendTime"}
 _NO_TIMESTAMP = -1
-# A broker refuses a record for its headers' size, too.
+# Headers count for the size that a broker accepts.
 _LONGEST_REASON = 4096
 
 _encoder = msgspec.json.Encoder()
@@ -34,7 +32,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Those of the record, then ours; numbers are big-endian, texts UTF-8."""
+        """Those of the record, then those about the rejection; numbers are big-endian, texts UTF-8."""
         message = self.message
         timestamp = _NO_TIMESTAMP if message.timestamp is None else message.timestamp
         return [

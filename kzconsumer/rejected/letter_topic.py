@@ -1,7 +1,7 @@
-"""Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka in the product.
+"""Dead letters as records of a Kafka topic: `[rejected] topic`. The only user of confluent-kafka.
 
-Owns the producer. What `write` returned from, all replicas in sync have. It is asked for the brokers when a producer is
-made, so anew after each failure: certificates and passwords are read again then, too.
+Once `write` returns, all in-sync replicas have the letters. Brokers, certificates and passwords are read again for each
+producer, so after each failure.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.security.secret import read_secret
 from kzconsumer.settings.connections import BrokersSettings
 
-# Sent as large as they come: what a topic takes is up to its brokers, who say so.
+# No limit here: the brokers refuse what is too large for a topic.
 _LARGEST = 1_000_000_000
-# The producer tells of what it gives up a little after its time.
+# The producer reports failures a little after the timeout.
 _LATE = 1.0
-# Between two looks whether whoever waits was cancelled.
+# Seconds between two checks whether the caller was cancelled.
 _LOOK = 0.2
 
 
 class LetterTopic:
-    """`bootstrap` gives the brokers that are up; `timeout` is for each `write`, in seconds."""
+    """`bootstrap` returns the registered brokers; `timeout` is for each `write`, in seconds."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class LetterTopic:
         self._timeout = timeout
         self._bootstrap = bootstrap
         self._producer: Any = None
-        self._heard = ""  # the last that the producer said of its brokers: more than "timed out"
+        self._heard = ""  # the producer's last error, which says more than "timed out"
         self._one_at_a_time = anyio.Lock()
 
     def __repr__(self) -> str:
         return f"<LetterTopic {self._topic}>"
 
     async def write(self, letters: Sequence[DeadLetter]) -> None:
-        """All of them. Raises NotKept, and what `bootstrap` raises: then some may be there all the same."""
+        """Write all of them. Raises NotKept, and what `bootstrap` raises: then some may have been written."""
         async with self._one_at_a_time:
             bootstrap = "" if self._producer is not None else await self._bootstrap()
             await to_thread.run_sync(self._write, letters, bootstrap)
@@ -71,7 +71,7 @@ class LetterTopic:
             self.close()
             raise NotKept(f"topic {self._topic}: {error}") from error
         except BaseException:
-            self.close()  # what it still has must not go out beside the next attempt
+            self.close()  # what it still has must not be sent along with the next attempt
             raise
 
     def _send(self, letters: Sequence[DeadLetter], bootstrap: str) -> None:
@@ -118,13 +118,13 @@ class LetterTopic:
 
 
 def producer_security(settings: BrokersSettings) -> dict[str, object]:
-    """What the settings say of TLS and SASL, in librdkafka's words. Raises NotKept when a file cannot be read now."""
+    """TLS and SASL as librdkafka's settings. Raises NotKept if a file cannot be read."""
     tls, sasl, faults = settings.tls, settings.sasl, list[str]()
-    said: dict[str, object] = {"security.protocol": settings.security_protocol}
+    properties: dict[str, object] = {"security.protocol": settings.security_protocol}
     if settings.uses_tls:
         key = tls.key if tls.key is not None else tls.certificate
         password = read_secret(tls.key_password_file, tls.key_password_env, "key_password", "[brokers.tls]", faults)
-        said |= {
+        properties |= {
             "ssl.ca.location": tls.ca,
             "ssl.certificate.location": tls.certificate,
             "ssl.key.location": key,
@@ -133,14 +133,14 @@ def producer_security(settings: BrokersSettings) -> dict[str, object]:
         }
     if settings.uses_sasl:
         secret = read_secret(sasl.password_file, sasl.password_env, "password", "[brokers.sasl]", faults)
-        said |= {
+        properties |= {
             "sasl.mechanism": sasl.mechanism,
             "sasl.username": sasl.username,
             "sasl.password": secret.decode() if secret is not None else None,
         }
     if faults:
         raise NotKept("; ".join(faults))
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def check_producer(source: str) -> None:

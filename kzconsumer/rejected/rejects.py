@@ -1,8 +1,7 @@
-"""What becomes of records that the application or the sink rejects: `[rejected]`, by class of error.
+"""What happens to records that the application or the sink rejects: `[rejected]`, by class of error.
 
-Owns the counts, and the end of waiting for a dead letter that cannot be written. A record may be committed only once
-`settle` has returned: it is on disk or in its topic then, or it was told as skipped. Nothing is buffered: who rejects
-waits.
+A record may be committed once `handle` has returned True: it is a dead letter on disk or in a topic, or was skipped.
+Nothing is buffered: the caller waits.
 """
 
 from __future__ import annotations
@@ -29,18 +28,18 @@ from kzconsumer.streams.message import Message
 log = structlog.get_logger("kzconsumer")
 
 OTHER = "other"
-"""Counts classes that the settings do not name: an application may make up any number of them."""
+"""The label of all classes that the settings do not name, as an application may use any number of them."""
 
 _CLASS = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
-# Between two attempts to write a dead letter, in seconds; doubled each time.
+# Seconds between two attempts to write a dead letter, doubling.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
-# Between two looks whether somebody else has the records by now.
+# Seconds between two checks whether the partition is lost.
 _LOOK = 1.0
-# Lines in the log for each class of error, in so many seconds; what is not told is counted in the next one.
+# Log lines per class of error and period; those left out are counted in the next one.
 _LINES = 10
 _LINES_SECONDS = 60.0
-_TOLD_REASON = 200
+_LONGEST_REASON = 200
 
 
 class RejectedRecord(NamedTuple):
@@ -50,32 +49,32 @@ class RejectedRecord(NamedTuple):
 
 
 class LetterBox(Protocol):
-    """Where dead letters go. `write` raises KzConsumerError."""
+    """A destination for dead letters. `write` raises KzConsumerError."""
 
     async def write(self, letters: Sequence[DeadLetter]) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Rejects:
-    """Of one member."""
+class RejectedRecords:
+    """The policy of one member."""
 
     def __init__(self, settings: Settings, letters: LetterBox | None, counts: Counter[tuple[str, str]]) -> None:
-        """`counts` are records, by class and by what became of them."""
+        """`counts` are records by class and policy."""
         self._settings = settings.rejected
         self._group = settings.group.id
         self._letters = letters
         self._counts = counts
-        self._told: dict[str, _Told] = {}
+        self._lines_of: dict[str, _Lines] = {}
 
     def __repr__(self) -> str:
-        return f"<Rejects {dict(self._counts)}>"
+        return f"<RejectedRecords {dict(self._counts)}>"
 
-    async def settle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
-        """Do with records as the policy of their class says; while a dead letter cannot be written, their stream waits.
+    async def handle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        """Apply the policy of each record's class; returns when the records may be committed.
 
-        False when that was given up since the partitions are `lost`: whoever has them is given the records again.
-        Raises RecordRejected when a policy is "fail": then nothing was done with any of them.
+        Waits while a dead letter cannot be written; False if the partitions are `lost` meanwhile: their next owner gets
+        the records. Raises RecordRejected if a policy is "fail": then nothing was done with any of them.
         """
         by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
         for record in rejected:
@@ -91,7 +90,7 @@ class Rejects:
         for policy, records in by_policy.items():
             for record in records:
                 self._counts[self._label(record.error_class), policy] += 1
-                self._tell(record, policy)
+                self._log(record, policy)
         return True
 
     def close(self) -> None:
@@ -99,7 +98,7 @@ class Rejects:
             self._letters.close()
 
     async def _write(self, letters: Sequence[DeadLetter], lost: Callable[[], bool]) -> bool:
-        assert self._letters is not None  # the settings see to that
+        assert self._letters is not None  # checked by the settings
         pause, began = _FIRST_PAUSE, now()
         while not lost():
             try:
@@ -128,46 +127,46 @@ class Rejects:
         named = self._settings.classes
         return error_class if error_class in named or error_class == "rejected" else OTHER
 
-    def _tell(self, record: RejectedRecord, policy: RejectPolicy) -> None:
+    def _log(self, record: RejectedRecord, policy: RejectPolicy) -> None:
         message, error_class, reason = record
-        told = self._told.setdefault(self._label(error_class), _Told())
-        if not told.has_line(now()):
+        lines = self._lines_of.setdefault(self._label(error_class), _Lines())
+        if not lines.has_line(now()):
             return
         about: dict[str, object] = {
             "topic": message.topic,
             "partition": message.partition,
             "offset": message.offset,
             "error_class": error_class,
-            "reason": reason[:_TOLD_REASON],
+            "reason": reason[:_LONGEST_REASON],
         }
-        if told.untold:
-            about["untold_before"], told.untold = told.untold, 0
+        if lines.left_out:
+            about["left_out_before"], lines.left_out = lines.left_out, 0
         if policy == "dead-letter":
             log.warning("rejected record kept as a dead letter", **about)
         else:
             log.error("rejected record skipped", **about)
 
 
-class _Told:
-    """Lines of one class of error."""
+class _Lines:
+    """Log lines of one class of error."""
 
     def __init__(self) -> None:
         self._since = 0.0
         self._lines = 0
-        self.untold = 0
+        self.left_out = 0
 
     def has_line(self, at: float) -> bool:
         if at - self._since >= _LINES_SECONDS:
             self._since, self._lines = at, 0
         if self._lines >= _LINES:
-            self.untold += 1
+            self.left_out += 1
             return False
         self._lines += 1
         return True
 
 
 def check_rejected(settings: Settings) -> None:
-    """Whether what the settings say of rejected records can be done. Raises ConfigError."""
+    """Raises ConfigError if `[rejected]` cannot be carried out."""
     wanted = settings.rejected
     if wanted.topic is not None and wanted.directory is not None:
         fault = "cannot be given together with topic: dead letters go to one of them"
@@ -178,8 +177,8 @@ def check_rejected(settings: Settings) -> None:
 
 def rejects_of(
     settings: Settings, bootstrap: Callable[[], Awaitable[str]], counts: Counter[tuple[str, str]]
-) -> Rejects:
-    """As the settings say; `bootstrap` gives brokers that keep headers. Raises ConfigError."""
+) -> RejectedRecords:
+    """As the settings say; `bootstrap` returns brokers that support headers. Raises ConfigError."""
     check_rejected(settings)
     wanted = settings.rejected
     letters: LetterBox | None = None
@@ -188,4 +187,4 @@ def rejects_of(
         letters = LetterTopic(wanted.topic, settings.brokers, settings.group.id, timeout, bootstrap)
     elif wanted.keeps and wanted.directory is not None:
         letters = LetterFiles(Path(wanted.directory), wanted.file_bytes)
-    return Rejects(settings, letters, counts)
+    return RejectedRecords(settings, letters, counts)

@@ -1,7 +1,6 @@
-"""Where fetching ends, for a member that reads up to a point: at offsets of its own, or where the group's run ends.
+"""The end offsets of a member that reads up to a point: its own, or those of the group's run.
 
-Owns the run that the member is in, for as long as the connector lives: a partition that goes and comes back ends where
-it did, also in the next ZooKeeper session. The fetcher manager asks before it fetches, the member sets the run.
+They outlive sessions and claims: a partition that leaves and comes back has the same end.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kzconsumer.registry.run_record import GroupRun
 
 
 class Stops:
-    """`at`: an offset for each partition that ends; None: the group's run says, once it is known."""
+    """`at`: an offset for each partition that ends; None: those of the group's run, once it is known."""
 
     def __init__(self, at: Mapping[TopicPartition, int] | None = None) -> None:
         self._at = at
@@ -32,21 +31,21 @@ class Stops:
         return self._at is None
 
     def begin(self, run: GroupRun) -> None:
-        """The run is this one, or it has got more topics."""
+        """Set the run, also when topics are added to it."""
         self.run = run
         self.known.set()
 
     def leaves_out(self, partition: TopicPartition, incarnation: int) -> bool:
-        """It came after the run began: it is owned like any other, and not read."""
+        """Whether it was created after the run began: it is owned, but not read."""
         return self._at is None and self.of(partition, incarnation) is None
 
     def of(self, partition: TopicPartition, incarnation: int) -> int | None:
-        """The first offset that is not read any more; None for a partition that has no end."""
+        """The end offset, which is not read; None without one."""
         if self._at is not None:
             return self._at.get(partition)
         return self.run.end(partition, incarnation) if self.run is not None else None
 
     def passed(self, partition: TopicPartition, incarnation: int, processed: int) -> bool:
-        """Everything up to the end is done."""
+        """Whether everything up to the end is processed."""
         stop = self.of(partition, incarnation)
         return stop is not None and processed >= stop

@@ -1,7 +1,6 @@
-"""How far a run can be read at all, where logs or topics have gone since its ends were fixed, and whether it goes on.
+"""Records of a run that are no longer in the log: whether the run goes on, and with which ends.
 
-Owns how long a log has been too short. `group/runs` asks it about partitions that are not at their ends, whoever owns
-them: also one that nobody of ours reads must not keep a run from its end.
+Partitions are checked whoever owns them: also one that no member of this program reads must not block the run.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 
 log = structlog.get_logger("kzconsumer.group")
 
-# Between two looks at the logs, in seconds.
 LOG_LOOK = 2.0
-# Who has just become leader may not know yet how far its log goes, in seconds: not before a replica that has stopped
-# fetching counts no more (replica.lag.time.max.ms). From 2.2 on it does not answer until it knows (KIP-207).
+"""Seconds between two looks at the logs."""
 PATIENCE = 12.0
+"""Seconds for which a log must be too short. A new leader may not know its log's end until a replica that has stopped
+fetching no longer counts (replica.lag.time.max.ms); from 2.2 on it does not answer before (KIP-207)."""
 
 
 class RunLosses:
-    """By the settings `reset` and, with a replayable sink, `truncated`. `log_offsets` with READ_UNCOMMITTED: what a
-    transaction keeps back is not lost."""
+    """`log_offsets` are with READ_UNCOMMITTED, since records of open transactions are not lost; `reset` and, for a
+    replayable sink, `truncated` are the settings of [offsets]."""
 
     def __init__(
         self, session: ZooKeeperSession, log_offsets: LogOffsets, reset: str, truncated: str | None = None
@@ -48,10 +47,10 @@ class RunLosses:
         return f"<RunLosses {len(self._too_short)} logs too short>"
 
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where partitions of the run end now that cannot be read up to their ends any more; `short`: how far each is.
+        """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
 
-        A topic that is gone, or was made anew, ends where it is committed. Raises OffsetLost where the settings say to
-        fail, SessionExpired, ConnectionLost, ZooKeeperError.
+        A deleted or recreated topic ends where it is committed. Raises OffsetLost if the settings say to fail,
+        SessionExpired, ConnectionLost, ZooKeeperError.
         """
         topics = sorted({partition.topic for partition in short})
         stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
@@ -63,23 +62,23 @@ class RunLosses:
         if not there:
             if self._reset == FAIL:
                 partition, at = min(short.items())
-                raise _lost(run, partition, f"is committed up to {at}, and its topic is gone", 'reset = "smallest"')
+                raise _lost(run, partition, f"is committed up to {at}, and its topic was deleted", 'reset = "smallest"')
             return dict(short)
         ends = await self._ends([partition for partition in short if partition.topic in there], run)
         if ends and (setting := self._against_truncation) is not None:
             partition, end = min(ends.items())
-            raise _lost(run, partition, f"has a log that ends at {end} by now: it was truncated", setting)
+            raise _lost(run, partition, f"has a log that ends at {end} now: it was truncated", setting)
         return ends
 
     @property
     def _against_truncation(self) -> str | None:
-        """What would have to be set to go on; None: it is."""
+        """The setting with which to go on, None if it is set."""
         if self._truncated is not None and self._truncated != "continue":
             return 'truncated = "continue"'
         return 'reset = "smallest"' if self._reset == FAIL else None
 
     async def _ends(self, partitions: list[TopicPartition], run: GroupRun) -> dict[TopicPartition, int]:
-        """Of those whose logs have been too short for a while, where these end."""
+        """The ends of those logs that have been too short for `PATIENCE`."""
         time = now()
         if time - self._looked < LOG_LOOK:
             return {}

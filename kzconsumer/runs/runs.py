@@ -1,8 +1,6 @@
-"""The group's runs: ends that are fixed once for all members, and when all that lies below them is committed.
+"""The group's bounded runs: end offsets that are fixed once for all members, and when all below them is committed.
 
-Owns the node `/consumers/<group>/run`, together with the other members: every write of it is by version. The member
-joins a run when it starts and asks whether it is over. What a run is, and how the next one begins:
-docs/scheduled-jobs.md.
+All members write the node `/consumers/<group>/run`, by version. How runs follow each other: docs/scheduled-jobs.md.
 """
 
 from __future__ import annotations
@@ -49,14 +47,14 @@ from kzconsumer.zookeeper.watches import Watches
 
 log = structlog.get_logger("kzconsumer.group")
 
-# Between two attempts to find the ends, in seconds.
 PAUSE = 1.0
-# Stored offsets read at one look: a run of many partitions is asked about from its front, not all at once.
+"""Seconds between two attempts to find the ends."""
 AT_A_LOOK = 32
+"""Stored offsets read at one look; those of a run with many partitions are read one part after the other."""
 
 
 class Runs:
-    """On one session; the settings have a `stop_at`, and the run's name where the scheduler gives one."""
+    """The group's run on one session; the settings have `stop_at`, and the run's name if it has one."""
 
     def __init__(
         self,
@@ -75,34 +73,34 @@ class Runs:
         self._registration = registration
         isolation = ISOLATION_LEVELS[fetch.isolation]
         self._log_offsets = LogOffsets(leaders, brokers, fetch.request_timeout, isolation)
-        # What a transaction keeps back is not lost.
+        # Records of open transactions are not lost.
         whole = LogOffsets(leaders, brokers, fetch.request_timeout, READ_UNCOMMITTED)
         self._losses = RunLosses(session, whole, offsets.reset, offsets.truncated if replayable else None)
         self._stop_at = settings.subscription.stop_at
         self._wanted = settings.subscription.run
-        self._asked: GroupRun | None = None  # whose partitions are outstanding
+        self._asked: GroupRun | None = None  # the run of `_outstanding`
         self._outstanding: list[tuple[TopicPartition, int]] = []
 
     def __repr__(self) -> str:
         return f"<Runs {self._paths.run} of {self._wanted or 'no name'}>"
 
     async def join(self) -> GroupRun:
-        """The run under way; without one, a new run that begins now. Our subscription is part of it.
+        """The present run, or a new one, with our subscription added to it.
 
-        With a name, the finished run of that name is returned as it is. Raises SessionExpired, ZooKeeperError,
-        RunUnreadable, UnsupportedVersion for a time where brokers find none, NotThere for a topic that does not exist:
-        a job with a topic misspelt must not look complete.
+        A finished run of the configured name is returned as it is. Raises SessionExpired, ZooKeeperError,
+        RunUnreadable, UnsupportedVersion for a time with brokers that cannot look it up, and NotThere for a topic that
+        does not exist: a job with a misspelt topic must not look complete.
         """
         key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
         while True:
             node = await repeated(partial(self._session.find, self._paths.run))
             found = self._decoded(node)
             if found is not None and found.finished is not None and self._wanted == found.id:
-                self._tell("run already finished", found)
+                self._log("run already finished", found)
                 return found
             fresh = found is None or found.finished is not None
             if not fresh and found is not None and key in found.subscriptions:
-                self._tell("run continued", found)
+                self._log("run continued", found)
                 return found
             if fresh or found is None:
                 found = GroupRun(
@@ -118,24 +116,23 @@ class Runs:
                 found, subscriptions=(*found.subscriptions, key), topics={**ends, **found.topics}
             )
             if await self._write(found, node):
-                self._tell("run started" if fresh else "run joined with additional topics", found)
+                self._log("run started" if fresh else "run joined with additional topics", found)
                 return found
 
     async def look(self, run: GroupRun) -> GroupRun:
-        """The run as it is now: `finished` when every partition is committed up to its end, by whomever.
+        """The run as it is now; it is marked `finished` once every partition is committed up to its end.
 
-        The node says so from then on. Where there is nothing left to read below an end, the run ends sooner, which
-        every member tells; OffsetLost is raised where the settings are against it. Raises SessionExpired,
-        ConnectionLost, ZooKeeperError, RunUnreadable.
+        If the log has no more records below an end, the end is moved and every member logs it, or OffsetLost is raised,
+        as the settings say. Raises SessionExpired, ConnectionLost, ZooKeeperError, RunUnreadable.
         """
         node = await self._session.find(self._paths.run)
         found = self._decoded(node)
-        if found is None:  # somebody has removed it: the ends still hold
+        if found is None:  # it was deleted: the ends still hold
             await self._write(run, None)
             return run
-        if found.id == run.id:  # perhaps with topics that another member has brought, or ends that it has moved
+        if found.id == run.id:  # perhaps with topics or ends changed by another member
             before, run = run, found
-            _tell_sooner(before, run)
+            _log_shortened(before, run)
         if run.finished is not None:
             return run
         if self._asked is None or self._asked.topics != run.topics:
@@ -143,37 +140,37 @@ class Runs:
         while front := self._outstanding[:AT_A_LOOK]:
             if short := await self._short(front):
                 ends = await self._losses.reachable(run, short)
-                return await self._end_sooner(run, ends, node if found.id == run.id else None) if ends else run
+                return await self._shorten(run, ends, node if found.id == run.id else None) if ends else run
             del self._outstanding[:AT_A_LOOK]
         over = msgspec.structs.replace(run, finished=_milliseconds())
         if found.id == run.id and not await self._write(over, node):
             return run  # it has changed meanwhile: look again
-        self._tell("run finished", over)
+        self._log("run finished", over)
         return over
 
     async def _short(self, partitions: list[tuple[TopicPartition, int]]) -> dict[TopicPartition, int]:
-        """Those that are not committed up to their end, and how far they are."""
+        """Those that are not committed up to their end, with their stored offsets."""
         paths = [self._paths.offset(partition) for partition, _ in partitions]
         found = await together([self._session.find(path) for path in paths])
         stored = [_offset(node) or 0 for node in found]
         return {partition: at for (partition, end), at in zip(partitions, stored, strict=True) if at < end}
 
-    async def _end_sooner(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
-        """`node` is where it stands; None: another run has taken its place."""
+    async def _shorten(self, run: GroupRun, ends: Mapping[TopicPartition, int], node: Node | None) -> GroupRun:
+        """`node` is the run's; None if another run has taken its place."""
         sooner = run.ending_at(ends)
         if node is not None and not await self._write(sooner, node):
             return run  # it has changed meanwhile: look again
-        _tell_sooner(run, sooner)
+        _log_shortened(run, sooner)
         return sooner
 
     def _require_topics(self, ends: Mapping[str, TopicEnds]) -> None:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            raise NotThere(f"{paths}: there is no such topic; a run reads what is there when it begins")
+            raise NotThere(f"{paths}: no such topic; a run reads what exists when it begins")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
-        """Of every topic we subscribe to that exists. What cannot be found is looked for again."""
+        """The ends of all existing topics that we subscribe to; repeated until all are known."""
         while True:
             try:
                 registry = TopicRegistry(self._session, Watches(self._session))
@@ -182,7 +179,7 @@ class Runs:
                 topics = await registry.topics(subscribed_topics(members, all_topics))
                 partitions = [TopicPartition(name, n) for name, topic in topics.items() for n in topic.partitions]
                 found = await self._log_offsets.look_up(dict.fromkeys(partitions, stop_at))
-                # No record at or after the time: everything there is.
+                # No record at or after the time: the end of the log.
                 after_all = dict.fromkeys((each for each, at in found.items() if at.offset < 0), LATEST)
                 found |= await self._log_offsets.look_up(after_all)
             except (SessionExpired, UnsupportedVersion):
@@ -199,7 +196,7 @@ class Runs:
                 }
 
     async def _write(self, run: GroupRun, before: Node | None) -> bool:
-        """False when somebody else has written meanwhile, or it is not known whether we have."""
+        """False if another member has written meanwhile, or if the outcome is unknown."""
         data = encode_group_run(run)
         try:
             if before is None:
@@ -220,7 +217,7 @@ class Runs:
             raise RunUnreadable(f"{self._paths.run}: {error}") from error
 
     @staticmethod
-    def _tell(event: str, run: GroupRun) -> None:
+    def _log(event: str, run: GroupRun) -> None:
         log.info(
             event,
             run=run.id,
@@ -230,8 +227,8 @@ class Runs:
         )
 
 
-def _tell_sooner(before: GroupRun, run: GroupRun) -> None:
-    """Of each partition whose end was moved, what is not read: it is gone from the log."""
+def _log_shortened(before: GroupRun, run: GroupRun) -> None:
+    """Log what will not be read of each partition whose end was moved."""
     if before.topics == run.topics:
         return
     for partition, end in before.ends.items():
@@ -256,10 +253,7 @@ log = structlog.get_logger("kzconsumer.group")
 
 
 async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
-    """Whether the run that was asked for is over: everything up to its ends is committed.
-
-    Waits for ZooKeeper, and for brokers that tell the ends. Raises as `Runs.join` and `Runs.look`.
-    """
+    """Whether the configured run is finished. Waits for ZooKeeper and brokers; raises as `Runs.join`, `Runs.look`."""
     fetch, brokers = settings.fetch, settings.brokers
     security = partial(load_security, brokers, settings.source)
     async with Brokers(client_id=settings.group.id, timeout=fetch.request_timeout, security=security) as connections:
@@ -274,7 +268,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
 async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:
     while True:
         run, before = await runs.join(), None
-        while run.finished is None and run != before:  # one of which something is gone ends sooner: another look
+        while run.finished is None and run != before:  # a shortened run may be finished: look again
             before, run = run, await runs.look(run)
         if run.finished is None:
             return False

@@ -1,7 +1,6 @@
-"""SASL DIGEST-MD5 (RFC 2831) as ZooKeeper's servers speak it: the client's half of the exchange.
+"""SASL DIGEST-MD5 (RFC 2831) as ZooKeeper's servers implement it: the client's half.
 
-Pure: no state but the exchange's own. `zookeeper/access` makes one for each connection, `zookeeper/authentication`
-carries the tokens. The password is not sent, and the server proves that it knows it, too.
+The password is not sent, and the server proves that it knows it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FIELD: Final = re.compile(r'\s*([a-z-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^",\s]+
 
 
 def digest_md5(username: str, password: bytes, nonce: str) -> Exchange:
-    """The first token is empty: the server begins. `nonce` is printable ASCII, and never the same twice."""
+    """The first token is empty: the server begins. `nonce` is printable ASCII and unique."""
     challenge = _fields((yield b""))
     if challenge.get("algorithm") != "md5-sess" or "nonce" not in challenge:
         raise SecurityError(
@@ -37,8 +36,8 @@ def digest_md5(username: str, password: bytes, nonce: str) -> Exchange:
     def proof(what: str) -> bytes:
         return _md5(session + between + _md5(f"{what}:{_URI}".encode()))
 
-    told = {"username": username, "realm": realm, "nonce": theirs, "cnonce": nonce, "digest-uri": _URI}
-    quoted = ",".join(f'{name}="{_escaped(value)}"' for name, value in told.items())
+    directives = {"username": username, "realm": realm, "nonce": theirs, "cnonce": nonce, "digest-uri": _URI}
+    quoted = ",".join(f'{name}="{_escaped(value)}"' for name, value in directives.items())
     plain = f"charset=utf-8,nc={_COUNT},qop=auth,response={proof('AUTHENTICATE').decode()}"
     answer = _fields((yield f"{quoted},{plain}".encode()))
     if not hmac.compare_digest(answer.get("rspauth", "").encode(), proof("")):
@@ -46,7 +45,7 @@ def digest_md5(username: str, password: bytes, nonce: str) -> Exchange:
 
 
 def _fields(message: bytes) -> dict[str, str]:
-    """The directives of a message, `name="value",name=value`; none of an empty one. Raises ProtocolError."""
+    """The directives of a message, `name="value",name=value`. Raises ProtocolError."""
     try:
         text = message.decode()
     except UnicodeDecodeError:
@@ -64,7 +63,7 @@ def _fields(message: bytes) -> dict[str, str]:
 
 
 def _octets(text: bytes) -> bytes:
-    """What is hashed of a text in UTF-8: ISO 8859-1 where all of it fits, as the RFC has it."""
+    """The bytes to hash of a text in UTF-8: in ISO 8859-1 if possible, as in the RFC."""
     try:
         return text.decode().encode("latin-1")
     except UnicodeError:

@@ -1,7 +1,7 @@
-"""SCRAM (RFC 5802, RFC 7677): the client's half of the exchange, proving a password without sending it.
+"""SASL exchanges with brokers: PLAIN and SCRAM (RFC 5802, RFC 7677), the client's half.
 
-Owns no state but the exchange's own; does no IO. `mechanisms` makes one for each authentication. The password is used
-as it is: Kafka, whatever the RFC says, applies no SASLprep when it stores one (0.10.2 to 3.9, `ScramFormatter`).
+SCRAM does not send the password. No SASLprep is applied to it, as Kafka does not when it stores one, contrary to the
+RFC (0.10.2 to 3.9, `ScramFormatter`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 from kzconsumer.errors import ProtocolError, SecurityError
 
 LEAST_ITERATIONS: Final = 4096
-"""RFC 7677, and what Kafka's own client insists on: with fewer, who listens in could guess the password."""
+"""RFC 7677, and the minimum of Kafka's client: with fewer an eavesdropper could guess the password."""
 MOST_ITERATIONS: Final = 1_000_000
 """Half a second of computing. Kafka's tools store 16384 at most."""
 
 Exchange = Generator[bytes, bytes, None]
-"""Yields the tokens to send, is sent the answers, and returns when the server has proved that it knows us too.
+"""Yields the tokens to send, receives the answers, and returns when the exchange is complete.
 
-Raises SecurityError when either side is refused, ProtocolError when an answer makes no sense.
+Raises SecurityError if either side is refused, ProtocolError for a malformed answer.
 """
 
 
 def scram(hash_name: str, username: str, password: bytes, nonce: str) -> Exchange:
-    """`hash_name` is hashlib's; `nonce` is printable ASCII without commas, and never the same twice."""
+    """`hash_name` is hashlib's; `nonce` is printable ASCII without commas, and unique."""
     name = username.replace("=", "=3D").replace(",", "=2C")
     client_first = f"n={name},r={nonce}"
     server_first = yield f"n,,{client_first}".encode()

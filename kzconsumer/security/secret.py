@@ -1,7 +1,4 @@
-"""A secret that the settings do not hold: read from the file, or the environment variable, that they name.
-
-Owns nothing. The brokers' passwords and those of sinks come this way; a fault repeats no value: it may be the secret.
-"""
+"""Secrets, which are not in the settings but in a file or an environment variable that these name."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from pathlib import Path
 
 
 def read_secret(file: str | None, variable: str | None, name: str, where: str, faults: list[str]) -> bytes | None:
-    """None where neither is given, or after adding a line to `faults` that begins with `where` and names the key."""
+    """None if neither is given, or after adding a line to `faults` that begins with `where` and names the key."""
     if file is not None and variable is not None:
         faults.append(f"{where} {name}_env: cannot be given together with {name}_file")
     elif file is not None:

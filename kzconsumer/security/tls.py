@@ -1,7 +1,6 @@
-"""TLS as the settings say, of brokers and ZooKeeper alike: whom to trust, and our own certificate.
+"""TLS contexts for brokers and ZooKeeper as the settings say: trusted authorities and our own certificate.
 
-Owns nothing; reads the files each time. `network/security` and `zookeeper/access` call it. A fault is one line that
-holds neither a secret nor a value that might be one.
+The files are read each time. A fault is one line, without secrets and values that may be secrets.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from kzconsumer.settings.connections import TlsSettings
 
 
 def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSLContext:
-    """What is wrong is added to `faults`, each line beginning with `where`. Blocks for milliseconds."""
+    """Faults are added to `faults`, each line beginning with `where`. Blocks for milliseconds."""
     # Not create_default_context: from Python 3.13 on that one refuses what keytool and Kafka's own guide produce.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.verify_hostname

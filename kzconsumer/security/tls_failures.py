@@ -1,8 +1,4 @@
-"""Why TLS failed, in words that name the way out.
-
-Owns no state. `network/broker_connection` and `zookeeper/link` ask, with what OpenSSL and asyncio raise; the text has
-no server's name yet.
-"""
+"""The reasons for TLS failures, with the settings to check. The text has no server's name yet."""
 
 from __future__ import annotations
 
@@ -11,18 +7,18 @@ from typing import Final, NamedTuple
 
 
 class Peer(NamedTuple):
-    """What an operator calls the other side, and where its TLS is set."""
+    """The terms for the other side, and the settings of its TLS."""
 
     what: str
     table: str
     whether: str
-    """The settings that say whether TLS is spoken, and where."""
+    """The settings that decide whether and where TLS is used."""
     names: str
-    """What the host name is taken from."""
+    """Where the host name comes from."""
 
     @property
     def hung_up(self) -> str:
-        """What a port without TLS does, and a server that stops."""
+        """The message for a port without TLS, and for a server that stops."""
         return f"hung up in the TLS handshake: does this {self.what} speak TLS? ({self.whether})"
 
 
@@ -47,11 +43,11 @@ _FAULTS: Final = {
 }
 """Of a server's certificate, by OpenSSL's X509_V_ERR_*."""
 _UNTRUSTED: Final = {2, 18, 19, 20, 21}
-"""The chain ends in an authority we do not know, or the certificate vouches for itself."""
+"""The chain ends in an unknown authority, or the certificate is self-signed."""
 
 
 def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
-    """One line; `certificate_given` is whether we have a certificate of our own to show."""
+    """One line; `certificate_given`: whether we have a certificate of our own."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _UNTRUSTED:
             return f"its certificate is signed by no authority of {peer.table} ca ({error.verify_message})"
@@ -63,5 +59,5 @@ def explain(error: ssl.SSLError, peer: Peer, *, certificate_given: bool) -> str:
         return f"does not answer in TLS ({words}): {peer.whether}"
     if certificate_given:
         return f"TLS failed ({words}): does this {peer.what} trust {peer.table} certificate?"
-    # Alerts differ with versions of TLS and Java; all that a server says of a certificate it misses ends up here.
+    # Alerts differ with versions of TLS and Java; those for a missing certificate end up here.
     return f"TLS failed ({words}): does this {peer.what} want {peer.table} certificate?"

@@ -189,7 +189,7 @@ def lines(told: Sequence[Mapping[str, object]], event: str) -> list[str]:
 async def test_a_password_that_is_put_right_needs_no_restart(
     secured: Secured, unique: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(brokers_module, "PEACE_AFTER_REFUSAL", 0.5)
+    monkeypatch.setattr(brokers_module, "PAUSE_AFTER_REFUSAL", 0.5)
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"value")])

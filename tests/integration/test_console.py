@@ -81,7 +81,7 @@ def test_records_are_printed_and_committed(
         assert both("--from", f"@{NEW_YEAR + 4}", "--until", f"@{NEW_YEAR + 7}") == ["v4", "v5", "v6"]
         assert both("-e", "--header", "n=[37]") == ["v3", "v7"]
     else:
-        told = "brokers before 0.10.1 find no record by its time"
+        told = "brokers before 0.10.1 cannot look up records by time"
         assert consume(unique, "--from", "@1", "-e", status=1, told=told) == []
 
     group = f"group-{unique}"

@@ -30,7 +30,7 @@ async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], vers
         assert await consumer.end_offsets([full, empty]) == {full: 10, empty: 0}
         assert await consumer.end_offsets([]) == {}
         if not dated:
-            with pytest.raises(UnsupportedVersion, match=r"before 0\.10\.1 find no record by its time"):
+            with pytest.raises(UnsupportedVersion, match=r"before 0\.10\.1 cannot look up records by time"):
                 await consumer.offsets_for_times({full: TIME})
             return
         for time, offset in ((0, 0), (TIME + 3000, 3), (TIME + 3001, 4), (TIME + 9001, None)):

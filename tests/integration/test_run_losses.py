@@ -165,7 +165,8 @@ async def test_a_log_that_is_too_short_for_a_moment(
 async def test_a_topic_that_is_gone(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await begun(cluster, unique, 15, incarnation="0x1", stored=4)
-    gone = f'^{unique}-0 is committed up to 4, and its topic is gone; run nightly .* up to 15. .* reset = "smallest"'
+    gone = f"^{unique}-0 is committed up to 4, and its topic was deleted; "
+    gone += r'run nightly .* up to 15. .* reset = "smallest"'
     with pytest.raises(OffsetLost, match=gone):
         await finish(configured(cluster, unique, reset="fail"), unique)
     with capture_logs() as logs:

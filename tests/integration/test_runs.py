@@ -151,7 +151,7 @@ async def test_a_topic_made_anew_is_no_part_of_the_run(cluster: Cluster, unique:
 
 async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
-    with pytest.raises(NotThere, match=f"^/brokers/topics/{unique}-x: there is no such topic"):
+    with pytest.raises(NotThere, match=f"^/brokers/topics/{unique}-x: no such topic"):
         await read(scheduled(cluster, unique), f"{unique}-x")
     assert await read(scheduled(cluster, unique), unique) == [], "nothing stands in the way of the right one"
 

@@ -508,7 +508,7 @@ async def test_a_broker_that_takes_no_password_is_left_in_peace(monkeypatch: pyt
             with pytest.raises(SecurityError, match="PLAIN as me: the broker hung up"):
                 await brokers.connection(broker, purpose)
         assert connections == 1
-        monkeypatch.setattr(brokers_module, "now", lambda: now() + brokers_module.PEACE_AFTER_REFUSAL)
+        monkeypatch.setattr(brokers_module, "now", lambda: now() + brokers_module.PAUSE_AFTER_REFUSAL)
         with pytest.raises(SecurityError, match="PLAIN as me: the broker hung up"):
             await brokers.connection(broker)
         assert connections == 2

@@ -55,4 +55,4 @@ def test_unowned_time_starts_anew_and_a_deleted_topic_is_over() -> None:
 
 def test_texts() -> None:
     assert str(STRAY) == "t-0: an owner node of our session without a claim"
-    assert str(Difference(What.ASSIGNMENT)) == "the group's assignment is another"
+    assert str(Difference(What.ASSIGNMENT)) == "the group's assignment is a different one"

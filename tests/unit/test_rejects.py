@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import ConfigError, NotKept, RecordRejected
 from kzconsumer.rejected import rejects
 from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.rejected.rejects import RejectedRecord, Rejects, check_rejected
+from kzconsumer.rejected.rejects import RejectedRecord, RejectedRecords, check_rejected
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.message import Message
 
@@ -39,10 +39,10 @@ class Case:
     def __init__(self, box: Box | None = None, **table: object) -> None:
         self.box = box or Box()
         self.counts: Counter[tuple[str, str]] = Counter()
-        self.rejects = Rejects(configured(table), self.box, self.counts)
+        self.rejects = RejectedRecords(configured(table), self.box, self.counts)
 
     async def settle(self, *records: RejectedRecord) -> bool:
-        return await self.rejects.settle(records, lambda: False)
+        return await self.rejects.handle(records, lambda: False)
 
 
 def configured(table: Mapping[str, object], **others: Mapping[str, object]) -> Settings:
@@ -103,7 +103,7 @@ async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_told() -> 
 
 async def test_waiting_ends_when_the_partition_is_lost() -> None:
     case, lost = Case(Box(full=1 << 30), policy="dead-letter", directory="letters"), False
-    waiting = asyncio.create_task(case.rejects.settle([rejected(5)], lambda: lost))
+    waiting = asyncio.create_task(case.rejects.handle([rejected(5)], lambda: lost))
     async with asyncio.timeout(5):
         while case.box.attempts < 2:
             await asyncio.sleep(0.001)
@@ -111,7 +111,7 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
         lost = True
         assert not await waiting
     assert not case.counts
-    assert not await case.rejects.settle([rejected(5)], lambda: True)
+    assert not await case.rejects.handle([rejected(5)], lambda: True)
 
 
 async def test_lines_of_a_class_are_few_and_what_is_not_told_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ async def test_lines_of_a_class_are_few_and_what_is_not_told_is_counted(monkeypa
         at += 61
         await case.settle(rejected(25))
     assert [line["offset"] for line in told] == [*range(10), 25]
-    assert told[-1]["untold_before"] == 15
+    assert told[-1]["left_out_before"] == 15
     assert case.counts == {("rejected", "skip"): 26}
 
 
