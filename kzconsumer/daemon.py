@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,31 +21,27 @@ import msgspec
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.consumer import ConsumerConnector, connect
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError, sole_cause
 from kzconsumer.instance_lock import instance_lock, lock_path
 from kzconsumer.logs.facts import facts
 from kzconsumer.logs.setup import configure, finish
 from kzconsumer.model import TopicPartition
-from kzconsumer.offsets.authority import require_storage
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.cluster_id import cluster_identity
 from kzconsumer.registry.run_record import GroupRun
-from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.reload import Change, compare, obey_reloads
 from kzconsumer.runs.runs import is_over
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
+from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.configured import configured_sink
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import SinkContext, wanted_by
-from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import Quarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.observer import Observer
-from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 
@@ -137,7 +133,7 @@ class Daemon:
         self._runner: SinkRunner | None = None
         self._reconfigured = anyio.Event()
         self._consumer: ConsumerConnector | None = None
-        self._fed: tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]] | None = None
+        self._sessions: Sessions | None = None
         self._joined = anyio.Event()
         self._stop = anyio.Event()
         self._deadline = 0.0
@@ -176,15 +172,15 @@ class Daemon:
         return status
 
     def _status(self) -> int | None:
-        consumer, wanted = self._consumer, self.settings.subscription
-        if consumer is not None and consumer.left_uncommitted:
+        sessions, wanted = self._sessions, self.settings.subscription
+        if sessions is not None and sessions.left_uncommitted:
             return 1
         if wanted.stop_at is None:
             return None if self._goes_on else 0
         if self._over:
             return 0
-        run = consumer.run if consumer is not None else None
-        if consumer is not None and consumer.finished.is_set() and self._is_ours(run):
+        run = sessions.run if sessions is not None else None
+        if sessions is not None and sessions.finished.is_set() and self._is_ours(run):
             return 0
         if self._goes_on:
             return None
@@ -210,48 +206,41 @@ class Daemon:
         sink = configured_sink(settings, context)
         destination = destination_of(chosen.plugin, sink)
         in_run = settings.subscription.stop_at is not None
-        require_storage(settings, replayable=destination is not None, in_run=in_run)  # before the sink starts
+        sessions = Sessions(settings, lease=self._lease, wants=wanted_by(sink), destination=destination)
+        self._sessions, self._consumer = sessions, ConsumerConnector(sessions)
         if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
             log.info("nothing is left to do: the sink is not started")
             self._over = True
             return
-        planning = None
-        if (asked := destination) is not None:
-            planning = Planning(
-                lambda: asked.fingerprint,
-                settings.fetch.isolation,
-                self._plan,
-                self._go_on,
-                self._record_step,
-                refuses_loss=settings.offsets.reset == "fail",
-            )
+        plans = None
+        if destination is not None:
+            refuses_loss = settings.offsets.reset == "fail"
+            plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
         aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
         self._runner = runner = SinkRunner(
-            chosen.plugin, sink, settings.batch, planning, quarantine, destination, self._settle_rejected
+            chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects.settle
         )
         async with anyio.create_task_group() as tasks:
             longest = max(SINK_START, getattr(sink, "start_limit", 0.0))
             self._service.starting(f"starting the sink {chosen.plugin}", longest)
-            await tasks.start(runner.run, self._source)
+            await tasks.start(runner.run)
             self._service.starting("joining the group")
-            async with connect(settings, lease=self._lease, wants=wanted_by(sink), destination=destination) as consumer:
-                self._consumer = consumer
-                consumer.pause(settings.subscription.paused_partitions)
-                queues = [stream.queue for stream in await self._join(consumer)]
-                self._fed = queues, self._lease, consumer.commit_offsets
+            async with sessions.running():
+                self._consumer.pause(settings.subscription.paused_partitions)
+                runner.feed([stream.queue for stream in await self._join(self._consumer)])
                 self._joined.set()
-                self._service.ready(consumer)
-                self._observer.begin(consumer, runner)
-                tasks.start_soon(self._tell_progress, consumer)
+                self._service.ready(sessions)
+                self._observer.begin(sessions, runner)
+                tasks.start_soon(self._tell_progress, sessions)
                 if self._show is not None:
-                    tasks.start_soon(self._show_run, consumer, self._show)
-                tasks.start_soon(self._stop_when_finished, consumer)
+                    tasks.start_soon(self._show_run, sessions, self._show)
+                tasks.start_soon(self._stop_when_finished, sessions)
                 await self._stop.wait()
-                consumer.stop_fetching()
+                sessions.stop_fetching()
                 tasks.start_soon(self._end_with_lease, runner)
                 await runner.stop(self._deadline - now() - self._reserve())
-                consumer.hurry(self._deadline - now())
+                sessions.leave_within(self._deadline - now())
             tasks.cancel_scope.cancel()
 
     @asynccontextmanager
@@ -271,27 +260,6 @@ class Daemon:
             return await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
         streams = await consumer.create_message_streams(wanted.topics)
         return [stream for threads in streams.values() for stream in threads]
-
-    async def _source(self) -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-        await self._joined.wait()
-        assert self._fed is not None
-        return self._fed
-
-    async def _plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
-        assert self._consumer is not None  # it has brought what is planned
-        return await self._consumer.plan(plans)
-
-    async def _record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-        assert self._consumer is not None
-        return await self._consumer.record_step(trackers, step)
-
-    async def _settle_rejected(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
-        assert self._consumer is not None
-        return await self._consumer.rejects.settle(rejected, lost)
-
-    async def _go_on(self, replayed: OffsetTracker) -> None:
-        assert self._consumer is not None
-        await self._consumer.go_on(replayed)
 
     async def _end_with_lease(self, runner: SinkRunner) -> None:
         """Once stopping: nothing that ends after the lease can be committed, so no longer than a reconnect takes."""
@@ -325,14 +293,14 @@ class Daemon:
                         self._begin_stop()
                 else:
                     log.warning("stopping at once", signal=name)
-                    if self._consumer is not None:
-                        self._consumer.hurry(AT_ONCE)
+                    if self._sessions is not None:
+                        self._sessions.leave_within(AT_ONCE)
                     self._work.cancel()
 
-    async def _stop_when_finished(self, consumer: ConsumerConnector) -> None:
-        await consumer.finished.wait()
+    async def _stop_when_finished(self, sessions: Sessions) -> None:
+        await sessions.finished.wait()
         if not self._stop.is_set():
-            self._goes_on = self.settings.subscription.stop_at is not None and not self._is_ours(consumer.run)
+            self._goes_on = self.settings.subscription.stop_at is not None and not self._is_ours(sessions.run)
             self._begin_stop()
 
     def _begin_stop(self) -> None:
@@ -347,15 +315,15 @@ class Daemon:
         if not self._joined.is_set():
             self._work.cancel()  # nothing is owned or written yet: nothing to finish
 
-    async def _show_run(self, consumer: ConsumerConnector, show: Callable[[int, int], None]) -> None:
+    async def _show_run(self, sessions: Sessions, show: Callable[[int, int], None]) -> None:
         """Offsets of what this member has had of the run: a partition that goes to another member leaves its part."""
         begun: dict[TopicPartition, int] = {}
         while True:
             await anyio.sleep(SHOW)
-            if (run := consumer.run) is None:
+            if (run := sessions.run) is None:
                 continue
             done = total = 0
-            for at in consumer.positions():
+            for at in sessions.positions():
                 end = run.end(at.topic_partition, at.incarnation)
                 if end is not None:
                     first = min(begun.setdefault(at.topic_partition, at.processed), end)
@@ -369,13 +337,13 @@ class Daemon:
 
     def _apply(self, settings: Settings) -> None:
         """What `reload.LIVE` lists, in effect from now on; everything else in the settings is as before."""
-        assert self._runner is not None and self._consumer is not None  # noqa: PT018  (obeyed once joined)
+        assert self._runner and self._sessions and self._consumer  # noqa: PT018  (obeyed once joined)
         before, self.settings = self.settings.subscription.paused_partitions, settings
         self._consumer.resume(before - settings.subscription.paused_partitions)
         self._consumer.pause(settings.subscription.paused_partitions - before)
         configure(settings.log.level, settings.log.format)
         self._runner.limit(settings.batch)
-        self._consumer.reconfigure(settings)
+        self._sessions.reconfigure(settings)
         self._service.stalled_after = settings.service.stalled_after
         self._reconfigured.set()
         self._reconfigured = anyio.Event()
@@ -385,7 +353,7 @@ class Daemon:
             self._goes_on = True
             self._begin_stop()
 
-    async def _tell_progress(self, consumer: ConsumerConnector) -> None:
+    async def _tell_progress(self, sessions: Sessions) -> None:
         """A line now and then: how much is owned, how far behind, how fast; and each partition's positions at debug."""
         before: dict[tuple[str, int], int] = {}
         pause = min(self.settings.log.progress_interval, FIRST_PROGRESS)
@@ -394,7 +362,7 @@ class Daemon:
             with anyio.move_on_after(pause):
                 await self._reconfigured.wait()
             passed, told = now() - told, now()
-            positions = consumer.positions()
+            positions = sessions.positions()
             done = {(at.topic, at.partition): at.processed for at in positions}
             advanced = sum(until - before[key] for key, until in done.items() if key in before)
             known = [at for at in positions if at.high_watermark is not None]

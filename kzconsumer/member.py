@@ -125,7 +125,8 @@ class Member:
             coordinator = GroupCoordinator(group.id, topics, brokers, timeout)
             if authority is Authority.KAFKA:
                 storage = KafkaOffsetStorage(session, coordinator)
-        committer = Committer(storage, trigger.fire, tallies.commits, coordinator if authority.copies else None)
+        copies = coordinator if authority.copies else None
+        self.committer = committer = Committer(storage, trigger.fire, tallies.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)

@@ -14,9 +14,9 @@ import anyio
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.progress import Progress
 from kzconsumer.sd_notify import Field, Manager
+from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.lease import Lease
 
 log = structlog.get_logger("kzconsumer")
@@ -38,7 +38,7 @@ class Service:
         # A ZooKeeper task that looks for a server tries each for a part of the session's timeout.
         self._patience = max((manager.watchdog or 0.0) / 2, session_timeout)
         self.stalled_after = stalled_after
-        self._consumer: ConsumerConnector | None = None
+        self._sessions: Sessions | None = None
         self._phase = "starting"
         self._extends: Callable[[], float] | None = None
         self._note = ""
@@ -62,9 +62,9 @@ class Service:
         self._extends = (lambda: EXTENSION) if at_most is None else None
         self._tell(EXTEND_TIMEOUT_USEC=_usec(EXTENSION if at_most is None else at_most))
 
-    def ready(self, consumer: ConsumerConnector) -> None:
+    def ready(self, sessions: Sessions) -> None:
         """The first rebalance is over: what could be claimed is owned."""
-        self._consumer = consumer
+        self._sessions = sessions
         self._phase, self._extends, self._ready = "", None, True
         self._tell(READY=1)
 
@@ -109,10 +109,10 @@ class Service:
         return f"{told}; {self._note}" if self._note else told
 
     def _consuming(self) -> str:
-        assert self._consumer is not None
+        assert self._sessions is not None
         if not self._lease.held:
             return "waiting for ZooKeeper or a broker"
-        positions = self._consumer.positions()
+        positions = self._sessions.positions()
         if not positions:
             return "in the group, no partitions"
         owned = f"{len(positions)} partition{'s' if len(positions) > 1 else ''}"
@@ -132,9 +132,9 @@ class Service:
 
     def fault(self) -> str | None:
         """Why only a new start can help; None while that is not so. To be asked now and then."""
-        if self._consumer is not None and not self._phase:
-            looked = now() - self._consumer.zookeeper_looked
-            stalled = self._progress.stalled(now(), self._consumer.positions(), self._lease.held)
+        if self._sessions is not None and not self._phase:
+            looked = now() - self._sessions.task_last_ran
+            stalled = self._progress.stalled(now(), self._sessions.positions(), self._lease.held)
             if looked > self._patience:
                 return f"the task of the ZooKeeper session has stood still for {looked:.0f} s"
             if stalled > self.stalled_after:

@@ -14,8 +14,10 @@ import anyio
 
 import kzconsumer
 from kzconsumer.clock import now
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.sd_notify import Manager
 from kzconsumer.service import Service
+from kzconsumer.sessions import Sessions
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import free_port
@@ -271,18 +273,19 @@ async def test_a_zookeeper_task_that_stands_still_gives_no_sign_of_life(
     with service_manager(str(tmp_path / "notify")) as manager:
         lease = Lease()
         service = Service(Manager(manager.address, WATCHDOG), lease, session_timeout=2.0, stalled_after=60.0)
-        async with kzconsumer.connect(configured, lease=lease) as consumer:
-            await consumer.create_message_streams({unique: 1})
-            service.ready(consumer)
+        sessions = Sessions(configured, lease=lease)
+        async with sessions.running():
+            await ConsumerConnector(sessions).create_message_streams({unique: 1})
+            service.ready(sessions)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(service.run)
                 await until(lambda: len(manager.times("WATCHDOG")) >= 3)
-                assert now() - consumer.zookeeper_looked < 2.0
-                assert consumer._session is not None
-                assert consumer._session._task is not None
-                consumer._session._task.cancel()
+                assert now() - sessions.task_last_ran < 2.0
+                assert sessions._session is not None
+                assert sessions._session._task is not None
+                sessions._session._task.cancel()
                 await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 20)
                 assert manager.told[-1].at > manager.times("WATCHDOG")[-1] + 1
                 tasks.cancel_scope.cancel()
-            consumer.hurry(0.5)
+            sessions.leave_within(0.5)
         service.ended(None)
