@@ -224,7 +224,7 @@ async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
     with structlog.testing.capture_logs() as told, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
         await be_a_member()
     assert await stored_offset(cluster, unique, unique) == 10
-    assert [line for line in told if line["event"].startswith("the last commit was not made")] == []
+    assert [line for line in told if line["event"].startswith("final commit failed")] == []
 
 
 async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_lost(
