@@ -21,11 +21,11 @@ from kzconsumer.counters import Tallies
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
-from kzconsumer.service import Service
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.health import Health
 from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
 from kzconsumer.zookeeper.lease import Lease
@@ -43,9 +43,9 @@ ASKING = 3.0
 class Observer:
     """`begin` when there is a member; before that there is less to report."""
 
-    def __init__(self, settings: Callable[[], Settings], service: Service, lease: Lease) -> None:
+    def __init__(self, settings: Callable[[], Settings], health: Health, lease: Lease) -> None:
         self._settings = settings
-        self._service = service
+        self._health = health
         self._lease = lease
         self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
@@ -103,7 +103,7 @@ class Observer:
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
         self.history.append(point(time.time(), self.partitions()))
-        self._service.fault()  # it remembers since when nothing advances
+        self._health.fault()  # it remembers since when nothing advances
 
     def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:
         """Each with what is remembered of it; what is not ours any more is forgotten."""
@@ -134,9 +134,9 @@ class Observer:
             version=__version__,
             group=self.settings.group.id,
             member=me,
-            state=self._service.status(),
-            joined=self._service.works,
-            alive=self._service.fault(),
+            state=self._health.status(),
+            joined=self._health.joined,
+            alive=self._health.fault(),
             session=self._session(),
             generation=timeline[-1].generation if timeline else None,
             members=[
