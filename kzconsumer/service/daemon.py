@@ -30,11 +30,12 @@ from kzconsumer.service.signals import Stop
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.configured import configured_sink
 from kzconsumer.sinks.destination import destination_of
-from kzconsumer.sinks.interface import SinkContext, wanted_by
+from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import Quarantine
+from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
@@ -137,8 +138,9 @@ class Daemon:
             safe_until=lambda: self._lease.safe_until,
         )
         sink = configured_sink(settings, context)
-        destination = destination_of(chosen.plugin, sink)
-        sessions = Sessions(settings, lease=self._lease, wants=wanted_by(sink), destination=destination)
+        can = capabilities(sink)
+        destination = destination_of(chosen.plugin, can)
+        sessions = Sessions(settings, lease=self._lease, wants=can.wants, destination=destination)
         in_run = settings.subscription.stop_at is not None
         if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
             log.info("nothing is left to do: the sink is not started")
@@ -148,13 +150,12 @@ class Daemon:
         if destination is not None:
             refuses_loss = settings.offsets.reset == "fail"
             plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
-        aside = Quarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
+        aside = RangeQuarantine(Path(chosen.quarantine), chosen.plugin) if chosen.quarantine is not None else None
         quarantine = aside if chosen.on_batch_failure == "quarantine" else None
         runner = SinkRunner(chosen.plugin, sink, settings.batch, sessions, plans, quarantine, sessions.rejects.settle)
         self._sessions, self._runner = sessions, runner
         async with anyio.create_task_group() as tasks:
-            longest = max(SINK_START, getattr(sink, "start_limit", 0.0))
-            self._report.starting(f"starting the sink {chosen.plugin}", longest)
+            self._report.starting(f"starting the sink {chosen.plugin}", max(SINK_START, can.start_limit))
             await tasks.start(runner.run)
             self._report.starting("joining the group")
             async with sessions.running():

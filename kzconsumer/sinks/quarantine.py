@@ -46,7 +46,7 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
     return found
 
 
-class Quarantine:
+class RangeQuarantine:
     """One directory of one group's sink, made when it is first needed. Members may share it."""
 
     def __init__(self, directory: Path, sink: str) -> None:

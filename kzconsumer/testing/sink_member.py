@@ -23,6 +23,7 @@ import anyio
 import anyio.to_thread
 
 from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.capabilities import Capabilities, capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.steps import Steps
 
@@ -200,18 +201,21 @@ def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
 
 async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> None:
     async with build() as sink:
-        pipe.send(("answer", getattr(sink, "fingerprint", "")))
+        can = capabilities(sink)
+        pipe.send(("answer", can.destination.fingerprint if can.destination is not None else ""))
         while (asked := await anyio.to_thread.run_sync(pipe.recv)) is not None:
             if isinstance(asked, _Write):
-                answer: object = await _write(sink, asked, pipe, fate)
+                answer: object = await _write(sink, can, asked, pipe, fate)
             elif isinstance(asked, _Aside):
-                answer = await sink.set_aside(*asked)  # type: ignore[attr-defined]
+                assert can.set_aside is not None, "a replayable sink needs set_aside for this"
+                answer = await can.set_aside(*asked)
             else:
-                answer = list(await sink.has(asked))  # type: ignore[attr-defined]
+                assert can.destination is not None
+                answer = list(await can.destination.has(asked))
             pipe.send(("answer", answer))
 
 
-async def _write(sink: Sink, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
+async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
     recorded = 0
 
     async def record(step: str) -> bool:
@@ -222,7 +226,7 @@ async def _write(sink: Sink, asked: _Write, pipe: Connection, fate: _Fate) -> Wr
         kept: bool = await anyio.to_thread.run_sync(pipe.recv)
         return kept
 
-    steps = Steps(asked.done, record) if getattr(sink, "fingerprint", "") else None
+    steps = Steps(asked.done, record) if can.destination is not None else None
     batch = Batch(asked.batch.ranges, asked.batch.is_replay, steps)
     began = time.monotonic()
     fate.begin(asked.moment, asked.signal)

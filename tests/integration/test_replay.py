@@ -21,6 +21,7 @@ from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.sessions import Sessions
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import RangePlans
@@ -101,7 +102,7 @@ async def consume(
             "offsets": offsets,
         }
     )
-    destination = destination_of("memory", sink)
+    destination = destination_of("memory", capabilities(sink))
     sessions = Sessions(settings, destination=destination)
     async with sessions.running():
         plans = None

@@ -15,10 +15,11 @@ from kzconsumer.errors import NoNode, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.quarantine import METADATA, Quarantine
+from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.steps import StepNotRecorded
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -46,7 +47,7 @@ class Choosy(Memory):
         await super().write(batch)
 
 
-def runner_of(sink: Memory, quarantine: Quarantine | None, owned: Owned) -> SinkRunner:
+def runner_of(sink: Memory, quarantine: RangeQuarantine | None, owned: Owned) -> SinkRunner:
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
     return SinkRunner("choosy", sink, limits, owned, quarantine=quarantine)
 
@@ -56,7 +57,7 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     with capture_logs() as logs:
-        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
             await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from now on
@@ -104,7 +105,7 @@ class Ledger:
         return part not in await self.has([part])
 
 
-def beside(destination: Ledger, sink: Memory, quarantine: Quarantine, owned: Owned) -> SinkRunner:
+def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned: Owned) -> SinkRunner:
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
     return SinkRunner("choosy", sink, limits, owned, RangePlans(owned, destination, "read_committed"), quarantine)
 
@@ -115,7 +116,7 @@ async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     ledger = Ledger([RangeIdentity("orders", 1, 0, 0, 0, 5)])
-    async with running(beside(ledger, sink, Quarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+    async with running(beside(ledger, sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
@@ -136,7 +137,7 @@ async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_th
             return await super().set_aside(part, records)
 
     put(queue, chunk(claim, 0, 5))
-    runner = beside(Deciding(()), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"), commits)
+    runner = beside(Deciding(()), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits)
     async with running(runner, [queue]):
         await until(lambda: commits.made)
     ((staged,),) = found
@@ -149,13 +150,13 @@ async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_publish
     claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     put(queue, chunk(claim, 0, 5))
     runner = beside(
-        Ledger([], SinkFailed("no database")), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"), commits
+        Ledger([], SinkFailed("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
     )
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
         async with running(runner, [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be told.*no database")
+    assert raised.group_contains(SinkFailed, match=r"cast to INT.*the destination has it is unknown.*no database")
     assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
 
 
@@ -166,7 +167,7 @@ async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Pat
         async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
             return [each for each in ranges if each.partition == 1]
 
-    destination = destination_of("plain", Plain())
+    destination = destination_of("plain", capabilities(Plain()))
     assert destination is not None
     identities = [RangeIdentity("orders", number, 0, 0, 0, 5) for number in (0, 1)]
     assert [await destination.set_aside(each, 5) for each in identities] == [True, False]
@@ -183,7 +184,7 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
             await asyncio.Event().wait()
             return ()
 
-    destination = destination_of("silent", Silent())
+    destination = destination_of("silent", capabilities(Silent()))
     assert destination is not None
     with pytest.raises(SinkFailed, match=r"sink silent: no answer within 0\.01 s"):
         async with asyncio.timeout(5):
@@ -203,7 +204,7 @@ async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path
 
     sink = Stepping(())
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
-    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert (sink.tried, commits.made[0]) == ([[0], [1]], [5, 5])
 
@@ -213,7 +214,7 @@ async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> No
     (tmp_path / "aside").write_text("not a directory")
     put(queue, chunk(claim, 0, 5))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be kept")
@@ -227,7 +228,7 @@ async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) 
     commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
     put(queue, chunk(claim, 0, 5))
-    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
     async with running(runner_of(sink, quarantine, commits), [queue]):
         await until(lambda: sink.tried)
         sink.poison.clear()
@@ -265,7 +266,7 @@ async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path
 
     sink = Losing({1})
     put(queue, chunk(staying, 0, 5), chunk(going, 0, 5))
-    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert (sink.tried, commits.made[0]) == ([[0, 1], [0]], [5, 0])
     assert not (tmp_path / "aside").exists()
@@ -284,7 +285,7 @@ async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, 
             await super().write(batch)
 
     sink = Losing({1})
-    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
     put(queue, chunk(going, 0, 1000))
     async with running(runner_of(sink, quarantine, commits), [queue]):
         await until(lambda: sink.tried)
@@ -299,7 +300,7 @@ async def yes() -> bool:
 
 
 async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
-    quarantine, part = Quarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
+    quarantine, part = RangeQuarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
     first = await quarantine.keep(part, "one reason", yes)
     assert first is not None
     before = first.read_bytes()
@@ -333,7 +334,7 @@ async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_o
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
     commits = Recording(claims)
     plans = RangePlans(commits, Nothing(), "read_committed")
-    runner = SinkRunner("stepping", Stepping(), limits, commits, plans, Quarantine(tmp_path / "aside", "stepping"))
+    runner = SinkRunner("stepping", Stepping(), limits, commits, plans, RangeQuarantine(tmp_path / "aside", "stepping"))
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     async with running(runner, [queue]):
         await until(lambda: commits.made)

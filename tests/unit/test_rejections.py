@@ -43,7 +43,7 @@ def rejecting(*offsets: int, topic: str = TOPIC) -> Memory:
 
 
 def runner_of(sink: Memory, decided: Decided | None, owned: Owned | None = None) -> SinkRunner:
-    return SinkRunner("memory", sink, BatchSettings(max_records=5, max_time=0.02), owned or Owned(), settle=decided)
+    return SinkRunner("memory", sink, BatchSettings(max_records=5, max_time=0.02), owned or Owned(), rejected=decided)
 
 
 async def fails(task: asyncio.Task[None], match: str) -> None:
@@ -92,7 +92,7 @@ async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
 async def test_without_anybody_to_decide_it_is_a_failure() -> None:
     claim = tracker()
     async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).queue]) as task:
-        await fails(task, "1 records of a batch were rejected, and it is of a kind that cannot")
+        await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
 
 
 async def test_a_replayable_sink_cannot_reject() -> None:
@@ -102,9 +102,9 @@ async def test_a_replayable_sink_cannot_reject() -> None:
     limits = BatchSettings(max_records=5, max_time=0.02)
     owned = Owned()
     plans = RangePlans(owned, Nothing(), "read_committed")
-    runner = SinkRunner("memory", rejecting(1), limits, owned, plans, settle=decided)
+    runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
     async with running(runner, [stream_of(chunk(claim, 0, 5)).queue]) as task:
-        await fails(task, "it is of a kind that cannot")
+        await fails(task, "this sink type cannot reject single records")
     assert not decided.pieces
 
 
