@@ -13,8 +13,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.planning import RangePlans, checksum
 from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of

@@ -17,8 +17,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import RangePlans
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.planning import RangePlans, checksum
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
