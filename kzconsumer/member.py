@@ -1,7 +1,7 @@
-"""One membership: everything that lives as long as one ZooKeeper session, from registration to the last commit.
+"""One membership: everything that lives as long as one ZooKeeper session, from registration to the final commit.
 
-Every object of it is built in one visible place, `Member.__init__`. The connector makes one for each session and runs
-it; streams and connections to brokers outlive it.
+`Member.__init__` builds every object of it. `sessions` runs one membership for each session; streams and connections to
+brokers outlive it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
     BrokersUnreachable,
-    ConnectionLost,
     CoordinatorFailed,
     SessionExpired,
     UnsupportedVersion,
@@ -45,7 +44,6 @@ from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.kafka_storage import KafkaOffsetStorage
-from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.storage import OffsetStorage
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.members import ConsumerRegistry
@@ -54,6 +52,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.finish import owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -62,16 +61,11 @@ from kzconsumer.zookeeper.watches import Watches
 
 log = structlog.get_logger("kzconsumer")
 
-# Between two looks whether everything is done, in seconds: many tell how far they are, nobody that all are.
-FINISHED_LOOK = 0.1
-# The same for a run of the group, which ZooKeeper is asked about.
-RUN_LOOK = 0.5
-
 
 class Member:
-    """`run` it once. It sets `joined` after the first rebalance, `finished` when it is at all ends that `stops` sets.
+    """`run` it once; it ends in order when `leaving` is set.
 
-    `leaving` makes it end in order.
+    It sets `joined` after the first rebalance, and `finished` when it has reached all the ends that `stops` sets.
     """
 
     def __init__(
@@ -104,9 +98,9 @@ class Member:
         self._reconfigured = anyio.Event()
         self._fetching = anyio.CancelScope()
         self.patience = 0.0
-        """Seconds that leaving waits for what is handed out to be acknowledged."""
+        """Seconds that leaving waits for acknowledgements of what is handed out."""
         self.left_uncommitted = False
-        """Whether the last commit could not be made: what was processed since the one before comes again."""
+        """Whether the final commit failed: what was processed since the previous one will be redelivered."""
 
         group = settings.group
         paths = GroupPaths(group.id)
@@ -126,7 +120,8 @@ class Member:
             coordinator = GroupCoordinator(group.id, topics, brokers, timeout)
             if authority is Authority.KAFKA:
                 storage = KafkaOffsetStorage(session, coordinator)
-        committer = Committer(storage, trigger.fire, tallies.commits, coordinator if authority.copies else None)
+        copies = coordinator if authority.copies else None
+        self.committer = committer = Committer(storage, trigger.fire, tallies.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
@@ -148,8 +143,7 @@ class Member:
         )
         self._runs: Runs | None = None
         if stops is not None and stops.of_the_group and settings.subscription.stop_at is not None:
-            replayable = destination is not None
-            self._runs = Runs(session, settings, registration, leaders, brokers, replayable=replayable)
+            self._runs = Runs(session, settings, registration, leaders, brokers, replayable=destination is not None)
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(
             membership=self._membership,
@@ -187,12 +181,12 @@ class Member:
 
     @property
     def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
-        """The group as the last rebalance has read it, and who should own what; None before the first."""
+        """The group as the last rebalance has read it, and its assignment; None before the first rebalance."""
         snapshot = self._rebalancer.snapshot
         return None if snapshot is None else (snapshot, self._rebalancer.assigned)
 
     async def run(self) -> None:
-        """Until `leaving`, the end of the session or a failure. Raises an exception group."""
+        """Until `leaving`, an expired session or a failure. Raises an exception group."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._fetch)
@@ -202,25 +196,25 @@ class Member:
                 if self._stops is not None:
                     tasks.start_soon(self._finish, self._stops)
                 await self._leaving.wait()
-                tasks.cancel_scope.cancel()  # fetching and rebalancing end before the last commit
+                tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
             for stream in self._streams.values():
                 stream.close()
             if self.patience:
                 await self._claims.settle(self.patience)
-            await self._commit_at_last()
+            await self._final_commit()
         except* SessionExpired:
             if any(at.committed is not None and at.committed < at.processed for at in self.owned.positions()):
-                self._tell_uncommitted("the session is over")
+                self._log_uncommitted("session expired")
             await self._claims.lose_all()
             raise
         except* Exception:
-            await self._commit_at_last()
+            await self._final_commit()
             raise
         finally:
             self.owned.close_all()
 
     async def bootstrap(self) -> str:
-        """Where the brokers are, as librdkafka wants it. Raises KzConsumerError when none of them keeps headers."""
+        """The brokers' addresses as librdkafka expects them. Raises KzConsumerError when none of them keeps headers."""
         found = await self._topics.brokers()
         for broker in found:
             connection = await self._brokers.connection(broker)
@@ -259,55 +253,27 @@ class Member:
             try:
                 await self.owned.commit()
             except (CoordinatorFailed, ZooKeeperError) as error:
-                log.error("periodic commit failed, trying again at the next", reason=str(error), again=True)
+                log.error("periodic commit failed, the next one retries", reason=str(error), again=True)
 
     async def _finish(self, stops: Stops) -> None:
-        """End the streams when all has been processed up to its end: what is ours, or all of the group's run."""
-        if self._runs is not None:
-            await self._end_of_run(self._runs, stops)
+        """End the streams when all has been processed up to its end: what is owned, or all of the group's run."""
+        positions = self.owned.positions
+        if self._runs is None:
+            await owned_finished(stops, positions, lambda: self._rebalancer.settled)
         else:
-            await self._end_of_ours(stops)
+            await run_finished(stops, self._runs, positions, self.owned.commit, self._fetchers.look_for_ends)
         self._finished.set()
         for stream in self._streams.values():
             stream.close()
 
-    async def _end_of_ours(self, stops: Stops) -> None:
-        while True:
-            await anyio.sleep(FINISHED_LOOK)
-            if self._rebalancer.settled and all(self._at_its_end(stops, at) for at in self.owned.positions()):
-                break
-        log.info("everything is processed up to its end", partitions=len(self.owned.held))
-
-    async def _end_of_run(self, runs: Runs, stops: Stops) -> None:
-        """A member with nothing to do, or nothing more, waits for the others: it may have to take over from them."""
-        run = stops.run or await runs.join()
-        while True:
-            if run != stops.run:
-                stops.begin(run)
-                self._fetchers.look_for_ends()
-            if run.finished is not None:
-                return
-            await anyio.sleep(RUN_LOOK)
-            try:
-                ready = (at for at in self.owned.positions() if self._at_its_end(stops, at))
-                if any((at.committed or 0) < at.processed for at in ready):
-                    await self.owned.commit()
-                run = await runs.look(run)
-            except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
-                log.warning("cannot look how far the run is", reason=str(error))
-
-    @staticmethod
-    def _at_its_end(stops: Stops, at: Position) -> bool:
-        return stops.passed(at.topic_partition, at.incarnation, at.processed)
-
     async def _raise_on_expiry(self) -> None:
         await self._session.wait_expired()
-        raise SessionExpired("the server ended it")
+        raise SessionExpired("expired by the server")
 
-    async def _commit_at_last(self) -> None:
-        """Before the session is closed, which releases; without a trusted one there is only so long to wait for it.
+    async def _final_commit(self) -> None:
+        """Commit before the session is closed, which releases the partitions.
 
-        The listener has as long for itself: a slow one costs no commit.
+        The listener gets a time limit of its own, so that a slow one costs no commit.
         """
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
         try:
@@ -317,19 +283,19 @@ class Member:
             await self._commit_within(patience)
 
     async def _commit_within(self, patience: float) -> None:
-        reason: object = "there was no time left for it"
+        reason: object = "no time left"
         try:
             with anyio.fail_after(patience):
                 await self.owned.commit()
                 reason = None
         except TimeoutError:
-            reason = "ZooKeeper does not answer"
+            reason = "no answer from ZooKeeper"
         except (SessionExpired, CoordinatorFailed, ZooKeeperError) as error:
             reason = error
         finally:
             if reason is not None:
-                self._tell_uncommitted(reason)
+                self._log_uncommitted(reason)
 
-    def _tell_uncommitted(self, reason: object) -> None:
+    def _log_uncommitted(self, reason: object) -> None:
         self.left_uncommitted = True
-        log.error("the last commit was not made: records since the one before come again", reason=str(reason))
+        log.error("final commit failed: records since the previous commit will be redelivered", reason=str(reason))

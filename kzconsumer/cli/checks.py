@@ -16,7 +16,7 @@ from kzconsumer.plugins import ASSIGNORS, load_chosen, require_extra
 from kzconsumer.rejected.rejects import check_rejected
 from kzconsumer.settings.layers import Layers
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.destination import destination_of
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Sink
 from kzconsumer.status.access import load_token
 from kzconsumer.zookeeper.access import load_access
@@ -96,11 +96,11 @@ def _reads(tables: Mapping[str, Any]) -> bool:
 
 
 def _check_sink(settings: Settings, check_sink: Callable[[Settings], Sink], storage: bool) -> None:
-    chosen = settings.require_sink()
-    destination = destination_of(chosen.plugin, check_sink(settings))
+    settings.require_sink()
+    can = capabilities(check_sink(settings))
     if storage:
         in_run = settings.subscription.stop_at is not None
-        require_storage(settings, replayable=destination is not None, in_run=in_run)
+        require_storage(settings, replayable=can.destination is not None, in_run=in_run)
 
 
 def _faults(check: Callable[[], object], source: str) -> tuple[str, ...]:

@@ -43,8 +43,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.cli.checks import checked
-    from kzconsumer.daemon import run as consume
     from kzconsumer.logs.setup import configure
+    from kzconsumer.service.start import run as consume
     from kzconsumer.sinks.configured import check_sink
 
     def load() -> Settings:

@@ -1,7 +1,4 @@
-"""The sink that the settings name, built but not entered.
-
-Owns no state; `daemon` and `cli` call it, so that both find the same faults.
-"""
+"""The sink that the settings name, built but not entered. The daemon and `check-config` find the same faults here."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from kzconsumer.errors import KzConsumerError, PluginError
 from kzconsumer.plugins import SINKS, load_chosen
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import faults_in
-from kzconsumer.sinks.interface import Checkable, Sink, SinkContext, SinkPlugin
+from kzconsumer.sinks.capabilities import capabilities
+from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
 
 
 def check_sink(settings: Settings) -> Sink:
@@ -23,9 +21,9 @@ def check_sink(settings: Settings) -> Sink:
 def look_at_sink(settings: Settings) -> Sink:
     """And what a start would stumble over, where the sink can tell by its `check`. Raises also SinkFailed."""
     sink = check_sink(settings)
-    if isinstance(sink, Checkable):
+    if (check := capabilities(sink).check) is not None:
         with faults_in(settings.source):
-            sink.check()
+            check()
     return sink
 
 

@@ -1,22 +1,22 @@
-"""Whether a sink is replayable, and its destination as claims, and the runner, ask it.
+"""The destination of a replayable sink, as claims and the sink's runner ask it.
 
-Owns no state; the daemon calls it. What the sink raises becomes SinkFailed here, as it does in the runner; so does an
-answer that does not come, for a rebalance waits for it.
+What the sink raises becomes SinkFailed; so does a missing answer, since a rebalance waits for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import anyio
 
-from kzconsumer.errors import KzConsumerError, PluginError, SinkFailed
+from kzconsumer.errors import SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.destination import Destination
-from kzconsumer.sinks.interface import Sink, wanted_by
+from kzconsumer.sinks.capabilities import Capabilities
+from kzconsumer.sinks.failures import sink_failures
 
-# Seconds. Members that die in the middle leave files to be put in place, which asking does, on a disk that may be slow.
+# Seconds. A member that died leaves files to be put in place, which asking does, on a disk that may be slow.
 PATIENCE = 60.0
 
 
@@ -24,32 +24,26 @@ _Answer = TypeVar("_Answer")
 
 
 class SinkDestination(Destination, Protocol):
-    """A destination as the sink's runner asks it."""
+    """A destination as the sink's runner asks it, also if the sink cannot set ranges aside."""
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """See `kzconsumer.sinks.interface.Sink`. Of a sink that has none of it: whether the range is not published."""
+        """See `kzconsumer.sinks.interface.SettingAside`; otherwise whether the range is unpublished."""
         ...
 
 
-def destination_of(name: str, sink: Sink) -> SinkDestination | None:
-    """What the sink declares by `fingerprint`, `has`, `set_aside`; None without, or with an empty fingerprint.
-
-    Raises PluginError for a sink of bytes: nobody counts the records of its ranges, so no plan can tell them.
-    """
-    if not getattr(sink, "fingerprint", ""):
-        return None
-    if wanted_by(sink) != "columns":
-        raise PluginError(f"{sink!r} wants bytes: only a sink of columns can be replayable")
-    return _Asked(name, cast(Destination, sink))
+def destination_of(name: str, can: Capabilities) -> SinkDestination | None:
+    """None if the sink is not replayable."""
+    return _Asked(name, can.destination, can) if can.destination is not None else None
 
 
 class _Asked:
-    def __init__(self, name: str, sink: Destination) -> None:
+    def __init__(self, name: str, sink: Destination, can: Capabilities) -> None:
         self._name = name
         self._sink = sink
+        self._can = can
 
     def __str__(self) -> str:
-        described = getattr(self._sink, "destination", "")
+        described = self._can.described()
         return f"sink {self._name} ({described})" if described else f"sink {self._name}"
 
     @property
@@ -58,24 +52,22 @@ class _Asked:
 
     @property
     def remembers(self) -> bool:
-        return bool(getattr(self._sink, "remembers", False))
+        return self._can.remembers()
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return await self._answer(self._sink.has(ranges))
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        if not hasattr(self._sink, "set_aside"):
+        if self._can.set_aside is None:
             return part not in await self.has([part])
-        return await self._answer(cast(SinkDestination, self._sink).set_aside(part, records))
+        return await self._answer(self._can.set_aside(part, records))
 
     async def _answer(self, answer: Awaitable[_Answer]) -> _Answer:
         try:
-            with anyio.fail_after(PATIENCE):
+            with sink_failures(self._name), anyio.fail_after(PATIENCE):
                 return await answer
-        except TimeoutError as error:
-            reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
-            raise SinkFailed(f"sink {self._name}: {reason}") from error
-        except KzConsumerError:
+        except SinkFailed as error:
+            if isinstance(error.__cause__, TimeoutError):
+                reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
+                raise SinkFailed(f"sink {self._name}: {reason}") from error.__cause__
             raise
-        except Exception as error:
-            raise SinkFailed(f"sink {self._name}: {type(error).__name__}: {error}") from error

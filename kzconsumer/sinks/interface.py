@@ -1,21 +1,20 @@
-"""What a sink is: the contract between the member and whatever makes records durable.
+"""The sink interface, between the member and whatever makes records durable. Plugin authors read this file.
 
-Owns no state. Plugin authors read this file; `sinks/runner` is the only caller. A plugin is an entry point of the group
-`kzconsumer.sinks` that names a callable `(options, context) -> Sink`. Calling it checks the options and touches nothing
-outside the process; entering the sink starts it.
+A plugin is an entry point of the group `kzconsumer.sinks` that names a callable `(options, context) -> Sink`. Calling
+it checks the options and touches nothing outside the process; entering the sink starts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Protocol, Self, get_args, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
-from kzconsumer.errors import KzConsumerError, PluginError
-from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition, Wants
+from kzconsumer.errors import KzConsumerError
+from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.sinks.steps import Steps
 
 
@@ -108,38 +107,28 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sink(Protocol):
-    """Where batches go.
+    """Where batches go. What else a sink can do it shows by the attributes below, and by implementing one of the
+    protocols that follow; `sinks.capabilities` looks for all of them.
 
-    `write` returns when the batch is durable; raising stops the member with nothing of the batch committed, or, by
-    `[sink] on_batch_failure`, has its ranges come again one by one. Being slow is the backpressure. `write` is never
-    called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have been
-    lost: others may be writing the same records then, and the next batch follows. Records that cannot be used it names
-    by raising RecordsRejected, once all the others are durable: `[rejected]` decides about each, and the batch is done
-    when that is. Not so a sink of bytes, nor a replayable one, whose range might be found published without them.
+    `write` returns when the batch is durable. When it raises, the member stops with nothing of the batch committed or,
+    by `[sink] on_batch_failure`, its ranges are written again one by one. A slow `write` is the backpressure. It is
+    never called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have
+    been lost: other members may be writing the same records then, and the next batch follows. Records that cannot be
+    used are named by raising RecordsRejected, once all the others are durable: `[rejected]` decides about each, and the
+    batch is written after that. A sink of bytes and a replayable sink cannot reject single records: the range might be
+    found published without them.
 
-    An attribute `wants = "raw"` asks for bytes instead of columns; without it a sink gets "columns". A sink of bytes is
-    also given ranges that hold none (`raw` is empty): what the log does not have any more.
-
-    A sink may have `async def prepare(batch)`, for work that need not wait for the batch before, such as spooling: it
-    is called with the batch that comes next while `write` runs with that one, never with two ahead. `write` then gets
-    that batch, or what is left of it where partitions have been lost, or a later one if all have: what is still
-    unwritten at the next `prepare` is to be forgotten. Before that the one that failed may be written again. The ranges
-    are not planned yet: nothing may reach the destination. What `prepare` raises is told in the log, and `write` has to
-    do without. A mapping `last_batch` is added to the line that the log has for each batch. An attribute `start_limit`
-    is the number of seconds that entering the sink may take, for one that needs more than 15 minutes.
+    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes is also given ranges that hold none
+    (`raw` is empty): what the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
+    is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
-    that a range written twice, also by two members at once, is there once. It says so by `fingerprint` and `has` (see
-    `kzconsumer.offsets.destination.Destination`); an empty fingerprint says no. A property `destination`, a text, names
-    it in errors. Each range is planned in ZooKeeper then before it is written, and whoever owns the partition next
-    writes exactly that range first. A claim asks `has` for the last range that was committed, too, and does not consume
-    the partition where that is not there any more. `has` may be called while `write` runs; it is cancelled, and the
-    member stops, when it does not answer within a minute.
-
-    Such a sink may have `async def set_aside(range: RangeIdentity, records: int) -> bool`, for a range that it cannot
-    write and `[sink] on_batch_failure` keeps elsewhere. True: from now on nobody publishes it, also not a member that
-    is at it even now, every `write` of it raises, and `has` does not have it; False: it is published. Without it a
-    member that has lost the partition may publish what its successor has kept.
+    that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`
+    (see `kzconsumer.offsets.destination.Destination`); with an empty fingerprint it is not replayable. `destination`, a
+    text, names it in errors. Each range is planned in ZooKeeper before it is written, and the partition's next owner
+    writes exactly that range first. A claim also asks `has` for the last range that was committed, and does not consume
+    the partition if that is missing. `has` may be called while `write` runs; it is cancelled, and the member stops, if
+    it does not answer within a minute.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -152,11 +141,39 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class Checkable(Protocol):
-    """A sink that can tell beforehand why entering it would fail. `check-config` and the daemon's start call `check`.
+class Preparing(Protocol):
+    """A sink that does work ahead of `write`, such as spooling.
 
-    `check` changes nothing. No server has been asked, so the context's `cluster` is empty. It raises ConfigError or
-    PluginError for what a restart does not change, SinkFailed for the rest.
+    `prepare` is called with the next batch while `write` runs with the one before, never with two ahead. `write` then
+    gets that batch, or what is left of it where partitions have been lost, or a later one if all have: what is still
+    unwritten at the next `prepare` is to be forgotten. Before that, the batch that failed may be written again. The
+    ranges are not planned yet: nothing may reach the destination. What `prepare` raises is logged, and `write` has to
+    do without it.
+    """
+
+    async def prepare(self, batch: Batch) -> None: ...
+
+
+@runtime_checkable
+class SettingAside(Protocol):
+    """A replayable sink that can exclude a range from ever being published.
+
+    Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine. True: from now on
+    nobody publishes it, not even a member that is writing it at the moment; every `write` of it raises, and `has` does
+    not have it. False: it is published. Without this a member that has lost the partition may publish what its
+    successor has kept.
+    """
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool: ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A sink that can report, before it is entered, why entering it would fail.
+
+    `check-config` and the daemon's start call `check`, which changes nothing. No server has been asked, so the
+    context's `cluster` is empty. It raises ConfigError or PluginError for what a restart does not change, SinkFailed
+    for the rest.
     """
 
     def check(self) -> None: ...
@@ -200,11 +217,3 @@ class SinkPlugin(Protocol):
     """
 
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...
-
-
-def wanted_by(sink: Sink) -> Wants:
-    """What the sink declares. Raises PluginError for what there is not."""
-    wants: Wants = getattr(sink, "wants", "columns")
-    if wants not in get_args(Wants):
-        raise PluginError(f'{sink!r} wants "{wants}"; there is {" and ".join(get_args(Wants))}')
-    return wants

@@ -1,57 +1,57 @@
-"""Before and after each write to a replayable sink: the plan that names the ranges in flight, and where a replay ends.
+"""Plans the ranges that a replayable sink is about to write, in ZooKeeper, and ends a replay.
 
-Owns no state. The sink runner calls it. What ZooKeeper holds is the member's to write; it is given as calls.
+The sink runner calls it before and after each write.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import structlog
+from crc32c import crc32c
 
 from kzconsumer.errors import RangeChanged, SessionExpired
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
+from kzconsumer.sinks.destination import SinkDestination
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.steps import Steps
 
 log = structlog.get_logger("kzconsumer.sink")
 
 
-class Planning:
-    """`put` has plans stand, `record_step` has those in flight say that a step is done; both return the claims that are
-    still ours. `go_on` fetches on behind a replayed range.
+_NULL = -1  # in place of a length: a missing key differs from an empty one
 
-    `fingerprint` is the destination's, asked when a plan is made: a destination may find its own in what it opens. With
-    `refuses_loss` a range that is not what was planned any more is not written.
+
+class RangePlans:
+    """Plans what a replayable sink is about to write, and checks what it writes again.
+
+    The fingerprint in a plan is that of `destination` when the plan is made: a destination may find its own in what it
+    opens. With `refuses_loss` a range is not written again if the log no longer has the records that were planned.
     """
 
     def __init__(
-        self,
-        fingerprint: Callable[[], str],
-        isolation: str,
-        put: Callable[[Mapping[OffsetTracker, Plan]], Awaitable[Collection[OffsetTracker]]],
-        go_on: Callable[[OffsetTracker], Awaitable[None]],
-        record_step: Callable[[Collection[OffsetTracker], str], Awaitable[Collection[OffsetTracker]]],
-        *,
-        refuses_loss: bool = False,
+        self, owned: OwnedRanges, destination: SinkDestination, isolation: str, *, refuses_loss: bool = False
     ) -> None:
-        self._fingerprint = fingerprint
+        self._owned = owned
+        self.destination = destination
         self._isolation = isolation
-        self._put = put
-        self._go_on = go_on
         self._refuses_loss = refuses_loss
-        self._record_step = record_step
+
+    def __repr__(self) -> str:
+        return f"<RangePlans for {self.destination}>"
 
     async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
-        """Returns the part of the batch that may be written, of claims that are still ours, and planned.
+        """Returns the part of the batch that may be written: of claims still owned, and planned.
 
-        A replay of other records than were planned is told with its offsets, or RangeChanged is raised. Raises
-        ZooKeeperError when it is not known whether the plans stand.
+        A replay whose records differ from those planned is logged, or raises RangeChanged. Raises ZooKeeperError when
+        it is unknown whether the plans are stored.
         """
         if batch.is_replay:
             plan = trackers[0].replay
@@ -65,24 +65,26 @@ class Planning:
             return msgspec.structs.replace(batch, steps=self.steps(trackers, plan.done)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
-            ours = await self._put({tracker: self._plan(part) for tracker, part in parts.items() if part.records})
+            ours = await self._owned.plan(
+                {tracker: self._plan(part) for tracker, part in parts.items() if part.records}
+            )
         except SessionExpired:
-            ours = ()  # the connector says so, and the claims are gone
+            ours = ()  # reported by `sessions`; the claims are gone
         kept = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
         return Batch(tuple(kept.values()), steps=self.steps(kept, ())), list(kept)
 
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
-        """The batch is written, and committed if the session lasts."""
+        """The batch is written, and committed unless the session expired."""
         if batch.is_replay:
             with contextlib.suppress(SessionExpired):  # as above
-                await self._go_on(trackers[0])
+                await self._owned.resume_after_replay(trackers[0])
 
     def steps(self, trackers: Collection[OffsetTracker], done: Iterable[str]) -> Steps:
-        """Those of a write of just these claims' ranges, some of which may be done."""
+        """The steps of a write of these claims' ranges; `done` are known to be done."""
 
         async def record(step: str) -> bool:
             try:
-                return bool(await self._record_step(trackers, step))
+                return bool(await self._owned.record_step(trackers, step))
             except SessionExpired:
                 return False  # as above
 
@@ -93,18 +95,18 @@ class Planning:
             id=uuid.uuid4().hex,
             first=part.first,
             until=part.until,
-            offset_version=-1,  # known to who writes it
+            offset_version=-1,  # set by the committer
             records=part.records,
             checksum=checksum(part.batches),
             incarnation=f"{part.incarnation:#x}",
             epoch=part.epoch,
             isolation=self._isolation,
-            fingerprint=self._fingerprint(),
+            fingerprint=self.destination.fingerprint,
         )
 
 
 def _changed(part: RangeData, plan: Plan) -> str | None:
-    """What tells the records of a replay from those that were planned."""
+    """How the records of a replay differ from those that were planned; None if they are the same."""
     assert (part.first, part.until) == (plan.first, plan.until), f"{part.range} is not what was planned"
     found = part.records, checksum(part.batches)
     if found == (plan.records, plan.checksum):
@@ -113,3 +115,30 @@ def _changed(part: RangeData, plan: Plan) -> str | None:
         f"{part.topic_partition}: offsets {plan.first} to {plan.until} were planned with {plan.records} records "
         f"(checksum {plan.checksum}) and not committed; the log holds {found[0]} there now (checksum {found[1]})"
     )
+
+
+def checksum(batches: Iterable[pa.RecordBatch]) -> str:
+    """Tells whether a range that was fetched again is the one that was planned: 40 hexadecimal digits.
+
+    Of the offsets, keys and values of records in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Where
+    record batches begin and end makes no difference.
+    """
+    offsets = 0
+    lengths = {"key": 0, "value": 0}
+    contents = {"key": 0, "value": 0}
+    for batch in batches:
+        numbers = batch.column("offset").to_numpy(zero_copy_only=False).astype("<i8", copy=False)
+        offsets = crc32c(numbers.data, offsets)
+        for name in lengths:
+            column = batch.column(name)
+            _, ends_buffer, data = column.buffers()
+            if ends_buffer is None or len(column) == 0:
+                continue
+            ends = np.frombuffer(memoryview(ends_buffer), np.int32)[column.offset : column.offset + len(column) + 1]
+            sizes = np.diff(ends).astype("<i4", copy=False)
+            if column.null_count:
+                sizes[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+            lengths[name] = crc32c(sizes.data, lengths[name])
+            if data is not None:
+                contents[name] = crc32c(memoryview(data)[ends[0] : ends[-1]], contents[name])
+    return "".join(f"{crc:08x}" for crc in (offsets, *lengths.values(), *contents.values()))

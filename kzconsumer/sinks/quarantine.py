@@ -45,8 +45,8 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
     return found
 
 
-class Quarantine:
-    """One directory of one group's sink, which members may share; made when it is first needed."""
+class RangeQuarantine:
+    """One directory of one group's sink, made when it is first needed. Members may share it."""
 
     def __init__(self, directory: Path, sink: str) -> None:
         self._directory = directory

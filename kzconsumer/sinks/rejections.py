@@ -1,7 +1,4 @@
-"""Records that a sink names as rejected, found in its batch and handed to whoever decides about them.
-
-Owns no state. The sink runner calls it before the batch counts as written.
-"""
+"""Finds the records that a sink rejects in its batch, and has `[rejected]` decide about them."""
 
 from __future__ import annotations
 
@@ -17,18 +14,20 @@ from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Rejected
 from kzconsumer.streams.message import Message, messages
 
-Settle: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
+HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
 
 # Made into messages, and written as dead letters, at a time.
 _PIECE = 500
 
 
-async def settle_rejected(settle: Settle, batch: Batch, rejected: RecordsRejected, lost: Callable[[], bool]) -> None:
-    """Returns when all of them are where `[rejected]` wants them, or lost. Raises SinkFailed when one may not pass."""
+async def handle_rejected(
+    handle: HandleRejected, batch: Batch, rejected: RecordsRejected, lost: Callable[[], bool]
+) -> None:
+    """Returns when each is handled as `[rejected]` says, or lost. Raises SinkFailed if its policy is "fail"."""
     found = _found(batch, rejected.records)
     try:
         while piece := list(islice(found, _PIECE)):
-            if not await settle(piece, lost):
+            if not await handle(piece, lost):
                 return
     except (RecordRejected, ValueError) as error:
         raise SinkFailed(str(error)) from error

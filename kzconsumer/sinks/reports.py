@@ -6,7 +6,7 @@ Optional parts of the sink interface, used by `kzconsumer sink verify`, `replay`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -38,6 +38,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     bad: tuple[BadRecord, ...]
 
 
+@runtime_checkable
 class Previewing(Protocol):
     """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
 
@@ -82,6 +83,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class Accountable(Protocol):
     """A replayable sink that can list what its destination holds, for `kzconsumer sink verify` and `sink replay`.
 

@@ -15,16 +15,17 @@ import anyio
 import structlog
 
 from kzconsumer import __version__
+from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.clock import now
-from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
-from kzconsumer.service import Service
+from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
 from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
 from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.status.health import Health
 from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
 from kzconsumer.zookeeper.lease import Lease
@@ -42,11 +43,11 @@ ASKING = 3.0
 class Observer:
     """`begin` when there is a member; before that there is less to report."""
 
-    def __init__(self, settings: Callable[[], Settings], service: Service, lease: Lease) -> None:
+    def __init__(self, settings: Callable[[], Settings], health: Health, lease: Lease) -> None:
         self._settings = settings
-        self._service = service
+        self._health = health
         self._lease = lease
-        self._consumer: ConsumerConnector | None = None
+        self._sessions: Sessions | None = None
         self._runner: SinkRunner | None = None
         self._tracks: dict[tuple[TopicPartition, int], Track] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -64,44 +65,45 @@ class Observer:
 
     @property
     def tallies(self) -> Tallies:
-        return self._consumer.tallies if self._consumer is not None else Tallies()
+        return self._sessions.tallies if self._sessions is not None else Tallies()
 
     @property
     def batches(self) -> BatchTally:
         return self._runner.batches if self._runner is not None else BatchTally()
 
-    def begin(self, consumer: ConsumerConnector, runner: SinkRunner) -> None:
-        self._consumer, self._runner = consumer, runner
+    def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
+        self._sessions, self._runner = sessions, runner
 
     async def run(self) -> None:
         while True:
             try:
-                if self._consumer is not None:
-                    await self._ask_ends(self._consumer)
-                    self._look(self._consumer)
+                if self._sessions is not None:
+                    await self._ask_ends(self._sessions)
+                    self._look(self._sessions)
             except Exception:
                 log.exception("cannot look at the member")  # a fault of ours here is no reason to consume no more
             await anyio.sleep(INTERVAL)
 
-    async def _ask_ends(self, consumer: ConsumerConnector) -> None:
+    async def _ask_ends(self, sessions: Sessions) -> None:
         """Of partitions that no fetch tells of: their lag would stand still while their logs grow."""
-        unfetched = [at.topic_partition for at in consumer.positions() if at.led and (at.paused or at.queue_full)]
+        unfetched = [at.topic_partition for at in sessions.positions() if at.led and (at.paused or at.queue_full)]
         self._ends = {partition: end for partition, end in self._ends.items() if partition in unfetched}
         if not unfetched:
             return
         with anyio.move_on_after(ASKING):
             try:
-                self._ends.update(await consumer.end_offsets(unfetched))
+                found = await sessions.log_offsets(dict.fromkeys(unfetched, LATEST))
+                self._ends.update({p: at.offset for p, at in found.items()})
             except KzConsumerError as error:
                 log.debug("ends of logs are not known", partitions=len(unfetched), reason=str(error))
 
-    def _look(self, consumer: ConsumerConnector) -> None:
-        rounds = consumer.tallies.commits.rounds
-        for at, track in self._tracked(consumer.positions()):
+    def _look(self, sessions: Sessions) -> None:
+        rounds = sessions.tallies.commits.rounds
+        for at, track in self._tracked(sessions.positions()):
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
         self.history.append(point(time.time(), self.partitions()))
-        self._service.fault()  # it remembers since when nothing advances
+        self._health.fault()  # it remembers since when nothing advances
 
     def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:
         """Each with what is remembered of it; what is not ours any more is forgotten."""
@@ -113,28 +115,28 @@ class Observer:
         return list(zip(positions, kept.values(), strict=True))
 
     def partitions(self) -> list[PartitionStatus]:
-        if self._consumer is None:
+        if self._sessions is None:
             return []
         held, after = self._lease.held, self.settings.status.stalled_after
-        return [track.status(at, now(), held, after) for at, track in self._tracked(self._consumer.positions())]
+        return [track.status(at, now(), held, after) for at, track in self._tracked(self._sessions.positions())]
 
     def report(self) -> Report:
         """How things are now."""
-        consumer, runner = self._consumer, self._runner
-        group = consumer.group if consumer is not None else None
+        sessions, runner = self._sessions, self._runner
+        group = sessions.member.group if sessions is not None and sessions.member is not None else None
         snapshot, assigned = group if group is not None else (None, {})
         threads: dict[str, dict[str, list[str]]] = {}
         for partition, thread in sorted(assigned.items()):
             threads.setdefault(thread.consumer, {}).setdefault(str(thread), []).append(str(partition))
-        me = consumer.consumer if consumer is not None else None
+        me = sessions.consumer if sessions is not None else None
         timeline = self.tallies.rebalances.timeline
         return Report(
             version=__version__,
             group=self.settings.group.id,
             member=me,
-            state=self._service.status(),
-            joined=self._service.works,
-            alive=self._service.fault(),
+            state=self._health.status(),
+            joined=self._health.joined,
+            alive=self._health.fault(),
             session=self._session(),
             generation=timeline[-1].generation if timeline else None,
             members=[
@@ -151,8 +153,8 @@ class Observer:
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
             partitions=self.partitions(),
             queues=[
-                Queue(topic, thread, *queue.filled)
-                for (topic, thread), queue in (consumer.queues.items() if consumer is not None else ())
+                Queue(topic, thread, *stream.queue.filled)
+                for (topic, thread), stream in (sessions.streams.items() if sessions is not None else ())
             ],
             batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
             batches=[_batch(status) for status in self.batches.last],

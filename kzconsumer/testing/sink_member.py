@@ -23,13 +23,12 @@ import anyio
 import anyio.to_thread
 
 from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.capabilities import Capabilities, capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.steps import Steps
+from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, state, wait_gone
 
-LIMIT = 400.0
-"""No single thing takes longer, in seconds: starting Spark on a busy machine is the slowest."""
 _LEAVE = 20.0
-_LOOK = 0.01
 _SYSTEM = frozenset({"posix", "_io", "_socket", "sqlite3", "fcntl"})
 """Modules in C by which Python code has an effect outside its process."""
 
@@ -136,20 +135,20 @@ class Member:
         """SIGKILL to the process; returns when everything that it had started is gone too, of itself or by our hand."""
         if self.alive:
             self.alive = False
-            started = _started_by(self._process.pid)
+            started = started_by(self._process.pid)
             self._process.kill()
             self._process.join()
             self._pipe.close()
-            _wait_gone(started)
+            wait_gone(started)
 
     def freeze(self) -> None:
-        for pid in (self._process.pid, *_started_by(self._process.pid)):
-            _signal(pid, SIGSTOP)
+        for pid in (self._process.pid, *started_by(self._process.pid)):
+            send_signal(pid, SIGSTOP)
 
     def thaw(self, record: Callable[[str], bool]) -> None:
         self._record = record
-        for pid in (self._process.pid, *_started_by(self._process.pid)):
-            _signal(pid, SIGCONT)
+        for pid in (self._process.pid, *started_by(self._process.pid)):
+            send_signal(pid, SIGCONT)
 
     def close(self) -> None:
         """Leave the sink, as at the end of a member."""
@@ -163,9 +162,9 @@ class Member:
     def _answer(self) -> Any:
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
-            if (answer := self._message(time.monotonic() + _LOOK)) is not None:
+            if (answer := self._message(time.monotonic() + LOOK)) is not None:
                 return answer
-            if _state(self._process.pid) == "T":
+            if state(self._process.pid) == "T":
                 raise _Stopped
         raise TimeoutError(f"{self} has not answered within {LIMIT:.0f} s")
 
@@ -200,18 +199,21 @@ def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
 
 async def _serve(build: Callable[[], Sink], pipe: Connection, fate: _Fate) -> None:
     async with build() as sink:
-        pipe.send(("answer", getattr(sink, "fingerprint", "")))
+        can = capabilities(sink)
+        pipe.send(("answer", can.destination.fingerprint if can.destination is not None else ""))
         while (asked := await anyio.to_thread.run_sync(pipe.recv)) is not None:
             if isinstance(asked, _Write):
-                answer: object = await _write(sink, asked, pipe, fate)
+                answer: object = await _write(sink, can, asked, pipe, fate)
             elif isinstance(asked, _Aside):
-                answer = await sink.set_aside(*asked)  # type: ignore[attr-defined]
+                assert can.set_aside is not None, "a replayable sink needs set_aside for this"
+                answer = await can.set_aside(*asked)
             else:
-                answer = list(await sink.has(asked))  # type: ignore[attr-defined]
+                assert can.destination is not None
+                answer = list(await can.destination.has(asked))
             pipe.send(("answer", answer))
 
 
-async def _write(sink: Sink, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
+async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection, fate: _Fate) -> Written:
     recorded = 0
 
     async def record(step: str) -> bool:
@@ -222,7 +224,7 @@ async def _write(sink: Sink, asked: _Write, pipe: Connection, fate: _Fate) -> Wr
         kept: bool = await anyio.to_thread.run_sync(pipe.recv)
         return kept
 
-    steps = Steps(asked.done, record) if getattr(sink, "fingerprint", "") else None
+    steps = Steps(asked.done, record) if can.destination is not None else None
     batch = Batch(asked.batch.ranges, asked.batch.is_replay, steps)
     began = time.monotonic()
     fate.begin(asked.moment, asked.signal)
@@ -263,48 +265,3 @@ class _Fate:
 def _module_of(called: object) -> str:
     module: str | None = getattr(called, "__module__", None)
     return module or type(getattr(called, "__self__", None)).__module__
-
-
-def _state(pid: int | None) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
-
-
-def _started_by(pid: int | None) -> list[int]:
-    """All processes that a process has started, and those by these, as far as they run."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except (OSError, ValueError):
-                continue
-            if state not in "ZX":
-                parents[int(entry.name)] = int(parent)
-    found: list[int] = []
-    wanted = {pid or 0}
-    while wanted:
-        wanted = {child for child, parent in parents.items() if parent in wanted}
-        found += wanted
-    return found
-
-
-def _wait_gone(pids: Collection[int]) -> None:
-    """Processes end with the one that started them; those that were stopped get to know it only if they go on."""
-    deadline = time.monotonic() + LIMIT
-    for pid in pids:
-        _signal(pid, SIGCONT)
-    while any(_state(pid) not in ("", "Z", "X") for pid in pids):
-        if time.monotonic() > deadline:
-            raise TimeoutError("what a killed member had started goes on")
-        time.sleep(_LOOK)
-
-
-def _signal(pid: int | None, number: int) -> None:
-    try:
-        if pid is not None:
-            os.kill(pid, number)
-    except ProcessLookupError:
-        pass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import statistics
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import anyio
@@ -24,18 +23,12 @@ from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_spark.sink import SparkSink
+from tests.support.owned_ranges import Owned
 
 BATCHES = 5
 REPETITIONS = 2
 PARTITIONS = 2
-
-
-class Held(Lease):
-    @property
-    def held(self) -> bool:
-        return True
 
 
 class WithoutPreparing:
@@ -87,17 +80,11 @@ async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> fl
             chunk = chunk_of(tracker, number * part, part, value)
             queue.reserve(chunk.size)
             queue.put(chunk)
-    runner = SinkRunner("spark", sink, BatchSettings(max_records=rows, max_bytes=1 << 40, max_time=600.0))
-
-    async def commit() -> None:
-        return None
-
-    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-        return [queue], Held(), commit
-
+    runner = SinkRunner("spark", sink, BatchSettings(max_records=rows, max_bytes=1 << 40, max_time=600.0), Owned())
+    runner.feed([queue])
     async with anyio.create_task_group() as tasks:
         began = now()
-        tasks.start_soon(runner.run, source)
+        tasks.start_soon(runner.run)
         while any(tracker.processed < BATCHES * part for tracker in trackers):
             await anyio.sleep(0.005)
         seconds = now() - began

@@ -11,7 +11,7 @@ import anyio
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
-from tests.support.members import owners, reader, settings, stored_offsets
+from tests.support.members import owners, reader, sessions_of, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -33,7 +33,7 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
     """Abort the member's connections to the broker: now and then, and control connections while they are asked."""
     while True:
         await anyio.sleep(0.0005)
-        for (_, purpose), connection in list(consumer._brokers._connections.items()):
+        for (_, purpose), connection in list(sessions_of(consumer)._brokers._connections.items()):
             asked = purpose == "control" and len(connection._transport.in_flight) > 0
             if not connection.closed and chance.random() < (0.5 if asked else 0.01):
                 assert connection._transport._transport is not None

@@ -160,7 +160,7 @@ async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
     # Not the deadline: what is left of the lease, a reconnect, a second for the last commit, and as much to close.
     assert stopped.seconds < DEADLINE / 2
-    complaints = member.events("the last commit was not made: records since the one before come again")
+    complaints = member.events("final commit failed: records since the previous commit will be redelivered")
     assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
     # What the stopped process could not know: the server that wakes may still execute its commit.
     assert committed == stopped.written or stopped.status == 1
@@ -190,4 +190,4 @@ async def test_a_stop_that_finds_its_session_over_says_what_it_could_not_commit(
     assert sum(committed) < sum(stopped.written)
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
     assert stopped.status == 1
-    assert len(member.events("the last commit was not made: records since the one before come again")) == 1
+    assert len(member.events("final commit failed: records since the previous commit will be redelivered")) == 1

@@ -23,6 +23,7 @@ from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take
 from tests.support.dead_letters import read_letters
 from tests.support.flow import flow
+from tests.support.members import sessions_of
 from tests.support.producing import produce
 from tests.support.secured import ALIKE, PLAIN_PASSWORD, Secured
 from tests.support.zookeeper_sessions import until
@@ -279,7 +280,7 @@ async def test_dead_letters_go_over_the_same_listener(secured: Secured, version:
             tasks.start_soon(streams[unique][0].reject, message, "of no use")
             if version == ALIKE:
                 await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in told), LIMIT)
-                assert not consumer.tallies.rejected
+                assert not sessions_of(consumer).tallies.rejected
                 tasks.cancel_scope.cancel()
     if version != ALIKE:
         (letter,) = await anyio.to_thread.run_sync(read_letters, cluster.bootstrap, letters, 1)

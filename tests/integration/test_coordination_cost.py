@@ -15,7 +15,7 @@ from kzconsumer.registry.registration import encode_registration
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
-from tests.support.members import settings
+from tests.support.members import sessions_of, settings
 from tests.support.zookeeper_sessions import received_by_session, session, until
 
 MEMBERS, TOPICS, PARTITIONS = 12, 8, 12
@@ -43,7 +43,7 @@ class Counting(RebalanceListener):
 
     @property
     def session_id(self) -> int:
-        zookeeper = self.consumer.lease._session
+        zookeeper = sessions_of(self.consumer).lease._session
         assert zookeeper is not None
         return zookeeper.id
 

@@ -19,7 +19,7 @@ from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
-from tests.support.members import daemon, owners, reader, settings, stored_offsets
+from tests.support.members import daemon, owners, reader, sessions_of, settings, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
 from tests.support.servers import Servers
@@ -211,10 +211,10 @@ async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Clust
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
     async with reader(configured, {unique: 1}) as member:
         await until(lambda: len(member.messages) == 400)
-        old = member.consumer.lease._session
+        old = sessions_of(member.consumer).lease._session
         assert old is not None
         await expire(old, cluster.connect)
-        await until(lambda: member.consumer.lease._session not in (old, None) and len(member.owned) == 4)
+        await until(lambda: sessions_of(member.consumer).lease._session not in (old, None) and len(member.owned) == 4)
         assert old.expired
         await send(cluster, unique, 400, 4)
         await until(lambda: len({(m.partition, m.offset) for m in member.messages}) == 800)

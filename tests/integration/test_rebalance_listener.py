@@ -12,7 +12,7 @@ import kzconsumer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import stored_offset, take
-from tests.support.members import reader, settings
+from tests.support.members import present_member, reader, sessions_of, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import expire, session, until
 
@@ -48,7 +48,7 @@ async def test_assigned_revoked_and_lost_are_told_apart(cluster: Cluster, unique
             assert (name, generation, len(partitions)) == ("revoked", 2, 2)
         await until(lambda: len(listener.calls) == 3)
         assert listener.calls[2] == ("assigned", 3, partitions)
-        owned = consumer.lease._session
+        owned = sessions_of(consumer).lease._session
         assert owned is not None
         await expire(owned, cluster.connect)
         await until(lambda: len(listener.calls) == 5, 15)
@@ -134,7 +134,7 @@ async def test_a_listener_may_leave_the_group(cluster: Cluster, unique: str, cal
                 async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
                     await until(lambda: len(other.owned) == 2)
             elif call == "on_lost":
-                lease = consumer.lease._session
+                lease = sessions_of(consumer).lease._session
                 assert lease is not None
                 await expire(lease, cluster.connect)
             async for message in stream:
@@ -193,7 +193,7 @@ async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, u
         (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
         await take(stream, 10)
         stream.ack()
-    assert not consumer.left_uncommitted
+    assert not sessions_of(consumer).left_uncommitted
     assert await stored_offset(cluster, unique, unique) == 10
 
 
@@ -216,15 +216,15 @@ async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
             await take(stream, 10)
             stream.ack()
             if fails:  # the member ends by a failure of its own, before anybody asks it to leave
-                assert consumer._member is not None
-                consumer._member._rebalancer._reader = None  # type: ignore[assignment]
-                consumer._member._rebalancer._trigger.fire("test")
+                rebalancer = present_member(consumer)._rebalancer
+                rebalancer._reader = None  # type: ignore[assignment]
+                rebalancer._trigger.fire("test")
                 await anyio.sleep(10)
 
     with structlog.testing.capture_logs() as told, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
         await be_a_member()
     assert await stored_offset(cluster, unique, unique) == 10
-    assert [line for line in told if line["event"].startswith("the last commit was not made")] == []
+    assert [line for line in told if line["event"].startswith("final commit failed")] == []
 
 
 async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_lost(
@@ -237,8 +237,7 @@ async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_
         session(cluster.connect) as operator,
     ):
         await consumer.create_message_streams({unique: 1})
-        member = consumer._member
-        assert member is not None
+        member = present_member(consumer)
         async with member.owned._committer._one_at_a_time:  # a commit under way: the rebalance begins and waits for it
             member._rebalancer._trigger.fire("test")
             await until(lambda: not member._rebalancer._trigger.fired)

@@ -14,16 +14,14 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.group.trigger import RebalanceTrigger
-from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer.zookeeper.session import Create, Delete
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
-from tests.support.members import owners, reader, settings
+from tests.support.members import owners, present_member, reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 
@@ -35,11 +33,6 @@ LONG_ENOUGH = 4.0
 
 def looking(cluster: Cluster, group: str, interval: str, **more: object) -> Settings:
     return settings(cluster.connect, group, group={"id": group, "reconcile_interval": interval, **more})
-
-
-def insides(consumer: ConsumerConnector) -> Member:
-    assert consumer._member is not None
-    return consumer._member
 
 
 async def send(cluster: Cluster, topic: str, number: int) -> None:
@@ -58,7 +51,7 @@ async def test_an_owner_node_of_ours_that_no_claim_stands_for_is_given_up(
         taken = min(second.owned)
         path = f"/consumers/{unique}/owners/{unique}/{taken.partition}"
         stray = f"{first.consumer.consumer}-0".encode()
-        await insides(first.consumer)._session.multi([Delete(path, 1), Create(path, stray, ephemeral=True)])
+        await present_member(first.consumer)._session.multi([Delete(path, 1), Create(path, stray, ephemeral=True)])
         await until(lambda: taken not in second.owned)
         if interval == SELDOM:
             await anyio.sleep(LONG_ENOUGH)
@@ -77,7 +70,7 @@ async def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_anew(
         # Everything is committed: a commit would notice.
         await until(lambda: [at.committed for at in member.consumer.positions()] == [100] * PARTITIONS)
         path = f"/consumers/{unique}/owners/{unique}/0"
-        insides(member.consumer)._rebalancer._watches.unguard(path)
+        present_member(member.consumer)._rebalancer._watches.unguard(path)
         await operator.delete(path, -1)
         if interval == SELDOM:
             await anyio.sleep(LONG_ENOUGH)
@@ -94,7 +87,7 @@ async def test_a_claim_that_nobody_fetches_is_fetched_again(cluster: Cluster, un
     await send(cluster, unique, 400)
     async with reader(looking(cluster, unique, interval), {unique: 1}) as member:
         await until(lambda: len(member.messages) == 400)
-        fetchers = insides(member.consumer)._fetchers
+        fetchers = present_member(member.consumer)._fetchers
         ((fetcher, _),) = fetchers._fetchers.values()
         fetcher._forget(list(fetcher._states.values()))
         await anyio.sleep(0.5)  # what was asked for before may still come
@@ -113,14 +106,14 @@ async def test_another_assignment_that_no_event_told_of_is_carried_out(
     await create_topic(cluster.connect, unique, PARTITIONS)
     configured = looking(cluster, unique, interval)
     async with reader(configured, {unique: 1}) as first:
-        insides(first.consumer)._rebalancer._trigger.fire = lambda reason: None  # type: ignore[method-assign]
-        insides(first.consumer)._rebalancer._watches._notify = lambda reason: None
+        present_member(first.consumer)._rebalancer._trigger.fire = lambda reason: None  # type: ignore[method-assign]
+        present_member(first.consumer)._rebalancer._watches._notify = lambda reason: None
         async with reader(configured, {unique: 1}):
             if interval == SELDOM:
                 await anyio.sleep(LONG_ENOUGH)
                 assert len(first.owned) == PARTITIONS
             else:
-                del insides(first.consumer)._rebalancer._trigger.fire  # watches stay dumb, the look may speak
+                del present_member(first.consumer)._rebalancer._trigger.fire  # watches stay dumb, the look may speak
                 await until(lambda: len(first.owned) == PARTITIONS // 2, 10)
 
 

@@ -20,7 +20,7 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
 from tests.support.dead_letters import read_letters
-from tests.support.members import daemon, stored_offsets
+from tests.support.members import daemon, sessions_of, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
@@ -68,7 +68,7 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
 
             with pytest.raises(RecordRejected, match="at offset 15 was rejected as grave: of no use"):
                 await consume()
-            counts = dict(consumer.tallies.rejected)
+            counts = dict(sessions_of(consumer).tallies.rejected)
     assert good == [n for n in range(15) if n not in (3, 5, 11)]
     assert await stored_offset(cluster, unique, unique) == 15
     assert counts == {("undecodable", "dead-letter"): 2, ("worthless", "skip"): 1, ("other", "fail"): 1}

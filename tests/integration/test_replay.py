@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Self
 
@@ -15,16 +15,17 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLost, SinkFailed
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.sessions import Sessions
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import stored_offset
@@ -101,30 +102,17 @@ async def consume(
             "offsets": offsets,
         }
     )
-    destination = destination_of("memory", sink)
-    lease = Lease()
-    fed: asyncio.Future[tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]] = asyncio.Future()
-    async with kzconsumer.connect(settings, lease=lease, destination=destination) as consumer:
-        planning = (
-            Planning(
-                lambda: destination.fingerprint,
-                settings.fetch.isolation,
-                consumer.plan,
-                consumer.go_on,
-                consumer.record_step,
-                refuses_loss=settings.offsets.reset == "fail",
-            )
-            if destination is not None
-            else None
-        )
-        runner = SinkRunner("memory", sink, settings.batch, planning)
-
-        async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-            return await fed
-
-        task = asyncio.create_task(runner.run(source))
-        streams = await consumer.create_message_streams({topic: 1})
-        fed.set_result(([stream.queue for stream in streams[topic]], lease, consumer.commit_offsets))
+    destination = destination_of("memory", capabilities(sink))
+    sessions = Sessions(settings, destination=destination)
+    async with sessions.running():
+        plans = None
+        if destination is not None:
+            refuses_loss = settings.offsets.reset == "fail"
+            plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
+        runner = SinkRunner("memory", sink, settings.batch, sessions, plans)
+        task = asyncio.create_task(runner.run())
+        streams = await ConsumerConnector(sessions).create_message_streams({topic: 1})
+        runner.feed(stream.queue for stream in streams[topic])
         with anyio.fail_after(LIMIT):
             while not task.done() and not until_true():
                 await anyio.sleep(0.01)

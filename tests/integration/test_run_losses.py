@@ -14,10 +14,12 @@ from confluent_kafka.admin import AdminClient
 from structlog.testing import capture_logs
 
 import kzconsumer
+from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import OffsetLost
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.runs import losses
+from kzconsumer.sessions import Sessions
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.members import Daemon, settings, stored_offsets
@@ -84,9 +86,10 @@ class Replayable:
 async def finish_unread(configured: kzconsumer.Settings, topic: str, destination: Replayable | None = None) -> None:
     """As a member whose sink is given nothing."""
     with anyio.fail_after(LIMIT):
-        async with kzconsumer.connect(configured, destination=destination) as consumer:
-            await consumer.create_message_streams({topic: 1})
-            await consumer.finished.wait()
+        sessions = Sessions(configured, destination=destination)
+        async with sessions.running():
+            await ConsumerConnector(sessions).create_message_streams({topic: 1})
+            await sessions.finished.wait()
 
 
 def told(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:

@@ -242,7 +242,7 @@ async def test_a_sink_slower_than_the_session_costs_no_session(cluster: Cluster,
             tuesday.process.wait()
     assert [(record["first"], record["until"]) for record in tuesday.records()] == [(0, 100), (100, 200)]
     assert len(tuesday.events("registered")) == 2, "once for each run"
-    assert not tuesday.events("the ZooKeeper session is over, joining anew")
+    assert not tuesday.events("session expired, joining again")
     assert (await run_of(cluster, unique)).id == "tuesday"
 
 

@@ -146,7 +146,7 @@ async def test_a_member_that_stood_still_finds_its_successors_work(
                 size = len(content(directory))
                 await until(lambda: len(content(directory)) > size + 50_000, 60)
                 zombie.signal(signal.SIGCONT)
-                await until(lambda: zombie.events("the ZooKeeper session is over, joining anew"), 30)
+                await until(lambda: zombie.events("session expired, joining again"), 30)
                 flow.end()
                 await until(lambda: flow.ended and content(directory) == log_of(cluster, unique), 60)
                 for member in (zombie, successor):

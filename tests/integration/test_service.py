@@ -14,8 +14,11 @@ import anyio
 
 import kzconsumer
 from kzconsumer.clock import now
-from kzconsumer.sd_notify import Manager
-from kzconsumer.service import Service
+from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.service.sd_notify import Manager
+from kzconsumer.service.systemd import ServiceReport
+from kzconsumer.sessions import Sessions
+from kzconsumer.status.health import Health
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import free_port
@@ -108,7 +111,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             assert before <= int(reloading.fields["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
             (told,) = member.events("configuration reloaded")
             assert sorted(told["applied"]) == ["batch.max_time", "fetch.rate_limit", "log.progress_interval"]
-            (rest,) = member.events("a restart is needed for what else has changed")
+            (rest,) = member.events("restart needed for other changes")
             assert rest["keys"] == ["fetch.max_bytes"]
             assert manager.status.endswith("restart needed for fetch.max_bytes")
             counted = len(member.events("progress"))
@@ -121,7 +124,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             member.config.write_text(text + "[batch]\n")
             member.signal(signal.SIGHUP)
             await until(lambda: len(manager.values("READY")) == 3, 20)
-            (refused,) = member.events("the new configuration is refused, the old one stays in effect")
+            (refused,) = member.events("configuration refused, the old one stays in effect")
             assert refused["faults"][0].startswith(f"{member.config}: is not TOML: ")
             member.config.write_text(text.replace('level = "debug"', 'level = "loud"'))
             member.signal(signal.SIGHUP)
@@ -211,7 +214,7 @@ async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: 
         for how, (member, manager) in daemons.items():
             await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 30)  # noqa: B023
             if how == "hang":
-                (told,) = member.events("no longer tells the service manager that it is alive")
+                (told,) = member.events("watchdog is no longer fed")
                 assert "nothing has been fetched or processed" in told["reason"]
                 assert manager.told[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is told all the same"
             # As systemd does then: the traceback of each thread is in the log.
@@ -243,7 +246,7 @@ async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str
             if member.process.poll() is None:
                 member.process.kill()
                 member.process.wait()
-        assert len(member.events("a run that others had begun is over, now begins ours")) == 1
+        assert len(member.events("run of others is over, starting our own")) == 1
         await until(lambda: manager.status == "stopped", 10)
         told = [next(iter(each.fields)) for each in manager.told if {"READY", "STOPPING"} & each.fields.keys()]
         assert told == ["READY", "READY", "STOPPING", "STOPPING"]
@@ -270,19 +273,21 @@ async def test_a_zookeeper_task_that_stands_still_gives_no_sign_of_life(
     configured = settings(cluster.connect, unique, zookeeper={"connect": cluster.connect, "session_timeout": "4s"})
     with service_manager(str(tmp_path / "notify")) as manager:
         lease = Lease()
-        service = Service(Manager(manager.address, WATCHDOG), lease, session_timeout=2.0, stalled_after=60.0)
-        async with kzconsumer.connect(configured, lease=lease) as consumer:
-            await consumer.create_message_streams({unique: 1})
-            service.ready(consumer)
+        health = Health(lease, patience=2.0, stalled_after=60.0)
+        report = ServiceReport(Manager(manager.address, WATCHDOG), health)
+        sessions = Sessions(configured, lease=lease)
+        async with sessions.running():
+            await ConsumerConnector(sessions).create_message_streams({unique: 1})
+            report.ready(sessions)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(service.run)
+                tasks.start_soon(report.run)
                 await until(lambda: len(manager.times("WATCHDOG")) >= 3)
-                assert now() - consumer.zookeeper_looked < 2.0
-                assert consumer._session is not None
-                assert consumer._session._task is not None
-                consumer._session._task.cancel()
+                assert now() - sessions.task_last_ran < 2.0
+                assert sessions._session is not None
+                assert sessions._session._task is not None
+                sessions._session._task.cancel()
                 await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 20)
                 assert manager.told[-1].at > manager.times("WATCHDOG")[-1] + 1
                 tasks.cancel_scope.cancel()
-            consumer.hurry(0.5)
-        service.ended(None)
+            sessions.leave_within(0.5)
+        report.ended(None)

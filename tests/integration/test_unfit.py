@@ -83,7 +83,12 @@ async def test_it_leaves_and_comes_back(proxied: tuple[Cluster, int], unique: st
             assert not through.owned
             seen = len(direct.messages)
             await until(lambda: len(direct.messages) > seen + 100)
-            await until(lambda: [entry for entry in logs if entry["event"] == "stays away"], 20)
+            await until(
+                lambda: [
+                    entry for entry in logs if entry["event"] == "no broker is reachable, staying out of the group"
+                ],
+                20,
+            )
             proxy.silent = False
             await until(lambda: len(through.owned) == len(direct.owned) == PARTITIONS // 2, 40)
             seen = len(through.messages)

@@ -16,7 +16,7 @@ import pytest
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
-from tests.support.members import reader, settings
+from tests.support.members import reader, sessions_of, settings
 from tests.support.original import verify_command
 from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
@@ -60,7 +60,7 @@ async def test_a_running_group_looks_the_same(
     async with reader(settings(cluster.connect, unique), {unique: 2}) as member:
         await until(lambda: len(member.messages) == sum(EACH - 3 * n - 1 for n in range(PARTITIONS)))
         await member.consumer.commit_offsets()
-        member.consumer.stop_fetching()
+        sessions_of(member.consumer).stop_fetching()
         # Records that nobody reads, so that there is a lag.
         more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
@@ -104,7 +104,7 @@ async def test_a_group_with_the_brokers_looks_the_same(
     where = ["--zookeeper", cluster.connect, "--group", unique]
     async with reader(settings(cluster.connect, unique, offsets=offsets), {unique: 1}) as member:
         await until(lambda: len(member.messages) == EACH * PARTITIONS)
-        member.consumer.stop_fetching()
+        sessions_of(member.consumer).stop_fetching()
         await member.consumer.commit_offsets()
         more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)

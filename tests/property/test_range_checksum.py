@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kzconsumer.records.columns import SCHEMA
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.planning import checksum
 from tests.support.range_data import record
 
 CELL = st.none() | st.binary(max_size=3)

@@ -11,6 +11,7 @@ import pytest
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import NotPermitted
+from kzconsumer.sessions import Sessions
 from tests.support.members import settings
 
 NOBODY = "127.0.0.1:1"
@@ -103,7 +104,7 @@ async def leave_soon(consumer: ConsumerConnector) -> None:
 
 
 async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(self: ConsumerConnector, registration: object) -> None:
+    async def fails(self: Sessions, registration: object) -> None:
         raise NotPermitted("/consumers/g")
 
     async def join() -> None:
@@ -112,7 +113,7 @@ async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypat
             joined.append(consumer)
 
     joined: list[ConsumerConnector] = []
-    monkeypatch.setattr(ConsumerConnector, "_run_session", fails)
+    monkeypatch.setattr(Sessions, "_run_session", fails)
     with pytest.raises(NotPermitted):
         await join()
     assert joined == []

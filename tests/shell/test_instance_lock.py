@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer import instance_lock
 from kzconsumer.cli.main import main
 from kzconsumer.errors import AlreadyRunning
-from kzconsumer.instance_lock import lock_path
+from kzconsumer.service import start
+from kzconsumer.service.start import lock_path
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from kzconsumer.instance_lock import instance_lock
+from kzconsumer.service.start import instance_lock
 with instance_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
@@ -59,8 +59,8 @@ def test_the_second_daemon_is_told_of_the_first(
         assert main(["run", "group.toml"]) == 1
         assert capsys.readouterr().err == f"kzconsumer: lock: process {pid} runs this instance already\n"
         assert lock.stat().st_mode & 0o777 == 0o644
-    with instance_lock.instance_lock(lock):  # it was killed: what it left behind holds nobody up
-        with pytest.raises(AlreadyRunning), instance_lock.instance_lock(lock):
+    with start.instance_lock(lock):  # it was killed: what it left behind holds nobody up
+        with pytest.raises(AlreadyRunning), start.instance_lock(lock):
             pass
         assert main(["run", "group.toml"]) == 1
     assert main(["run", "group.toml", "--set", "service.lock=/no/folder/lock"]) == 78
@@ -68,8 +68,8 @@ def test_the_second_daemon_is_told_of_the_first(
 
 
 def test_what_an_instance_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_lock, "INSTALLED", tmp_path / "etc")
-    monkeypatch.setattr(instance_lock, "RUNNING", tmp_path / "run")
+    monkeypatch.setattr(start, "INSTALLED", tmp_path / "etc")
+    monkeypatch.setattr(start, "RUNNING", tmp_path / "run")
     source = str(tmp_path / "etc" / "orders.toml")
     assert lock_path("here", source, {"RUNTIME_DIRECTORY": "/run/a"}) == Path("here")
     assert lock_path(None, source, {"RUNTIME_DIRECTORY": "/run/a:/run/b"}) == Path("/run/a/lock")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.sd_notify import Manager, datagram
+from kzconsumer.service.sd_notify import Manager, datagram
 from tests.support.processes import wait_until
 from tests.support.service_manager import ServiceManager, service_manager
 
@@ -30,8 +30,8 @@ def test_what_is_told_arrives(path: str, abstract: bool) -> None:
     environment = {"NOTIFY_SOCKET": address, "HOME": "/"}
     with service_manager(address) as listening:
         manager = Manager.from_environment(environment, os.getpid())
-        manager.tell(READY=1, STATUS="two\nlines  of it")
-        manager.tell(WATCHDOG=1)
+        manager.send(READY=1, STATUS="two\nlines  of it")
+        manager.send(WATCHDOG=1)
         assert got(listening, 2) == [{"READY": "1", "STATUS": "two lines of it"}, {"WATCHDOG": "1"}]
         assert {each.pid for each in listening.told} == {os.getpid()}
         manager.close()
@@ -63,27 +63,27 @@ def test_the_watchdog_is_for_the_process_it_names(environment: dict[str, str], w
 def test_without_a_socket_nothing_happens(address: str | None) -> None:
     manager = Manager.from_environment({} if address is None else {"NOTIFY_SOCKET": address}, 42)
     assert not manager.listens
-    manager.tell(READY=1)
+    manager.send(READY=1)
 
 
 def test_what_cannot_be_sent_comes_with_the_next(path: str) -> None:
     """The socket is away, or full; the newest value of each field counts, and READY is never lost."""
     manager = Manager(path, None)
-    manager.tell(READY=1, STATUS="first")
+    manager.send(READY=1, STATUS="first")
     with service_manager(path) as listening:
-        manager.tell(STATUS="second")
+        manager.send(STATUS="second")
         assert got(listening, 1) == [{"READY": "1", "STATUS": "second"}]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as full:
         full.bind(path)
         for number in range(5000):
-            manager.tell(STATUS=str(number))  # never blocks
-        manager.tell(STOPPING=1)
+            manager.send(STATUS=str(number))  # never blocks
+        manager.send(STOPPING=1)
         full.setblocking(False)
         seen = b""
         with contextlib.suppress(BlockingIOError):
             while True:
                 seen = full.recv(65536)
         assert b"STOPPING" not in seen
-        manager.tell(STATUS="last")
+        manager.send(STATUS="last")
         assert full.recv(65536) == b"STATUS=last\nSTOPPING=1"
     manager.close()

@@ -16,7 +16,8 @@ import pytest
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
-from kzconsumer.sinks.interface import Batch, RangeData, SinkContext, wanted_by
+from kzconsumer.sinks.capabilities import capabilities
+from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer.sinks.segments_sink import SegmentsSink
 from kzconsumer.testing.record_sets import Record, message_set
 from tests.support.raw_ranges import TOPIC, batch, batches, content, log_bytes, raw_range, segments
@@ -53,7 +54,7 @@ def directory(path: Path, partition: int = 0) -> Path:
 async def test_ranges_are_appended_in_kafkas_names(tmp_path: Path) -> None:
     path = tmp_path / "archive"
     async with opened(path) as sink:
-        assert wanted_by(sink) == "raw"
+        assert capabilities(sink).wants == "raw"
         await sink.write(Batch((batches(100, 120), batches(0, 10, partition=7))))
         await sink.write(Batch((batches(120, 130),)))
     assert [each.name for each in segments(directory(path))] == ["00000000000000000100.log"]
@@ -242,6 +243,7 @@ import sys, anyio
 from pathlib import Path
 from tests.shell.test_segments_sink import opened
 from tests.support.raw_ranges import batches
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch
 
 async def main():

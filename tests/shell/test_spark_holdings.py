@@ -15,7 +15,7 @@ import pytest
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer.sinks.quarantine import Quarantine, kept_ranges
+from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
 from kzconsumer_spark import holdings as holdings_module
 from kzconsumer_spark.holdings import files
 from kzconsumer_spark.identity import Owner, data_file, range_name
@@ -194,7 +194,7 @@ async def yes() -> bool:
 
 async def test_ranges_in_the_sinks_quarantine_are_found_by_their_names(tmp_path: Path) -> None:
     assert kept_ranges(tmp_path / "none") == []
-    await Quarantine(tmp_path, "spark").keep(range_data("t", 3, 5, 9), "why", yes)
+    await RangeQuarantine(tmp_path, "spark").keep(range_data("t", 3, 5, 9), "why", yes)
     (tmp_path / ".staged").touch()
     (tmp_path / "README").touch()
     ((identity, records),) = kept_ranges(tmp_path)

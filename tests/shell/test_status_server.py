@@ -24,11 +24,12 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from kzconsumer.errors import CannotListen
-from kzconsumer.sd_notify import Manager
-from kzconsumer.service import Service
+from kzconsumer.service.sd_notify import Manager
+from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status import connections, events, server
 from kzconsumer.status.documents import DOCUMENTS
+from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import point
 from kzconsumer.status.server import ROUTES, _listen, page, serving
@@ -42,9 +43,10 @@ def observer(listen: str, **status: object) -> Observer:
         "status": {"listen": listen, **status},
     }
     settings, lease = Settings.from_dict(tables, source="group.toml"), Lease()
-    service = Service(Manager.from_environment({}, os.getpid()), lease, 6.0, 60.0)
-    service.starting("waiting for ZooKeeper and a broker")
-    return Observer(lambda: settings, service, lease)
+    health = Health(lease, 6.0, 60.0)
+    report = ServiceReport(Manager.from_environment({}, os.getpid()), health)
+    report.starting("waiting for ZooKeeper and a broker")
+    return Observer(lambda: settings, health, lease)
 
 
 async def test_who_has_not_joined_tells_that(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_the_page_lets_nothing_else_run_or_be_fetched() -> None:
 
 
 def test_a_daemon_that_serves_nothing_loads_nothing_for_it() -> None:
-    code = "import sys, kzconsumer.daemon; print({'aiohttp', 'prometheus_client'} & set(sys.modules))"
+    code = "import sys, kzconsumer.service.daemon; print({'aiohttp', 'prometheus_client'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
 

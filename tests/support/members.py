@@ -19,7 +19,9 @@ import anyio
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.member import Member
 from kzconsumer.model import TopicPartition
+from kzconsumer.sessions import Sessions
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -52,6 +54,17 @@ class Reader:
     @property
     def owned(self) -> set[TopicPartition]:
         return {TopicPartition(at.topic, at.partition) for at in self.consumer.positions()}
+
+
+def sessions_of(consumer: ConsumerConnector) -> Sessions:
+    """What is behind the object that an application holds."""
+    return consumer._sessions
+
+
+def present_member(consumer: ConsumerConnector) -> Member:
+    member = sessions_of(consumer).member
+    assert member is not None
+    return member
 
 
 @asynccontextmanager

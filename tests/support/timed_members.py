@@ -11,13 +11,13 @@ from itertools import pairwise
 
 import anyio
 
-import kzconsumer
 from kzconsumer import clock
 from kzconsumer.consumer import ConsumerConnector
+from kzconsumer.sessions import Sessions
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import SessionState
-from tests.support.members import settings
+from tests.support.members import sessions_of, settings
 from tests.support.steady_flow import Delivery, Flow, Owners, out_of_turn, records
 from tests.support.zookeeper_sessions import session, until
 
@@ -36,7 +36,7 @@ class Member:
 
     @property
     def lease(self) -> Lease:
-        return self._consumer.lease
+        return sessions_of(self._consumer).lease
 
     @property
     def server(self) -> tuple[str, int] | None:
@@ -77,7 +77,9 @@ async def member(
         group={"id": group, "consumer_id": name},
         offsets={"commit_interval": "200ms"},
     )
-    async with kzconsumer.connect(configured, lease=lease) as consumer, anyio.create_task_group() as tasks:
+    sessions = Sessions(configured, lease=lease)
+    async with sessions.running(), anyio.create_task_group() as tasks:
+        consumer = ConsumerConnector(sessions)
         reading = Member(consumer, work)
         (stream,) = (await consumer.create_message_streams({group: 1}))[group]
         tasks.start_soon(reading.read, stream)

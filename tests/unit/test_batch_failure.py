@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,18 +14,19 @@ from structlog.testing import capture_logs
 from kzconsumer.errors import NoNode, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.destination import destination_of
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import Planning
-from kzconsumer.sinks.quarantine import METADATA, Quarantine
+from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.sinks.steps import StepNotRecorded
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
+from tests.support.owned_ranges import Nothing, Owned
 from tests.support.range_data import range_data
-from tests.unit.test_sink_runner import Commits, Memory, running, until
+from tests.unit.test_sink_runner import Memory, running, until
 
 
 class Choosy(Memory):
@@ -46,17 +47,17 @@ class Choosy(Memory):
         await super().write(batch)
 
 
-def runner_of(sink: Memory, quarantine: Quarantine | None) -> SinkRunner:
+def runner_of(sink: Memory, quarantine: RangeQuarantine | None, owned: Owned) -> SinkRunner:
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
-    return SinkRunner("choosy", sink, limits, quarantine=quarantine)
+    return SinkRunner("choosy", sink, limits, owned, quarantine=quarantine)
 
 
 async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> None:
     claims = [tracker(number) for number in range(3)]
-    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Commits(claims)
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     with capture_logs() as logs:
-        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
             await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from now on
@@ -73,10 +74,10 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
 
 async def test_without_a_quarantine_nothing_is_tried_again() -> None:
     claims = [tracker(number) for number in range(2)]
-    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Commits(claims)
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, None), [queue], commits) as task:
+        async with running(runner_of(sink, None, commits), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed)
@@ -104,18 +105,18 @@ class Ledger:
         return part not in await self.has([part])
 
 
-def beside(destination: Ledger, sink: Memory, quarantine: Quarantine) -> SinkRunner:
+def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned: Owned) -> SinkRunner:
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
-    return SinkRunner("choosy", sink, limits, quarantine=quarantine, destination=destination)
+    return SinkRunner("choosy", sink, limits, owned, RangePlans(owned, destination, "read_committed"), quarantine)
 
 
 async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_path: Path) -> None:
     """The answer was lost, or a file is still to be put in place: kept aside, too, the records would be there twice."""
     claims = [tracker(number) for number in range(3)]
-    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Commits(claims)
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
     ledger = Ledger([RangeIdentity("orders", 1, 0, 0, 0, 5)])
-    async with running(beside(ledger, sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+    async with running(beside(ledger, sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
     assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
@@ -127,7 +128,7 @@ async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_th
     tmp_path: Path,
 ) -> None:
     """Whoever dies in between leaves a plan to a member that meets the decision, and keeps the range as well."""
-    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Commits()
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     found: list[list[Path]] = []
 
     class Deciding(Ledger):
@@ -136,8 +137,8 @@ async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_th
             return await super().set_aside(part, records)
 
     put(queue, chunk(claim, 0, 5))
-    runner = beside(Deciding(()), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"))
-    async with running(runner, [queue], commits):
+    runner = beside(Deciding(()), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits)
+    async with running(runner, [queue]):
         await until(lambda: commits.made)
     ((staged,),) = found
     assert staged.name.startswith(".orders+0")
@@ -146,14 +147,16 @@ async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_th
 
 
 async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_published(tmp_path: Path) -> None:
-    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Commits()
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     put(queue, chunk(claim, 0, 5))
-    runner = beside(Ledger([], SinkFailed("no database")), Choosy({0}), Quarantine(tmp_path / "aside", "choosy"))
+    runner = beside(
+        Ledger([], SinkFailed("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
+    )
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner, [queue], commits) as task:
+        async with running(runner, [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be told.*no database")
+    assert raised.group_contains(SinkFailed, match=r"cast to INT.*the destination has it is unknown.*no database")
     assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
 
 
@@ -164,7 +167,7 @@ async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Pat
         async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
             return [each for each in ranges if each.partition == 1]
 
-    destination = destination_of("plain", Plain())
+    destination = destination_of("plain", capabilities(Plain()))
     assert destination is not None
     identities = [RangeIdentity("orders", number, 0, 0, 0, 5) for number in (0, 1)]
     assert [await destination.set_aside(each, 5) for each in identities] == [True, False]
@@ -181,7 +184,7 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
             await asyncio.Event().wait()
             return ()
 
-    destination = destination_of("silent", Silent())
+    destination = destination_of("silent", capabilities(Silent()))
     assert destination is not None
     with pytest.raises(SinkFailed, match=r"sink silent: no answer within 0\.01 s"):
         async with asyncio.timeout(5):
@@ -191,7 +194,7 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
 @pytest.mark.parametrize("error", [StepNotRecorded("none is ours"), NoNode("/consumers/g/claims/orders/0")])
 async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
     claims = [tracker(0), tracker(1)]
-    queue, commits = ChunkQueue(1 << 20), Commits(claims)
+    queue, commits = ChunkQueue(1 << 20), Owned(claims)
 
     class Stepping(Choosy):
         async def write(self, batch: Batch) -> None:
@@ -201,17 +204,17 @@ async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path
 
     sink = Stepping(())
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
-    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert (sink.tried, commits.made[0]) == ([[0], [1]], [5, 5])
 
 
 async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
-    claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Commits()
+    claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Owned()
     (tmp_path / "aside").write_text("not a directory")
     put(queue, chunk(claim, 0, 5))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits) as task:
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be kept")
@@ -221,11 +224,12 @@ async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> No
 @pytest.mark.parametrize("aside", [False, True])
 async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) -> None:
     """The sink may have refused to publish for that very reason."""
-    claim, queue, lease, commits = tracker(), ChunkQueue(1 << 20), LeaseInHand(), Commits()
+    claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
+    commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
     put(queue, chunk(claim, 0, 5))
-    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
-    async with running(runner_of(sink, quarantine), [queue], commits, lease):
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
+    async with running(runner_of(sink, quarantine, commits), [queue]):
         await until(lambda: sink.tried)
         sink.poison.clear()
         assert sink.tried == [[0]]
@@ -237,10 +241,11 @@ async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) 
 
 async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again() -> None:
     """The session is over, say: a write that begins only to be cancelled costs a sink its Spark."""
-    lost, staying, queue, lease, commits = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand(), Commits()
+    lost, staying, queue, lease = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand()
+    commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
     put(queue, chunk(lost, 0, 5))
-    async with running(runner_of(sink, None), [queue], commits, lease):
+    async with running(runner_of(sink, None, commits), [queue]):
         await until(lambda: sink.tried)
         lost.close()
         lease.hold()
@@ -251,7 +256,7 @@ async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again()
 
 async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
     staying, going = tracker(0), tracker(1)
-    queue, commits = ChunkQueue(1 << 20), Commits([staying, going])
+    queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
     class Losing(Choosy):
         async def write(self, batch: Batch) -> None:
@@ -261,7 +266,7 @@ async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path
 
     sink = Losing({1})
     put(queue, chunk(staying, 0, 5), chunk(going, 0, 5))
-    async with running(runner_of(sink, Quarantine(tmp_path / "aside", "choosy")), [queue], commits):
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
         await until(lambda: commits.made)
     assert (sink.tried, commits.made[0]) == ([[0, 1], [0]], [5, 0])
     assert not (tmp_path / "aside").exists()
@@ -271,7 +276,7 @@ async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path
 async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, aside: bool) -> None:
     """Others write it: it is neither a reason to stop nor to be told as missing in the destination."""
     staying, going = tracker(0), tracker(1)
-    queue, commits = ChunkQueue(1 << 20), Commits([staying, going])
+    queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
     class Losing(Choosy):
         async def write(self, batch: Batch) -> None:
@@ -280,9 +285,9 @@ async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, 
             await super().write(batch)
 
     sink = Losing({1})
-    quarantine = Quarantine(tmp_path / "aside", "choosy") if aside else None
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
     put(queue, chunk(going, 0, 1000))
-    async with running(runner_of(sink, quarantine), [queue], commits):
+    async with running(runner_of(sink, quarantine, commits), [queue]):
         await until(lambda: sink.tried)
         put(queue, chunk(staying, 0, 5))
         await until(lambda: staying.processed == 5)
@@ -295,7 +300,7 @@ async def yes() -> bool:
 
 
 async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
-    quarantine, part = Quarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
+    quarantine, part = RangeQuarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
     first = await quarantine.keep(part, "one reason", yes)
     assert first is not None
     before = first.read_bytes()
@@ -309,18 +314,13 @@ async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None
 
 async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_others(tmp_path: Path) -> None:
     claims = [tracker(number) for number in range(2)]
-    queue, commits = ChunkQueue(1 << 20), Commits(claims)
+    queue = ChunkQueue(1 << 20)
     recorded: list[tuple[set[int], str]] = []
 
-    async def put_plans(plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
-        return list(plans)
-
-    async def go_on(claim: OffsetTracker) -> None:
-        raise AssertionError("nothing was replayed")
-
-    async def record(of: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-        recorded.append(({claim.topic_partition.partition for claim in of}, step))
-        return of
+    class Recording(Owned):
+        async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+            recorded.append(({claim.topic_partition.partition for claim in claims}, step))
+            return claims
 
     class Stepping(Memory):
         async def write(self, batch: Batch) -> None:
@@ -332,9 +332,10 @@ async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_o
             await super().write(batch)
 
     limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
-    planning = Planning(lambda: "f", "read_committed", put_plans, go_on, record)
-    runner = SinkRunner("stepping", Stepping(), limits, planning, Quarantine(tmp_path / "aside", "stepping"))
+    commits = Recording(claims)
+    plans = RangePlans(commits, Nothing(), "read_committed")
+    runner = SinkRunner("stepping", Stepping(), limits, commits, plans, RangeQuarantine(tmp_path / "aside", "stepping"))
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
-    async with running(runner, [queue], commits):
+    async with running(runner, [queue]):
         await until(lambda: commits.made)
     assert recorded == [({0, 1}, "staged"), ({0}, "table"), ({1}, "table")]

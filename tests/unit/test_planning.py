@@ -13,44 +13,46 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.sinks.planning import Planning
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.planning import RangePlans, checksum
 from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
+from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.range_data import range_data
 
 
-class Member:
-    """Keeps what it is asked to have stand; some claims may be lost."""
+class Destination(Nothing):
+    fingerprint = "9f3c"
+
+
+class Member(Owned):
+    """Remembers what it is asked to store; some claims may be lost."""
 
     def __init__(
         self, lost: Collection[OffsetTracker] = (), error: Exception | None = None, *, refuses_loss: bool = False
     ) -> None:
+        super().__init__(error=error)
         self.plans: dict[OffsetTracker, Plan] = {}
         self.steps: list[tuple[set[OffsetTracker], str]] = []
-        self.gone_on: list[OffsetTracker] = []
+        self.resumed: list[OffsetTracker] = []
         self.lost = lost
-        self.error = error
-        self.planning = Planning(
-            lambda: "9f3c", "read_committed", self.put, self.go_on, self.record_step, refuses_loss=refuses_loss
-        )
+        self.planning = RangePlans(self, Destination(), "read_committed", refuses_loss=refuses_loss)
 
-    async def put(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
         if self.error is not None:
             raise self.error
         self.plans.update(plans)
         return [tracker for tracker in plans if tracker not in self.lost]
 
-    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
         if self.error is not None:
             raise self.error
-        self.steps.append((set(trackers), step))
-        return [tracker for tracker in trackers if tracker not in self.lost]
+        self.steps.append((set(claims), step))
+        return [tracker for tracker in claims if tracker not in self.lost]
 
-    async def go_on(self, tracker: OffsetTracker) -> None:
+    async def resume_after_replay(self, claim: OffsetTracker) -> None:
         if self.error is not None:
             raise self.error
-        self.gone_on.append(tracker)
+        self.resumed.append(claim)
 
 
 def tracker(partition: int, start: int, replay: Plan | None = None) -> OffsetTracker:
@@ -76,7 +78,7 @@ async def test_what_a_plan_says() -> None:
         isolation="read_committed",
         fingerprint="9f3c",
     )
-    assert (len(plan.id), member.gone_on) == (32, [])
+    assert (len(plan.id), member.resumed) == (32, [])
 
 
 async def test_what_is_lost_is_not_written_and_what_holds_nothing_is_not_planned() -> None:
@@ -108,7 +110,7 @@ async def test_a_replay_of_what_was_planned() -> None:
     batch, trackers = await member.planning.begin(again, [claim])
     assert (batch.ranges, batch.is_replay, trackers) == (again.ranges, True, [claim])
     await member.planning.end(again, [claim])
-    assert (member.plans, member.gone_on) == ({}, [claim])  # its plan stands already
+    assert (member.plans, member.resumed) == ({}, [claim])  # its plan stands already
 
 
 CHANGED = pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.errors import PluginError
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
-from kzconsumer.sinks.interface import Sink, SinkContext, wanted_by
+from kzconsumer.sinks.capabilities import capabilities
+from kzconsumer.sinks.interface import Sink, SinkContext
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from kzconsumer.testing.record_sets import Codec, Record, record_batch
 
@@ -39,7 +40,7 @@ def test_bytes_are_not_decompressed() -> None:
 def test_a_sink_wants_columns_unless_it_says_otherwise() -> None:
     context = SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)
     sink: Sink = JsonLinesSink({}, context)
-    assert wanted_by(sink) == "columns"
+    assert capabilities(sink).wants == "columns"
     sink.wants = "rows"  # type: ignore[attr-defined]
     with pytest.raises(PluginError, match='wants "rows"; there is columns and raw'):
-        wanted_by(sink)
+        capabilities(sink)

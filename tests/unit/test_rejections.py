@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from kzconsumer.errors import RecordRejected, SinkFailed
-from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import RecordsRejected, Rejected
-from kzconsumer.sinks.planning import Planning
+from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
 from tests.support.chunks import TOPIC, chunk, tracker
+from tests.support.owned_ranges import Nothing, Owned
 from tests.unit.test_kafka_stream import stream_of
-from tests.unit.test_sink_runner import LIMIT, Commits, Memory, no_step, running
+from tests.unit.test_sink_runner import LIMIT, Memory, running
 
 
 class Decided:
@@ -43,8 +42,8 @@ def rejecting(*offsets: int, topic: str = TOPIC) -> Memory:
     return Memory(RecordsRejected(Rejected(topic, 0, at, "of no use", "odd") for at in offsets))
 
 
-def runner_of(sink: Memory, decided: Decided | None) -> SinkRunner:
-    return SinkRunner("memory", sink, BatchSettings(max_records=5, max_time=0.02), settle=decided)
+def runner_of(sink: Memory, decided: Decided | None, owned: Owned | None = None) -> SinkRunner:
+    return SinkRunner("memory", sink, BatchSettings(max_records=5, max_time=0.02), owned or Owned(), rejected=decided)
 
 
 async def fails(task: asyncio.Task[None], match: str) -> None:
@@ -56,8 +55,8 @@ async def fails(task: asyncio.Task[None], match: str) -> None:
 async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
     claim, decided = tracker(), Decided(open_gate=False)
     stream = stream_of(chunk(claim, 0, 5))
-    commits = Commits([claim])
-    async with running(runner_of(rejecting(1, 4), decided), [stream.queue], commits), asyncio.timeout(LIMIT):
+    commits = Owned([claim])
+    async with running(runner_of(rejecting(1, 4), decided, commits), [stream.queue]), asyncio.timeout(LIMIT):
         await decided.asked.wait()
         assert (claim.processed, commits.made) == (0, [])
         decided.gate.set()
@@ -69,8 +68,8 @@ async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
 
 async def test_a_policy_that_fails_fails_the_batch() -> None:
     claim, decided = tracker(), Decided(RecordRejected(TOPIC, 0, 1, "odd", "of no use"))
-    commits = Commits([claim])
-    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).queue], commits) as task:
+    commits = Owned([claim])
+    async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).queue]) as task:
         await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")
     assert (claim.processed, commits.made) == (0, [])
 
@@ -78,7 +77,7 @@ async def test_a_policy_that_fails_fails_the_batch() -> None:
 @pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
 async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
     claim = tracker()
-    async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).queue], Commits()) as task:
+    async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).queue]) as task:
         await fails(task, "which its batch does not have")
     assert claim.processed == 0
 
@@ -86,38 +85,33 @@ async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
 async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
     claim = tracker()
     queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).queue
-    async with running(runner_of(rejecting(2), Decided()), [queue], Commits()) as task:
+    async with running(runner_of(rejecting(2), Decided()), [queue]) as task:
         await fails(task, "which its batch does not have")
 
 
 async def test_without_anybody_to_decide_it_is_a_failure() -> None:
     claim = tracker()
-    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).queue], Commits()) as task:
-        await fails(task, "1 records of a batch were rejected, and it is of a kind that cannot")
+    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
 
 
 async def test_a_replayable_sink_cannot_reject() -> None:
     """Its range would be found published, and letters still to be written by nobody."""
     claim, decided = tracker(), Decided()
 
-    async def plan(plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
-        return set(plans)
-
-    async def go_on(replayed: OffsetTracker) -> None:
-        raise AssertionError("nothing was replayed")
-
-    planning = Planning(lambda: "f", "read_committed", plan, go_on, no_step)
     limits = BatchSettings(max_records=5, max_time=0.02)
-    runner = SinkRunner("memory", rejecting(1), limits, planning, settle=decided)
-    async with running(runner, [stream_of(chunk(claim, 0, 5)).queue], Commits()) as task:
-        await fails(task, "it is of a kind that cannot")
+    owned = Owned()
+    plans = RangePlans(owned, Nothing(), "read_committed")
+    runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
+    async with running(runner, [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "this sink type cannot reject single records")
     assert not decided.pieces
 
 
 async def test_waiting_ends_with_the_claim() -> None:
     """Somebody else has the partition: the batch is given up, and the member goes on."""
     claim, decided = tracker(), Decided(open_gate=False)
-    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).queue], Commits()) as task:
+    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).queue]) as task:
         async with asyncio.timeout(LIMIT):
             await decided.asked.wait()
         claim.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
@@ -17,13 +17,12 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.sinks.planning import Planning
-from kzconsumer.sinks.range_checksum import checksum
+from kzconsumer.sinks.planning import RangePlans, checksum
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
+from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 
 LIMIT = 5.0
@@ -67,34 +66,24 @@ class Memory:
         return [(part.partition, part.first, part.until) for batch in self.batches for part in batch.ranges]
 
 
-class Commits:
-    """Remembers what was processed at each commit; fails as told."""
-
-    def __init__(self, claims: Iterable[OffsetTracker] = (), error: Exception | None = None) -> None:
-        self.claims = list(claims)
-        self.error = error
-        self.made: list[list[int]] = []
-
-    async def __call__(self) -> None:
-        self.made.append([claim.processed for claim in self.claims])
-        if self.error is not None:
-            raise self.error
+def runner_of(
+    sink: Memory, owned: Owned | None = None, *, records: int = 1000, size: int = 1 << 20, time: float = 0.02
+) -> SinkRunner:
+    limits = BatchSettings(max_records=records, max_bytes=size, max_time=time)
+    return SinkRunner("memory", sink, limits, owned or Owned())
 
 
-def runner_of(sink: Memory, *, records: int = 1000, size: int = 1 << 20, time: float = 0.02) -> SinkRunner:
-    return SinkRunner("memory", sink, BatchSettings(max_records=records, max_bytes=size, max_time=time))
+def planning(sink: Memory, owned: Owned, *, records: int) -> SinkRunner:
+    """Of a replayable sink."""
+    limits = BatchSettings(max_records=records, max_bytes=1 << 20, max_time=60)
+    return SinkRunner("memory", sink, limits, owned, RangePlans(owned, Nothing(), "read_committed"))
 
 
 @asynccontextmanager
-async def running(
-    runner: SinkRunner, queues: Iterable[ChunkQueue], commits: Commits, lease: Lease | None = None
-) -> AsyncIterator[asyncio.Task[None]]:
+async def running(runner: SinkRunner, queues: Iterable[ChunkQueue]) -> AsyncIterator[asyncio.Task[None]]:
     """The runner's task, entered and fed; stopped at the end if it still runs."""
-
-    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-        return queues, lease or LeaseInHand(), commits
-
-    task = asyncio.create_task(runner.run(source))
+    runner.feed(queues)
+    task = asyncio.create_task(runner.run())
     try:
         yield task
         if not task.done():
@@ -106,10 +95,6 @@ async def running(
         await asyncio.wait([task])
 
 
-async def no_step(claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-    raise AssertionError("the sink has no steps")
-
-
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LIMIT):
         while not condition():
@@ -118,9 +103,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_write_then_mark_then_commit() -> None:
     claim, queue, sink = tracker(start=4), ChunkQueue(1 << 20), Memory(open_gate=False)
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, chunk(claim, 4, 6), chunk(claim, 6, 9))
-    async with running(runner_of(sink), [queue], commits):
+    async with running(runner_of(sink, commits), [queue]):
         await until(sink.writing.is_set)
         assert (claim.consumed, claim.processed, commits.made) == (9, 4, [])
         sink.gate.set()
@@ -133,7 +118,7 @@ async def test_write_then_mark_then_commit() -> None:
 async def test_a_batch_is_cut_by_records() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(lambda: claim.processed == 20)
     assert sink.ranges == [(0, 0, 10), (0, 10, 20)]
 
@@ -141,14 +126,14 @@ async def test_a_batch_is_cut_by_records() -> None:
 async def test_a_batch_is_cut_by_bytes() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 50), chunk(claim, 50, 100))
-    async with running(runner_of(sink, size=1000, time=60), [queue], Commits()):
+    async with running(runner_of(sink, size=1000, time=60), [queue]):
         await until(lambda: claim.processed == 100)
     assert sink.ranges == [(0, 0, 50), (0, 50, 100)]
 
 
 async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
-    async with running(runner_of(sink, time=0.15), [queue], Commits()):
+    async with running(runner_of(sink, time=0.15), [queue]):
         await asyncio.sleep(0.05)  # no record: the time does not run
         put(queue, chunk(claim, 0, 1))
         began = now()
@@ -164,7 +149,7 @@ async def test_all_streams_feed_the_one_sink() -> None:
     queues, sink = [ChunkQueue(1 << 20) for _ in claims], Memory()
     for claim, queue in zip(claims, queues, strict=True):
         put(queue, chunk(claim, 0, 2))
-    async with running(runner_of(sink, records=6, time=60), queues, Commits()):
+    async with running(runner_of(sink, records=6, time=60), queues):
         await until(lambda: all(claim.processed == 2 for claim in claims))
     assert (len(sink.batches), sorted(sink.ranges)) == (1, [(0, 0, 2), (1, 0, 2), (2, 0, 2)])
 
@@ -173,7 +158,7 @@ async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() ->
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
     waiting = [one.first for one in queue._chunks]
-    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(sink.writing.is_set)
         await asyncio.sleep(0.02)
         # 0..9 are being written, 10..19 collected; the queue holds the rest back, and so the fetchers.
@@ -186,9 +171,9 @@ async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() ->
 
 async def test_ranges_without_records_are_done_without_the_sink() -> None:
     claim, other, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, hole(claim, 0, 7))
-    async with running(runner_of(sink), [queue], commits):
+    async with running(runner_of(sink, commits), [queue]):
         await until(lambda: commits.made)
         assert (sink.batches, claim.processed) == ([], 7)
         put(queue, hole(claim, 7, 9), chunk(other, 0, 1))
@@ -200,7 +185,7 @@ async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_on
     lost, gone, staying = tracker(0), tracker(1), tracker(2)
     queue, sink = ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(lost, 0, 2), chunk(gone, 0, 2))
-    async with running(runner_of(sink, records=4, time=0.05), [queue], Commits()):
+    async with running(runner_of(sink, records=4, time=0.05), [queue]):
         await until(sink.writing.is_set)
         lost.close()
         await asyncio.sleep(0.02)
@@ -217,7 +202,7 @@ async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_on
 async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
     claim, queue, sink, told = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
     put(queue, chunk(claim, 0, 2))
-    async with running(runner_of(sink), [queue], Commits()):
+    async with running(runner_of(sink), [queue]):
         await until(sink.writing.is_set)
         claim.close(told.set)
         await asyncio.sleep(0.02)
@@ -228,7 +213,7 @@ async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
 
 async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
     going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
-    async with running(runner_of(sink, records=4, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=4, time=60), [queue]):
         put(queue, chunk(going, 0, 2))
         await until(lambda: not queue._chunks)
         await asyncio.sleep(0)
@@ -242,7 +227,7 @@ async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
 async def test_a_claim_that_ends_while_written_is_told_when_it_is_done() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue], Commits()):
+    async with running(runner_of(sink), [queue]):
         await until(sink.writing.is_set)
         settled = asyncio.Event()
         claim.close(settled.set)
@@ -255,7 +240,7 @@ async def test_a_claim_that_ends_while_written_is_told_when_it_is_done() -> None
 async def test_no_batch_begins_without_the_lease() -> None:
     claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Memory(), LeaseInHand(held=False)
     put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue], Commits(), lease):
+    async with running(runner_of(sink, Owned(lease=lease)), [queue]):
         await asyncio.sleep(0.05)
         assert (sink.batches, claim.consumed) == ([], 0)
         lease.hold()
@@ -265,8 +250,8 @@ async def test_no_batch_begins_without_the_lease() -> None:
 async def test_stop_without_the_lease_does_not_wait_for_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
-    runner = runner_of(sink)
-    async with running(runner, [queue], Commits(), LeaseInHand(held=False)) as task:
+    runner = runner_of(sink, Owned(lease=LeaseInHand(held=False)))
+    async with running(runner, [queue]) as task:
         await asyncio.sleep(0.05)
         async with asyncio.timeout(1):
             await runner.stop(60)
@@ -276,10 +261,10 @@ async def test_stop_without_the_lease_does_not_wait_for_it() -> None:
 
 async def test_stop_lets_the_running_batch_end_and_commits_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    runner = runner_of(sink, records=5)
-    async with running(runner, [queue], commits):
+    runner = runner_of(sink, commits, records=5)
+    async with running(runner, [queue]):
         await until(sink.writing.is_set)
         stopping = asyncio.create_task(runner.stop(LIMIT))
         await asyncio.sleep(0.02)
@@ -293,10 +278,10 @@ async def test_stop_lets_the_running_batch_end_and_commits_it() -> None:
 
 async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, chunk(claim, 0, 5))
-    runner = runner_of(sink)
-    async with running(runner, [queue], commits) as task:
+    runner = runner_of(sink, commits)
+    async with running(runner, [queue]) as task:
         await until(sink.writing.is_set)
         async with asyncio.timeout(LIMIT):
             await runner.stop(0.05)
@@ -310,7 +295,7 @@ async def test_stop_with_no_patience_left(patience: float) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 5))
     runner = runner_of(sink)
-    async with running(runner, [queue], Commits()):
+    async with running(runner, [queue]):
         await until(sink.writing.is_set)
         async with asyncio.timeout(LIMIT):
             await runner.stop(patience)
@@ -321,12 +306,8 @@ async def test_stop_before_there_is_anything_to_feed_it_from() -> None:
     sink = Memory()
     runner = runner_of(sink)
 
-    async def never() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-        await anyio.sleep_forever()
-        raise AssertionError
-
     async with anyio.create_task_group() as tasks:
-        await tasks.start(runner.run, never)
+        await tasks.start(runner.run)
         with anyio.fail_after(LIMIT):
             await runner.stop(0.01)
     assert sink.events == ["enter", "exit"]
@@ -334,10 +315,10 @@ async def test_stop_before_there_is_anything_to_feed_it_from() -> None:
 
 async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(OSError("disk full"))
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, chunk(claim, 0, 5))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink), [queue], commits) as task:
+        async with running(runner_of(sink, commits), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed, match="sink memory: OSError: disk full")
@@ -350,7 +331,7 @@ async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
     put(queue, chunk(claim, 0, 5))
     sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink), [queue], Commits()) as task:
+        async with running(runner_of(sink), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(SinkFailed)
@@ -364,7 +345,7 @@ async def test_a_sink_that_does_not_start() -> None:
 
     runner = runner_of(Broken())
     with pytest.raises(SinkFailed, match="sink memory: OSError: no JVM"):  # noqa: PT012
-        async with running(runner, [], Commits()) as task:
+        async with running(runner, []) as task:
             await until(task.done)
             await task
     async with asyncio.timeout(LIMIT):
@@ -383,7 +364,7 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
     claim, queue = tracker(), ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     with pytest.raises((ExceptionGroup, KzConsumerError)) as raised:  # noqa: PT012
-        async with running(runner_of(Broken(ValueError("no"))), [queue], Commits()) as task:
+        async with running(runner_of(Broken(ValueError("no"))), [queue]) as task:
             await until(task.done)
             await task
     assert isinstance(raised.value, SinkFailed) or raised.group_contains(SinkFailed)
@@ -391,10 +372,10 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
 
 async def test_a_stream_error_comes_after_what_was_before_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
-    commits = Commits([claim])
+    commits = Owned([claim])
     put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLost("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(runner_of(sink, time=60), [queue], commits) as task:
+        async with running(runner_of(sink, commits, time=60), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(OffsetLost)
@@ -408,28 +389,28 @@ async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
     put(queues[1], chunk(good, 0, 1))
     offset = 1
 
-    async def commit() -> None:
-        nonlocal offset  # the fetcher brings something during every write
-        put(queues[1], chunk(good, offset, offset + 1))
-        offset += 1
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+    class Busy(Owned):
+        async def commit(self) -> None:
+            nonlocal offset  # the fetcher brings something during every write
+            put(queues[1], chunk(good, offset, offset + 1))
+            offset += 1
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
-    async def source() -> tuple[Iterable[ChunkQueue], Lease, Callable[[], Awaitable[None]]]:
-        return queues, LeaseInHand(), commit
-
+    runner = runner_of(sink, Busy())
+    runner.feed(queues)
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(1):
-            await runner_of(sink).run(source)
+            await runner.run()
     assert raised.group_contains(OffsetLost)
 
 
 @pytest.mark.parametrize("error", [SessionExpired("over"), ZooKeeperError("/a", "no quota")])
 async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerError) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
-    commits = Commits([claim], error)
+    commits = Owned([claim], error)
     put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue], commits):
+    async with running(runner_of(sink, commits), [queue]):
         await until(lambda: len(commits.made) == 1)
         commits.error = None
         put(queue, chunk(claim, 3, 5))
@@ -441,7 +422,7 @@ async def test_queues_that_end() -> None:
     """The member has left: no more chunks, and the runner still waits to be stopped."""
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
-    async with running(runner_of(sink), [queue], Commits()) as task:
+    async with running(runner_of(sink), [queue]) as task:
         await until(lambda: claim.processed == 3)
         queue.close()
         await asyncio.sleep(0.02)
@@ -454,20 +435,16 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
     kept, lost, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory(open_gate=False)
     steps: list[object] = []
 
-    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
-        steps.append({claim.topic_partition.partition: (plan.first, plan.until) for claim, plan in plans.items()})
-        assert not sink.writing.is_set()
-        lost.close()
-        return [kept]
+    class Planned(Owned):
+        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+            steps.append({claim.topic_partition.partition: (plan.first, plan.until) for claim, plan in plans.items()})
+            assert not sink.writing.is_set()
+            lost.close()
+            return [kept]
 
-    async def go_on(claim: OffsetTracker) -> None:
-        raise AssertionError("nothing was replayed")
-
-    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
-    commits = Commits([kept, lost])
+    commits = Planned([kept, lost])
     put(queue, chunk(kept, 0, 3), chunk(lost, 0, 2))
-    async with running(runner, [queue], commits):
+    async with running(planning(sink, commits, records=5), [queue]):
         await until(sink.writing.is_set)
         assert steps == [{0: (0, 3), 1: (0, 2)}]
         sink.gate.set()
@@ -484,30 +461,29 @@ def replay_of(part: FetchedChunk) -> OffsetTracker:
 
 async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None:
     claim = replay_of(chunk(tracker(0), 0, 3))
-    queue, sink, commits = ChunkQueue(1 << 20), Memory(), Commits([claim])
-    gone_on: list[tuple[OffsetTracker, list[list[int]]]] = []
+    queue, sink = ChunkQueue(1 << 20), Memory()
+    resumed: list[tuple[OffsetTracker, list[list[int]]]] = []
 
-    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
-        raise AssertionError("its plan stands")
+    class Replaying(Owned):
+        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+            raise AssertionError("its plan stands")
 
-    async def go_on(replayed: OffsetTracker) -> None:
-        gone_on.append((replayed, list(commits.made)))
+        async def resume_after_replay(self, claim: OffsetTracker) -> None:
+            resumed.append((claim, list(self.made)))
 
-    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
     put(queue, chunk(claim, 0, 3))
-    async with running(runner, [queue], commits):
-        await until(lambda: gone_on)
-    assert gone_on == [(claim, [[3]])]
+    async with running(planning(sink, Replaying([claim]), records=1000), [queue]):
+        await until(lambda: resumed)
+    assert resumed == [(claim, [[3]])]
     assert [batch.is_replay for batch in sink.batches] == [True]
 
 
 async def test_a_replay_that_is_lost_before_its_turn_holds_nothing_up() -> None:
     """Its last chunk has made the collecting wait: what comes next for the stream has to be taken all the same."""
-    staying, sink, queue, commits = tracker(1), Memory(open_gate=False), ChunkQueue(1 << 20), Commits()
+    staying, sink, queue, commits = tracker(1), Memory(open_gate=False), ChunkQueue(1 << 20), Owned()
     lost = replay_of(chunk(tracker(0), 0, 3))
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 3), chunk(staying, 4, 8))
-    async with running(runner_of(sink, records=4, time=60), [queue], commits):
+    async with running(runner_of(sink, commits, records=4, time=60), [queue]):
         await until(sink.writing.is_set)
         await until(lambda: len(queue._chunks) == 1)
         lost.close()
@@ -535,7 +511,7 @@ async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> 
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 40, 5)))
     waiting = [one.first for one in queue._chunks]
-    async with running(runner_of(sink, records=10, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=10, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
         await asyncio.sleep(0.02)
         # 0..9 are being written, 10..19 prepared, 20..29 collected; the queue holds the rest back, and so the fetchers.
@@ -549,9 +525,9 @@ async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> 
 
 async def test_what_was_lost_since_it_was_prepared_is_not_written() -> None:
     lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    commits = Commits([lost, staying])
+    commits = Owned([lost, staying])
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 2), chunk(staying, 4, 6))
-    async with running(runner_of(sink, records=4, time=60), [queue], commits):
+    async with running(runner_of(sink, commits, records=4, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
         released: list[str] = []
         lost.close(lambda: released.append("at once"))  # an orderly release: nobody has to wait for what is prepared
@@ -565,7 +541,7 @@ async def test_what_was_lost_since_it_was_prepared_is_not_written() -> None:
 async def test_a_prepared_batch_that_is_lost_altogether_is_not_written_and_the_next_one_is() -> None:
     lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 4), chunk(staying, 4, 8))
-    async with running(runner_of(sink, records=4, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=4, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
         lost.close()
         sink.gate.set()
@@ -577,27 +553,23 @@ async def test_what_cannot_be_prepared_is_written_all_the_same() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = OSError("the disk is full")
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    async with running(runner_of(sink, records=5, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=5, time=60), [queue]):
         await until(lambda: claim.processed == 20)
     assert len(sink.batches) == 4
 
 
 async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_committed() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
-    commits = Commits([claim])
     steps: list[object] = []
 
-    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
-        steps.append(([(plan.first, plan.until) for plan in plans.values()], list(commits.made)))
-        return list(plans)
+    class Planned(Owned):
+        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+            steps.append(([(plan.first, plan.until) for plan in plans.values()], list(self.made)))
+            return list(plans)
 
-    async def go_on(claim: OffsetTracker) -> None:
-        raise AssertionError("nothing was replayed")
-
-    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
+    runner = planning(sink, Planned([claim]), records=5)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
-    async with running(runner, [queue], commits):
+    async with running(runner, [queue]):
         await until(lambda: len(sink.prepared) == 2)
         await asyncio.sleep(0.02)
         assert steps == [([(0, 5)], [])]
@@ -615,18 +587,15 @@ async def test_what_was_prepared_is_taken_by_its_write_before_more_is_prepared()
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     prepared: list[int] = []
 
-    async def plan_all(plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
-        await asyncio.sleep(0.01)
-        prepared.append(len(sink.prepared))
-        return list(plans)
+    class Planned(Owned):
+        async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> list[OffsetTracker]:
+            await asyncio.sleep(0.01)
+            prepared.append(len(sink.prepared))
+            return list(plans)
 
-    async def go_on(claim: OffsetTracker) -> None:
-        raise AssertionError("nothing was replayed")
-
-    limits = BatchSettings(max_records=5, max_bytes=1 << 20, max_time=60)
-    runner = SinkRunner("memory", sink, limits, Planning(lambda: "f", "read_committed", plan_all, go_on, no_step))
+    runner = planning(sink, Planned(), records=5)
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
-    async with running(runner, [queue], Commits()):
+    async with running(runner, [queue]):
         await until(lambda: claim.processed == 20)
     assert prepared == [1, 2, 3, 4]
 
@@ -635,7 +604,7 @@ async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     runner = runner_of(sink, records=5, time=60)
-    async with running(runner, [queue], Commits()) as task:
+    async with running(runner, [queue]) as task:
         await until(lambda: len(sink.prepared) == 2)
         stopping = asyncio.create_task(runner.stop(LIMIT))
         await asyncio.sleep(0.02)
@@ -649,8 +618,8 @@ async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
 async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared() -> None:
     claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
-    runner = runner_of(sink, records=5, time=60)
-    async with running(runner, [queue], Commits(), lease) as task:
+    runner = runner_of(sink, Owned(lease=lease), records=5, time=60)
+    async with running(runner, [queue]) as task:
         await until(lambda: len(sink.prepared) == 2)
         await asyncio.sleep(0.02)  # and the preparing has ended
         lease.lose()
@@ -668,7 +637,7 @@ async def test_whatever_preparing_raises_is_only_told(unready: Exception) -> Non
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
     put(queue, chunk(claim, 0, 5))
-    async with running(runner_of(sink, records=5, time=60), [queue], Commits()):
+    async with running(runner_of(sink, records=5, time=60), [queue]):
         await until(lambda: claim.processed == 5)
 
 
@@ -678,7 +647,7 @@ async def test_replays_and_what_was_collected_are_written_before_a_stream_fails(
     replays = [replay_of(part) for part in parts]
     put(queue, chunk(plain, 0, 4))
     others, failing = [ChunkQueue(1 << 20) for _ in replays], ChunkQueue(1 << 20)
-    async with running(runner_of(sink, records=4, time=60), [queue, *others, failing], Commits()) as task:
+    async with running(runner_of(sink, records=4, time=60), [queue, *others, failing]) as task:
         await until(sink.writing.is_set)
         await asyncio.sleep(0.02)  # every stream is waited for
         for other, replay in zip(others, replays, strict=True):
@@ -698,7 +667,7 @@ async def test_what_stays_below_the_floor_is_written_before_a_stream_fails() -> 
     limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
     put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLost("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
-        async with running(SinkRunner("memory", sink, limits), [queue], Commits()) as task:
+        async with running(SinkRunner("memory", sink, limits, Owned()), [queue]) as task:
             await until(task.done)
             await task
     assert raised.group_contains(OffsetLost)

@@ -20,7 +20,6 @@ from kzconsumer import consumer as consumer_module
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.group.assignment import assignment, wanted_by
@@ -31,6 +30,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.nodes import Topic, decode_topic
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import decode_registration, needs_all_topics, subscribed_topics
+from kzconsumer.sessions import Sessions
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.ensemble import Ensemble
@@ -303,7 +303,7 @@ def simulated_group(
         group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
-    async def no_kernels(_: ConsumerConnector) -> None:
+    async def no_kernels(_: Sessions) -> None:
         """They decode nothing here."""
 
     logging = structlog.get_config()
@@ -313,7 +313,7 @@ def simulated_group(
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
-        mock.patch.object(ConsumerConnector, "_load_kernels", no_kernels),
+        mock.patch.object(Sessions, "_load_kernels", no_kernels),
         mock.patch.object(consumer_module, "to_standard_error"),
     ):
         try:

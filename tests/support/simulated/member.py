@@ -20,6 +20,7 @@ from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
+from tests.support.members import sessions_of
 from tests.support.simulated.virtual_time import Process
 
 GROUP = "g"
@@ -87,11 +88,11 @@ class Member(RebalanceListener):
 
     @property
     def generation(self) -> int:
-        return self.connector._listener.generation if self.connector is not None else 0
+        return sessions_of(self.connector).listener.generation if self.connector is not None else 0
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:
-        member = self.connector._member if self.connector is not None else None
+        member = sessions_of(self.connector).member if self.connector is not None else None
         return member.owned.held if member is not None else {}
 
     def pause(self, partition: TopicPartition) -> None:

@@ -12,6 +12,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.settings.sections import GroupSettings
 from kzconsumer.zookeeper.operations import Check, Create, Delete, Operation, SetData
+from tests.support.members import sessions_of
 from tests.support.simulated.ensemble import NOBODY, Ensemble
 from tests.support.simulated.member import GROUP, Handed, Member
 from tests.support.simulated.network import SimulatedNetwork
@@ -97,7 +98,9 @@ class Promises:
                 self.violated(f"{member.name} got {partition}[{offsets}], which belongs to {holder}")
         for other in self.members:
             if other is not member and other.active and not other.process.frozen and not excused:
-                held = other.connector is not None and other.connector.lease.held and partition in other.held
+                held = (
+                    other.connector is not None and sessions_of(other.connector).lease.held and partition in other.held
+                )
                 if held:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
         records = self._handed.setdefault(partition, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
 from kzconsumer.model import OffsetRange, TopicPartition
@@ -68,15 +68,16 @@ def run_try(arguments: argparse.Namespace) -> int:
 
 async def _preview(settings: Settings, count: int) -> Preview:
     from kzconsumer.errors import PluginError
+    from kzconsumer.sinks.capabilities import capabilities
     from kzconsumer.sinks.configured import configured_sink
     from kzconsumer.sinks.interface import SinkContext
-    from kzconsumer.sinks.reports import Previewing
 
     context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
     sink = configured_sink(settings, context)
-    if not hasattr(sink, "preview"):
+    previews = capabilities(sink).previews
+    if previews is None:
         raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot be tried: it has no preview')
-    return await cast(Previewing, sink).preview(await _newest(settings, count))
+    return await previews.preview(await _newest(settings, count))
 
 
 async def _newest(settings: Settings, count: int) -> Batch:

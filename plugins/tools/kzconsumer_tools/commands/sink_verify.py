@@ -6,7 +6,7 @@ Owns no state, changes nothing. Standard output is the answer, 80 columns or JSO
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
 
@@ -81,6 +81,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     from kzconsumer.errors import PluginError, ZooKeeperUnreachable
     from kzconsumer.registry.cluster_id import cluster_identity
     from kzconsumer.registry.sessions import LIMIT
+    from kzconsumer.sinks.capabilities import capabilities
     from kzconsumer.sinks.configured import configured_sink
     from kzconsumer.sinks.interface import SinkContext
 
@@ -90,10 +91,10 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     if cluster is None:
         raise ZooKeeperUnreachable(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
     context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)
-    sink = configured_sink(settings, context)
-    if not hasattr(sink, "holdings"):
+    accounts = capabilities(configured_sink(settings, context)).accounts
+    if accounts is None:
         raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot say what its destination holds')
-    return cast("Accountable", sink)
+    return accounts
 
 
 def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:

@@ -1,7 +1,7 @@
-"""Telling the service manager (systemd's notify protocol): datagrams of `KEY=value` lines to the socket it names.
+"""systemd's notify protocol: datagrams of `KEY=value` lines to the socket that the service manager names.
 
-Owns the socket. `service` decides what is told and when. Without a manager everything here does nothing. What cannot be
-sent at the moment is kept, and goes with what is told next. Source: sd_notify(3), sd_watchdog_enabled(3).
+Without a service manager nothing is sent. What cannot be sent at the moment is kept, and sent with the next message.
+Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def datagram(fields: Mapping[str, Field]) -> bytes:
 
 
 class Manager:
-    """`watchdog`: seconds within which it wants a sign of life, None when it wants none."""
+    """`watchdog`: seconds within which it expects the next WATCHDOG=1; None without a watchdog."""
 
     def __init__(self, address: str | None, watchdog: float | None) -> None:
         self._address = _address(address) if address else None
         self.watchdog = watchdog if self._address else None
-        self._untold: dict[str, Field] = {}
+        self._unsent: dict[str, Field] = {}
         self._failed = False
         self._socket: socket.socket | None = None
 
@@ -37,7 +37,7 @@ class Manager:
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str], pid: int) -> Self:
-        """Takes the variables away: they are for this process, not for those it starts."""
+        """Removes the variables: they are for this process, not for those it starts."""
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
         meant = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
@@ -47,22 +47,22 @@ class Manager:
     def listens(self) -> bool:
         return self._address is not None
 
-    def tell(self, **fields: Field) -> None:
+    def send(self, **fields: Field) -> None:
         """Never raises, never blocks."""
         if self._address is None:
             return
-        self._untold.update(fields)
+        self._unsent.update(fields)
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
                 self._socket.setblocking(False)
-            self._socket.sendto(datagram(self._untold), self._address)
+            self._socket.sendto(datagram(self._unsent), self._address)
         except OSError as error:
             if not self._failed:
-                log.warning("the service manager cannot be told", socket=str(self._address), reason=str(error))
+                log.warning("sd_notify failed", socket=str(self._address), reason=str(error))
             self._failed = True
         else:
-            self._untold.clear()
+            self._unsent.clear()
             self._failed = False
 
     def close(self) -> None:
@@ -76,5 +76,5 @@ def _address(text: str) -> str | None:
         return "\0" + text[1:]
     if text.startswith("/"):
         return text
-    log.warning("the service manager cannot be told", socket=text, reason="neither a path nor an abstract name")
+    log.warning("sd_notify failed", socket=text, reason="neither a path nor an abstract name")
     return None

@@ -1,7 +1,6 @@
-"""What a changed configuration means for a running daemon: what changes at once, or by joining again, or by a restart.
+"""Applies a changed configuration to a running daemon, on SIGHUP: at once, by joining again, or only by a restart.
 
-Pure but for `obey_reloads`, which the daemon runs: SIGHUP, read, check, compare, apply. A configuration with a fault
-changes nothing.
+A configuration with a fault changes nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import structlog
 from anyio import to_thread
 
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.service import Service
+from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
 
 log = structlog.get_logger("kzconsumer")
 
-#: What changes without a rebalance, and without the sink starting anew.
+#: What changes without a rebalance, and without a new start of the sink.
 LIVE = frozenset(
     {
         ("subscription", "paused"),
@@ -41,16 +40,16 @@ LIVE = frozenset(
     }
 )
 
-#: For these the member leaves in order and joins again, with its sink started anew, in the same process. A run of the
-#: group has the topics that it began with. Everything else needs a restart.
+#: For these the member leaves in order and joins again in the same process, and its sink is started again. A run of the
+#: group keeps the topics that it began with. Everything else needs a restart.
 REJOINING = frozenset(("subscription", key) for key in ("topics", "whitelist", "blacklist", "streams"))
 
 
 class Change(msgspec.Struct, frozen=True):
-    """From the settings in effect to those read anew."""
+    """From the settings in effect to those just read."""
 
     settings: Settings
-    """What is in effect from now on: the old ones, with the new values of what is applied."""
+    """The old settings, with the new values of what is applied."""
     applied: tuple[str, ...]
     rejoins: bool
     """Something of it takes effect when the member has left and joined again."""
@@ -81,30 +80,28 @@ def compare(present: Settings, read: Settings) -> Change:
 async def obey_reloads(
     joined: anyio.Event,
     look: Callable[[], Change],
-    apply: Callable[[Settings], None],
-    rejoin: Callable[[], None],
-    service: Service,
+    apply: Callable[[Change], None],
+    report: ServiceReport,
 ) -> None:
-    """For ever; a signal that comes before the member has `joined` waits.
+    """Runs until cancelled; a signal that comes before the member has `joined` waits.
 
-    `look` reads and checks everything anew, and raises ConfigError or PluginError; it may block.
+    `look` reads and checks the settings, and raises ConfigError or PluginError; it may block.
     """
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             await joined.wait()
-            service.reloading()
+            report.reloading()
             try:
                 change = await to_thread.run_sync(look)
             except (ConfigError, PluginError) as error:
                 faults = error.faults if isinstance(error, ConfigError) else (str(error),)
-                log.error("the new configuration is refused, the old one stays in effect", faults=faults)
-                service.reloaded(f"configuration refused: {faults[0]}")
+                log.error("configuration refused, the old one stays in effect", faults=faults)
+                report.reloaded(f"configuration refused: {faults[0]}")
                 continue
-            apply(change.settings)
+            apply(change)
             log.info("configuration reloaded", applied=change.applied)
             if change.needs_restart:
-                log.warning("a restart is needed for what else has changed", keys=change.needs_restart)
+                log.warning("restart needed for other changes", keys=change.needs_restart)
             if change.rejoins:
-                rejoin()  # ready again when it has joined
-                continue
-            service.reloaded(f"restart needed for {', '.join(change.needs_restart)}" if change.needs_restart else "")
+                continue  # ready again when it has joined
+            report.reloaded(f"restart needed for {', '.join(change.needs_restart)}" if change.needs_restart else "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.group.progress import Progress
 from kzconsumer.offsets.position import Position
+from kzconsumer.status.health import StallDetection
 
 BEHIND = Position(
     topic="t", partition=0, thread="m-0", fetched=10, consumed=10, processed=5, committed=5, high_watermark=20
@@ -14,10 +14,10 @@ BEHIND = Position(
 
 
 def after_a_minute(*positions: Position, then: tuple[Position, ...] | None = None, lease: bool = True) -> float:
-    progress = Progress()
-    progress.stalled(1000.0, positions, lease)
-    progress.stalled(1030.0, positions, lease)
-    return progress.stalled(1060.0, positions if then is None else then, lease)
+    stall = StallDetection()
+    stall.seconds(1000.0, positions, lease)
+    stall.seconds(1030.0, positions, lease)
+    return stall.seconds(1060.0, positions if then is None else then, lease)
 
 
 def test_behind_and_still() -> None:

@@ -1,0 +1,70 @@
+"""Shows how far a running member is: lines in the log, and the progress of a bounded run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import msgspec
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.model import TopicPartition
+from kzconsumer.sessions import Sessions
+from kzconsumer.sinks.runner import SinkRunner
+
+log = structlog.get_logger("kzconsumer")
+
+# Seconds until the first line, so that a member that was just started shows soon whether it makes progress.
+FIRST = 5.0
+# Seconds between two calls of `show`.
+SHOW = 0.5
+
+
+async def log_progress(sessions: Sessions, runner: SinkRunner, reconfigured: Callable[[], anyio.Event]) -> None:
+    """A line per `[log] progress_interval`: owned partitions, lag, rate; at debug the positions of each partition.
+
+    `reconfigured` gives the event of the next change of settings: a line is logged at once then.
+    """
+    before: dict[tuple[str, int], int] = {}
+    pause = min(sessions.settings.log.progress_interval, FIRST)
+    logged = now()
+    while True:
+        with anyio.move_on_after(pause):
+            await reconfigured().wait()
+        passed, logged = now() - logged, now()
+        positions = sessions.positions()
+        done = {(at.topic, at.partition): at.processed for at in positions}
+        advanced = sum(until - before[key] for key, until in done.items() if key in before)
+        known = [at for at in positions if at.high_watermark is not None]
+        log.info(
+            "progress",
+            owned=len(positions),
+            behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
+            per_second=round(advanced / passed) if before else None,
+            lease=sessions.lease.held,
+            batch=runner.status.told() if runner.status else None,
+        )
+        log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
+        before = done
+        pause = sessions.settings.log.progress_interval
+
+
+async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None:
+    """Call `show` with offsets processed and to process, of what this member has owned of the run.
+
+    A partition that goes to another member no longer counts.
+    """
+    begun: dict[TopicPartition, int] = {}
+    while True:
+        await anyio.sleep(SHOW)
+        if (run := sessions.run) is None:
+            continue
+        done = total = 0
+        for at in sessions.positions():
+            end = run.end(at.topic_partition, at.incarnation)
+            if end is not None:
+                first = min(begun.setdefault(at.topic_partition, at.processed), end)
+                done += min(at.processed, end) - first
+                total += end - first
+        show(done, total)

@@ -1,0 +1,111 @@
+"""Starts the daemon of one instance: its lock file, its runs one after another, its exit status.
+
+The lock only prevents mistakes: it ends with the process, however that ends, and the file stays. Two members of a group
+on one machine are two instances, and what must not be done twice is fenced.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import structlog
+
+from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError
+from kzconsumer.logs.setup import finish
+from kzconsumer.service.daemon import Daemon
+from kzconsumer.service.sd_notify import Manager
+from kzconsumer.settings.settings import Settings
+
+log = structlog.get_logger("kzconsumer")
+
+INSTALLED = Path("/etc/kzconsumer")
+RUNNING = Path("/run/kzconsumer")
+
+
+def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, int], None] | None = None) -> int:
+    """Consume until a signal, or to the end of a run. Returns the exit status: 0 after an orderly stop, 1 after a
+    failure, which is logged (a final commit that failed is one), 75 when a run is not at its end.
+
+    `load` reads the settings again after a SIGHUP; it raises ConfigError or PluginError, and may block. `show` is
+    called at intervals with how much this member has read of its part of a run, and how much that is.
+    The settings have been checked (`cli/checks`). Raises ConfigError and PluginError for faults in them that only a
+    server or the start of the sink shows, AlreadyRunning.
+    """
+    manager = Manager.from_environment(os.environ, os.getpid())
+    try:
+        with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
+            return anyio.run(_run_daemons, settings, load, manager, show)
+    except (AlreadyRunning, ConfigError, PluginError):
+        raise
+    except NotPermitted as error:
+        raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
+    except KzConsumerError as error:
+        log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
+        for note in getattr(error, "__notes__", ()):
+            log.error("stopped by another failure, too", reason=note)
+        if error.__cause__ is not None:
+            log.debug("caused by", exc_info=error.__cause__)
+        return 1
+    finally:
+        finish()
+
+
+async def _run_daemons(
+    settings: Settings,
+    load: Callable[[], Settings],
+    manager: Manager,
+    show: Callable[[int, int], None] | None,
+) -> int:
+    while True:
+        daemon = Daemon(settings, load, manager, show)
+        if (status := await daemon.run()) is not None:
+            return status
+        settings = daemon.settings
+        if settings.subscription.stop_at is None:
+            log.info("joining again, for other topics")
+        else:
+            log.info("run of others is over, starting our own", run=settings.subscription.run)
+
+
+def lock_path(setting: str | None, source: str, environment: Mapping[str, str]) -> Path | None:
+    """The setting, or the lock of the systemd unit's instance: of this process, or of the unit that has this file.
+
+    None if nothing says what an instance is: one file may be run several times, as several members.
+    """
+    if setting is not None:
+        return Path(setting)
+    if directory := environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
+        return Path(directory, "lock")
+    file = Path(source)
+    if file.absolute().parent == INSTALLED and (started := RUNNING / file.stem / "lock").exists():
+        return started
+    return None
+
+
+@contextmanager
+def instance_lock(path: Path | None) -> Iterator[None]:
+    """Raises AlreadyRunning when another process has it, ConfigError when the file cannot be opened."""
+    if path is None:
+        yield
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise ConfigError([f"[service] lock: {path} cannot be opened: {error.strerror}"]) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            raise AlreadyRunning(f"{path}: process {holder or '?'} runs this instance already") from None
+        os.fchmod(descriptor, 0o644)  # whatever the umask: others may read who holds it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,97 @@
+"""Reports the daemon's phase and health to the service manager, through `sd_notify`.
+
+`daemon` reports each change of phase; the rest is sent every few seconds. The watchdog is fed only while this event
+loop runs, the task of the ZooKeeper session runs, and the member makes progress.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import time
+from collections.abc import Callable
+
+import anyio
+import structlog
+
+from kzconsumer.clock import now
+from kzconsumer.service.sd_notify import Field, Manager
+from kzconsumer.sessions import Sessions
+from kzconsumer.status.health import Health
+
+log = structlog.get_logger("kzconsumer")
+
+# Seconds between two reports at most.
+INTERVAL = 5.0
+# Seconds by which one report extends a timeout of the service manager, while waiting is right.
+EXTENSION = 30.0
+
+
+class ServiceReport:
+    """Sets the phase of `health`, and sends it. Without a service manager nothing is sent."""
+
+    def __init__(self, manager: Manager, health: Health) -> None:
+        self._manager = manager
+        self._health = health
+        self._interval = min(INTERVAL, (manager.watchdog or INTERVAL) / 4)
+        self._extension: Callable[[], float] | None = None
+        self._feeds_watchdog = True
+        if manager.watchdog is not None:
+            faulthandler.enable()  # SIGABRT from the watchdog shows where each thread was
+
+    def __repr__(self) -> str:
+        return f"<ServiceReport {self._health} {self._manager}>"
+
+    async def run(self) -> None:
+        while self._manager.listens:
+            fields: dict[str, Field] = {}
+            if self._extension is not None:
+                fields["EXTEND_TIMEOUT_USEC"] = _microseconds(self._extension())
+            if self._manager.watchdog is not None and self._is_healthy():
+                fields["WATCHDOG"] = 1
+            self._send(**fields)
+            await anyio.sleep(self._interval)
+
+    def starting(self, phase: str, at_most: float | None = None) -> None:
+        """Before the member has joined. The timeout is extended by `at_most` seconds, without it again and again."""
+        self._health.phase = phase
+        self._extension = (lambda: EXTENSION) if at_most is None else None
+        self._send(EXTEND_TIMEOUT_USEC=_microseconds(EXTENSION if at_most is None else at_most))
+
+    def ready(self, sessions: Sessions) -> None:
+        """The first rebalance is complete."""
+        self._health.phase, self._health.sessions = "", sessions
+        self._extension = None
+        self._send(READY=1)
+
+    def reloading(self) -> None:
+        self._send(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+
+    def reloaded(self, note: str) -> None:
+        """`note` stays in the status line until the next reload."""
+        self._health.note = note
+        self._send(READY=1)
+
+    def stopping(self, deadline: float) -> None:
+        """The stop ends at `deadline`, whatever happens."""
+        self._health.phase = "stopping"
+        self._extension = lambda: max(deadline - now(), 0.0) + EXTENSION
+        self._send(STOPPING=1, EXTEND_TIMEOUT_USEC=_microseconds(self._extension()))
+
+    def ended(self, reason: str | None) -> None:
+        """The last report before the process ends; `reason` is that of a failure."""
+        self._manager.send(STOPPING=1, STATUS=f"failed: {reason}" if reason is not None else "stopped")
+        self._manager.close()
+
+    def _send(self, **fields: Field) -> None:
+        self._manager.send(**fields, STATUS=self._health.status())
+
+    def _is_healthy(self) -> bool:
+        reason = self._health.fault()
+        if reason is not None and self._feeds_watchdog:
+            log.error("watchdog is no longer fed", reason=reason)
+        self._feeds_watchdog = reason is None
+        return self._feeds_watchdog
+
+
+def _microseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000)

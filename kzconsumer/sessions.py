@@ -1,0 +1,307 @@
+"""The ZooKeeper sessions of a member, one after another; each of them carries one membership (`member`).
+
+What outlives a session is here: the streams, the connections to brokers, the lease, pauses and dead letters. Lifetimes
+nest: these sessions > one session > membership > claims > fetching. They end in the opposite order, for a stop and an
+expired session alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import cast
+
+import anyio
+import structlog
+from anyio import to_thread
+from anyio.abc import TaskGroup
+
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.list_offsets import ListedOffset
+from kzconsumer.brokers.security import load_security
+from kzconsumer.clock import now
+from kzconsumer.counters import Tallies
+from kzconsumer.errors import ConnectionLost, KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.fetcher.reading import reading
+from kzconsumer.group.fitness import HoldDown
+from kzconsumer.group.listener import ListenerCalls, RebalanceListener
+from kzconsumer.group.membership import new_consumer_id
+from kzconsumer.logs.facts import facts
+from kzconsumer.member import Member
+from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.offsets.authority import require_storage
+from kzconsumer.offsets.destination import Destination
+from kzconsumer.offsets.position import Position
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.plugins import ASSIGNORS, load_chosen
+from kzconsumer.records import decode
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.registry.registration import Registration
+from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.registry.sessions import open_session
+from kzconsumer.registry.topics import TopicRegistry
+from kzconsumer.rejected.rejects import rejects_of
+from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.settings.settings import Settings
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.zookeeper.access import load_access
+from kzconsumer.zookeeper.lease import Lease
+from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
+from kzconsumer.zookeeper.watches import Watches
+
+log = structlog.get_logger("kzconsumer")
+
+# Seconds for the first messages before the kernels load: that holds the GIL so much that it would double their delay.
+HEAD_START = 0.15
+
+
+class Sessions:
+    """Enter `running`, then `join` once. Implements `sinks.owned_ranges.OwnedRanges` by the present membership."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        listener: RebalanceListener | None = None,
+        lease: Lease | None = None,
+        wants: Wants = "columns",
+        destination: Destination | None = None,
+        stop_at: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """With `wants="raw"` nothing is decoded: the streams' queues hold chunks of bytes and cannot be iterated.
+
+        `destination` is that of a replayable sink, whose ranges are planned; the queues are for its runner then, too.
+        Raises PluginError, and ConfigError where offsets must be in ZooKeeper but would not be.
+        """
+        self.settings = settings
+        self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
+        self.lease = lease or Lease()
+        self.listener = ListenerCalls(listener)
+        self.tallies = Tallies()
+        self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.tallies.rejected)
+        self.streams: dict[tuple[str | None, int], KafkaStream] = {}
+        """By topic (None: those of a white or black list) and thread."""
+        self.paused: set[TopicPartition] = set()
+        """Partitions that are paused, whether they are owned now or not."""
+        self.member: Member | None = None
+        """The present membership; None between sessions."""
+        self.finished = anyio.Event()
+        """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
+        self.left_uncommitted = False
+        """Whether the final commit of the last membership failed."""
+        ends = None if stop_at is None else {TopicPartition.of(each): offset for each, offset in stop_at.items()}
+        by_settings = settings.subscription.stop_at is not None
+        self._stops = Stops(ends) if ends is not None or by_settings else None
+        in_run = self._stops is not None and self._stops.of_the_group
+        require_storage(settings, replayable=destination is not None, in_run=in_run)
+        self._security = partial(load_security, settings.brokers, settings.source)
+        timeout = settings.fetch.request_timeout
+        self._brokers = Brokers(client_id=settings.group.id, timeout=timeout, security=self._security)
+        self._tasks: TaskGroup
+        self._session: ZooKeeperSession | None = None
+        self._former: FormerSession | None = None
+        self._let_in = False
+        self._hold_down = HoldDown()
+        self._fetching = True
+        self._joined = anyio.Event()
+        self._leaving = anyio.Event()
+        self._left = anyio.Event()
+        self._connecting = anyio.CancelScope()
+        # Shielded: a cancelled application still leaves in order, within the deadline that `leave` sets.
+        self._scope = anyio.CancelScope(shield=True)
+        assignor = load_chosen(ASSIGNORS, settings.group.assignor, f"{settings.source}: [group] assignor")
+        self._new_member = partial(
+            Member,
+            consumer=self.consumer,
+            streams=self.streams,
+            paused=self.paused,
+            brokers=self._brokers,
+            read=reading(wants, settings.fetch.largest_body, few=True),
+            destination=destination,
+            stops=self._stops,
+            assignor=cast(Assignor, assignor),
+            listener=self.listener,
+            joined=self._joined,
+            finished=self.finished,
+            leaving=self._leaving,
+            tallies=self.tallies,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Sessions of {self.consumer} {self.member}>"
+
+    @property
+    def run(self) -> GroupRun | None:
+        """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""
+        return self._stops.run if self._stops is not None else None
+
+    @property
+    def task_last_ran(self) -> float:
+        """When the task that keeps the ZooKeeper session last ran; the present time without a session."""
+        return self._session.looked if self._session is not None else now()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Leaving the block commits what is processed and leaves the group. Raises as `consumer.connect`."""
+        self._security()
+        load_access(self.settings.zookeeper, self.settings.source)
+        try:
+            async with self._brokers, anyio.create_task_group() as self._tasks:
+                try:
+                    yield
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self.leave()
+                    self.rejects.close()
+                    self._tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = sole_cause(group)
+            raise error from error.__cause__
+
+    async def join(self, registration: Registration, streams: Mapping[tuple[str | None, int], KafkaStream]) -> None:
+        """Join the group; returns after the first rebalance, or when the member has left before it."""
+        if self.streams:
+            raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
+        self.streams.update(streams)
+        self._tasks.start_soon(self._load_kernels)
+        self._tasks.start_soon(self._run, registration)
+        await self._joined.wait()
+
+    async def leave(self, patience: float = 0.0) -> None:
+        """Commit and leave within `[stop] deadline`; `patience` seconds of it for acknowledgements. Idempotent."""
+        if self.member is not None and not self._leaving.is_set():
+            self.member.patience = patience
+        self._leaving.set()
+        self._connecting.cancel()
+        self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.settings.stop.deadline)
+        if self.streams and not self.listener.calling:
+            await self._left.wait()
+
+    def leave_within(self, seconds: float) -> None:
+        """Replace the deadline of `leave`: after `seconds` whatever is not done is given up."""
+        self._scope.deadline = anyio.current_time() + seconds
+
+    def stop_fetching(self) -> None:
+        """Ask the brokers for nothing more; what is queued may still be taken."""
+        self._fetching = False
+        if self.member is not None:
+            self.member.stop_fetching()
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Apply `[offsets] commit_interval`, `[fetch] rate_limit` and `[stop] deadline`; the rest must be the same."""
+        self.settings = settings
+        if self.member is not None:
+            self.member.reconfigure(settings)
+
+    def positions(self) -> list[Position]:
+        """Every owned partition's positions; empty without a membership."""
+        return self.member.owned.positions() if self.member is not None else []
+
+    async def log_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
+        """Raises as `ConsumerConnector.offsets_for_times`."""
+        return await self._present().log_offsets.look_up(times)
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        return await self.member.committer.plan(plans) if self.member is not None else ()
+
+    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        return await self.member.committer.record_step(claims, step) if self.member is not None else ()
+
+    async def commit(self) -> None:
+        if self.member is not None:
+            await self.member.owned.commit()
+
+    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+        if self.member is not None:
+            await self.member.owned.resume_after_replay(claim)
+
+    def _present(self) -> Member:
+        if self.member is None:
+            raise ConnectionLost("not a member of the group at the moment")
+        return self.member
+
+    async def _load_kernels(self) -> None:
+        """After the first messages, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
+        await self._joined.wait()
+        await anyio.sleep(HEAD_START)
+        await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
+        if (used := decode.kernels_in_use()) != "numba":
+            log.warning("records are decoded slowly, or compiled at every start", kernels=used)
+
+    async def _run(self, registration: Registration) -> None:
+        facts().update(group=self.settings.group.id, member=self.consumer)
+        try:
+            with self._scope:
+                while self._fetching and not self._leaving.is_set() and not self.finished.is_set():
+                    await self._run_session(registration)
+                    if away := self._hold_down.seconds:
+                        log.info("waiting before the next broker check", seconds=away)
+                        with anyio.move_on_after(away):
+                            await self._leaving.wait()
+            # Left before the first rebalance, if need be. Not after a failure: the task group cancels who waits then.
+            self._joined.set()
+        finally:
+            self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever
+            for stream in self.streams.values():
+                stream.close()
+
+    async def _run_session(self, registration: Registration) -> None:
+        async with AsyncExitStack() as exits:
+            session = self._session = open_session(self.settings.zookeeper, insist=self._let_in)
+            exits.callback(setattr, self, "_session", None)
+            with anyio.CancelScope() as self._connecting:
+                await exits.enter_async_context(session)
+                self._let_in = True
+                if self._former is not None:
+                    await session.end_former(self._former)
+                    self._former = None
+                if not await self._is_fit(session):
+                    self._hold_down.begin(now())
+                    return
+            if self._connecting.cancelled_caught:
+                return
+            self.lease.set(session)
+            exits.callback(self.lease.set, None)
+            try:
+                await self._be_member(session, registration)
+            except* SessionExpired as expired:
+                log.warning("session expired, joining again", reason=str(expired.exceptions[0]))
+                self._former = session.former
+            except* Unfit as unfit:
+                log.error("left the group to members that can work", reason=str(sole_cause(unfit)))
+                self._hold_down.begin(now())
+
+    async def _be_member(self, session: ZooKeeperSession, registration: Registration) -> None:
+        """One membership. Raises an exception group."""
+        self._hold_down.end(now())
+        self.member = self._new_member(session, self.settings, registration=registration)
+        if not self._fetching:
+            self.member.stop_fetching()
+        try:
+            await self.member.run()
+        finally:
+            self.left_uncommitted = self.member.left_uncommitted
+            self.member = None
+
+    async def _is_fit(self, session: ZooKeeperSession) -> bool:
+        """Whether a broker accepts a connection; checked only after a time away."""
+        if not self._hold_down.seconds:
+            return True
+        topics = TopicRegistry(session, Watches(session), self.settings.brokers)
+        reason = "no broker is up"
+        try:
+            brokers = await topics.brokers()
+            reason = "; ".join(topics.unusable.values()) or reason
+        except KzConsumerError as error:
+            brokers, reason = [], str(error)
+        for broker in brokers:
+            try:
+                await self._brokers.connection(broker)
+            except KzConsumerError as error:
+                reason = str(error)
+            else:
+                return True
+        log.warning("no broker is reachable, staying out of the group", reason=reason)
+        return False

@@ -1,0 +1,59 @@
+"""What a sink can do beyond `write`. The only place that looks for the optional parts of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import cast, get_args
+
+import msgspec
+
+from kzconsumer.errors import PluginError
+from kzconsumer.model import RangeIdentity, Wants
+from kzconsumer.offsets.destination import Destination
+from kzconsumer.sinks.interface import Batch, Checkable, Preparing, SettingAside, Sink
+from kzconsumer.sinks.reports import Accountable, Previewing
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Found once for a sink. None stands for what the sink does not have."""
+
+    wants: Wants
+    start_limit: float
+    """Seconds that entering may take; 0 without the attribute."""
+    last_batch: Callable[[], Mapping[str, object]]
+    """What the sink adds to the log line of the batch just written."""
+    destination: Destination | None
+    """The sink itself, if it is replayable."""
+    described: Callable[[], str]
+    """The destination's name in errors; may be empty."""
+    remembers: Callable[[], bool]
+    """See `Destination.remembers`."""
+    prepare: Callable[[Batch], Awaitable[None]] | None
+    set_aside: Callable[[RangeIdentity, int], Awaitable[bool]] | None
+    check: Callable[[], None] | None
+    previews: Previewing | None
+    accounts: Accountable | None
+
+
+def capabilities(sink: Sink) -> Capabilities:
+    """Raises PluginError if the sink wants what does not exist, or is replayable and wants bytes."""
+    wants: Wants = getattr(sink, "wants", "columns")
+    if wants not in get_args(Wants):
+        raise PluginError(f'{sink!r} wants "{wants}"; there is {" and ".join(get_args(Wants))}')
+    replayable = bool(getattr(sink, "fingerprint", ""))
+    if replayable and wants != "columns":
+        # The records of its ranges are not counted, so no plan can identify them.
+        raise PluginError(f"{sink!r} wants bytes: only a sink of columns can be replayable")
+    return Capabilities(
+        wants=wants,
+        start_limit=getattr(sink, "start_limit", 0.0),
+        last_batch=lambda: getattr(sink, "last_batch", {}),
+        destination=cast(Destination, sink) if replayable else None,
+        described=lambda: getattr(sink, "destination", ""),
+        remembers=lambda: bool(getattr(sink, "remembers", False)),
+        prepare=sink.prepare if isinstance(sink, Preparing) else None,
+        set_aside=sink.set_aside if isinstance(sink, SettingAside) else None,
+        check=sink.check if isinstance(sink, Checkable) else None,
+        previews=sink if isinstance(sink, Previewing) else None,
+        accounts=sink if isinstance(sink, Accountable) else None,
+    )

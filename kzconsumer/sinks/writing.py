@@ -1,0 +1,158 @@
+"""Has the sink write one batch: within the lease, until it is written or its partitions are lost.
+
+A batch that the sink cannot write is written range by range where `[sink] on_batch_failure` says so, and a range that
+it cannot write alone is kept in the quarantine.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import structlog
+
+from kzconsumer.errors import SinkFailed
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.sinks.failures import sink_failures
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink
+from kzconsumer.sinks.owned_ranges import OwnedRanges
+from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.quarantine import RangeQuarantine
+from kzconsumer.sinks.rejections import HandleRejected, handle_rejected
+from kzconsumer.sinks.steps import Steps
+
+log = structlog.get_logger("kzconsumer.sink")
+
+
+class BatchWriter:
+    """Of one sink. A failure while the lease is in doubt says nothing: losing it may be the reason."""
+
+    def __init__(
+        self,
+        name: str,
+        sink: Sink,
+        owned: OwnedRanges,
+        plans: RangePlans | None,
+        quarantine: RangeQuarantine | None,
+        rejected: HandleRejected | None,
+    ) -> None:
+        self._name = name
+        self._sink = sink
+        self._owned = owned
+        self._plans = plans
+        self._quarantine = quarantine
+        self._rejected = rejected
+
+    def __repr__(self) -> str:
+        return f"<BatchWriter {self._name}>"
+
+    async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+        """Whether the batch was written as a whole. What is written, or in the quarantine, is marked as processed.
+
+        Raises SinkFailed.
+        """
+        try:
+            return await self._write_in_lease(batch, claims)
+        except SinkFailed as error:
+            if self._quarantine is None:
+                log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in batch.ranges])
+                raise
+            log.warning("batch failed, its ranges are tried one by one", reason=str(error))
+            for claim, part in zip(claims, batch.ranges, strict=True):
+                alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch))
+                await self._write_alone(alone, claim, self._quarantine)
+            return False
+
+    def _steps_of(self, claim: OffsetTracker, batch: Batch) -> Steps | None:
+        """A step that is done for one range alone is not done for the others of its batch."""
+        if self._plans is None or batch.steps is None:
+            return None
+        return self._plans.steps([claim], batch.steps.done)
+
+    async def _write_alone(self, batch: Batch, claim: OffsetTracker, quarantine: RangeQuarantine) -> None:
+        """Write one range of a batch that failed, or keep it in the quarantine."""
+        if claim.lost:
+            return  # the next owner finds its plan, or the stored offset
+        await self._owned.lease.wait()
+        try:
+            await self._write_in_lease(batch, [claim])
+        except SinkFailed as error:
+            (part,) = batch.ranges
+            kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
+            if kept is not None:
+                event = "records are not in the destination: the sink cannot write them, and they are kept aside"
+                log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
+                claim.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
+            else:
+                _mark_written(claim, part)
+
+    async def _set_aside(self, part: RangeData, claim: OffsetTracker, failure: SinkFailed) -> bool:
+        """Whether the quarantine is to keep the range: then nobody publishes it any more.
+
+        False for a range that was published although its write failed, in its answer or in what comes after it.
+        """
+        await self._owned.lease.wait()
+        if claim.lost:
+            return False
+        if self._plans is None:
+            return True
+        try:
+            aside = await self._plans.destination.set_aside(part.identity, part.records)
+        except SinkFailed as error:
+            doubt = f"and whether the destination has it is unknown: {error}"
+            raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
+        if not aside:
+            log.warning(
+                "range was published, though its write failed", range=part.identity._asdict(), reason=str(failure)
+            )
+        return aside
+
+    async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+        """Write a batch, and mark it. False if all its partitions were lost meanwhile."""
+        written = False
+        while not written and not all(claim.lost for claim in claims):
+            try:
+                written = await self._attempt(batch, claims)
+            except SinkFailed as error:
+                if all(claim.lost for claim in claims):
+                    log.warning("batch failed, its partitions are lost", reason=str(error))
+                elif self._owned.lease.held:
+                    raise
+                else:
+                    log.warning("batch failed without the lease, trying again with it", reason=str(error))
+                    await self._owned.lease.wait()
+        if written:
+            for claim, part in zip(claims, batch.ranges, strict=True):
+                _mark_written(claim, part)
+        return written
+
+    async def _attempt(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
+        """One call of the sink; False if it was cancelled, since every partition of the batch was lost."""
+        scope = anyio.CancelScope()
+
+        def give_up() -> None:
+            if all(claim.lost for claim in claims):
+                scope.cancel()
+
+        with scope:
+            for claim in claims:
+                claim.when_lost(give_up)
+            try:
+                with sink_failures(self._name):
+                    await self._sink.write(batch)
+            except RecordsRejected as error:
+                if self._rejected is None or self._plans is not None or any(p.raw is not None for p in batch.ranges):
+                    reason = "this sink type cannot reject single records"
+                    raise SinkFailed(f"sink {self._name}: {error}, and {reason}") from error
+                await handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))
+            finally:
+                for claim in claims:
+                    claim.when_lost(None)
+        if scope.cancelled_caught:
+            log.warning("batch given up: its partitions are lost", ranges=[str(part.range) for part in batch.ranges])
+        return not scope.cancelled_caught
+
+
+def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
+    claim.written = part.first, part.until
+    claim.mark(part.first, part.until)

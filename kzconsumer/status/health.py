@@ -1,0 +1,96 @@
+"""Health of a running daemon: its phase, in one line, and why it may need a new start.
+
+`service/systemd` sets the phase; the watchdog and the status pages read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kzconsumer.clock import now
+from kzconsumer.offsets.position import Position
+from kzconsumer.sessions import Sessions
+from kzconsumer.zookeeper.lease import Lease
+
+
+class Health:
+    """Of one run of the daemon."""
+
+    def __init__(self, lease: Lease, patience: float, stalled_after: float) -> None:
+        """`patience`: seconds that the task of the ZooKeeper session may stand still.
+
+        `stalled_after`: seconds without progress after which the member counts as stuck.
+        """
+        self._lease = lease
+        self._patience = patience
+        self.stalled_after = stalled_after
+        self.phase = "starting"
+        """What the daemon does while it does not consume; empty while it consumes."""
+        self.note = ""
+        """Added to the phase: what the last reload left to do."""
+        self.sessions: Sessions | None = None
+        """Set when the member has joined."""
+        self._stall = StallDetection()
+
+    def __repr__(self) -> str:
+        return f"<Health {self.phase or 'consuming'}>"
+
+    @property
+    def joined(self) -> bool:
+        """The member has joined, and no stop has begun."""
+        return self.sessions is not None and not self.phase
+
+    def status(self) -> str:
+        """One line, for `systemctl status` and the status page."""
+        status = self.phase or self._consuming()
+        return f"{status}; {self.note}" if self.note else status
+
+    def _consuming(self) -> str:
+        if not self._lease.held or self.sessions is None:
+            return "waiting for ZooKeeper or a broker"
+        positions = self.sessions.positions()
+        if not positions:
+            return "in the group, no partitions"
+        owned = f"{len(positions)} partition{'s' if len(positions) > 1 else ''}"
+        # A paused partition is not fetched, so its high watermark is out of date.
+        left = [at.left for at in positions if at.left is not None and not at.paused]
+        behind = f"{sum(left):,} records behind" if left else "how far behind is not known"
+        paused = sum(at.paused for at in positions)
+        return f"consuming {owned}, {behind}" + (f", {paused} paused" if paused else "")
+
+    def fault(self) -> str | None:
+        """Why only a new start can help; None while there is no such reason. To be called at intervals."""
+        if self.sessions is None or self.phase:
+            return None
+        still = now() - self.sessions.task_last_ran
+        stalled = self._stall.seconds(now(), self.sessions.positions(), self._lease.held)
+        if still > self._patience:
+            return f"the task of the ZooKeeper session has stood still for {still:.0f} s"
+        if stalled > self.stalled_after:
+            return f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
+        return None
+
+
+class StallDetection:
+    """Of the member as a whole: one partition that stands still while others advance is no stall."""
+
+    def __init__(self) -> None:
+        self._before: object = None
+        self._since = 0.0
+
+    def __repr__(self) -> str:
+        return f"<StallDetection since {self._since:.1f}>"
+
+    def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
+        """How long nothing has advanced; 0 while something advances, or there is a reason why nothing does.
+
+        Reasons are: nothing left to read (also of a run), a pause, no leader, a lease in doubt, a rebalance.
+        """
+        here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
+        if here != self._before or not lease_held or not any(_could_advance(at) for at in positions):
+            self._before, self._since = here, now
+        return now - self._since
+
+
+def _could_advance(at: Position) -> bool:
+    return not at.paused and at.led and bool(at.left)

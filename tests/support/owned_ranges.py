@@ -1,0 +1,50 @@
+"""The membership as a sink's runner sees it, without one: remembers plans, steps and commits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.registry.claim_record import Plan
+from kzconsumer.zookeeper.lease import Lease
+from tests.support.chunks import LeaseInHand
+
+
+class Owned:
+    """`made` are the positions of `claims` at each commit; `error` is raised by it. A test overrides the rest."""
+
+    def __init__(
+        self, claims: Iterable[OffsetTracker] = (), error: Exception | None = None, *, lease: Lease | None = None
+    ) -> None:
+        self.lease = lease or LeaseInHand()
+        self.claims = list(claims)
+        self.error = error
+        self.made: list[list[int]] = []
+
+    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
+        return list(plans)
+
+    async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+        raise AssertionError("the sink has no steps")
+
+    async def commit(self) -> None:
+        self.made.append([claim.processed for claim in self.claims])
+        if self.error is not None:
+            raise self.error
+
+    async def resume_after_replay(self, claim: OffsetTracker) -> None:
+        raise AssertionError("nothing was replayed")
+
+
+class Nothing:
+    """A replayable sink's destination that has published nothing."""
+
+    fingerprint = "f"
+    remembers = False
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return ()
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return True
