@@ -21,6 +21,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.zookeeper_server import ZooKeeperServer
 from tests.support.postgres import Postgres, postgres
+from tests.support.programs import missing, need
 from tests.support.quick_spark import quick_spark
 from tests.support.secured import Secured
 from tests.support.servers import Servers
@@ -73,6 +74,21 @@ class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
     return FilesTogether(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: no server is started for a test that is skipped."""
+    for mark in item.iter_markers("needs"):
+        for program in mark.args:
+            need(program)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if lacking := missing(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.section("programs that are missing here")
+        for program, tests in lacking.items():
+            terminalreporter.line(f"{tests} tests skipped without {program}")
 
 
 @pytest.fixture(scope="session")
