@@ -12,8 +12,11 @@ from kzconsumer.errors import NodeExists
 from kzconsumer.sandbox.cluster import Cluster
 from kzconsumer.sandbox.readiness import known_brokers
 from kzconsumer.sandbox.topics import add_partitions, create_topic
-from kzconsumer.sandbox.versions import VERSIONS
+from kzconsumer.sandbox.versions import VERSIONS as ALL
+from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
+
+VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(ALL))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
