@@ -7,14 +7,19 @@ READY := $(VENV)/.ready
 JOBS ?= 3
 MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
+SEED = $(shell date +%s)
+# The folders of tests that need neither a server nor Spark nor a browser.
+QUICK := tests/unit tests/shell tests/property
 
-.PHONY: help demo dist docs test test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
 	@echo "make dist   wheels and source distributions, into dist/"
 	@echo "make docs   the pages and the reference as a site, into dist/site/"
-	@echo "make test   every test"
+	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
+	@echo "make test   every test; those whose programs are missing are skipped and listed at the end"
+	@echo "make nightly  every test, longer and with random seeds: soak, machines, every broker version, stops, kills (hours; SEED=n: again)"
 	@echo "make test-install  the wheels in empty environments, on each Python from 3.11 to 3.13 that is here; the whole tutorial (6 minutes)"
 	@echo "make test-spark-versions  from every broker version into Parquet, every record compared"
 	@echo "make test-admin  what controllers of four versions are asked for, and do (1 minute)"
@@ -44,10 +49,18 @@ dist: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docs/site/mkdocs.yml
 
+quick: $(READY)
+	HYPOTHESIS_PROFILE=quick $(BIN)/pytest -n 2 --dist worksteal -m "not long" --durations=5 $(QUICK)
+
 # Each process has servers of its own, and most tests wait for them most of the time: more of them than processors pay.
 # In the order of tests/conftest.py: what takes longest begins first, and what is quick fills the gaps at the end.
 test: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
+
+nightly: seed := $(SEED)
+nightly: $(READY)
+	@echo "make nightly SEED=$(seed) repeats this run"
+	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
 
 test-install: $(READY)
 	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py tests/integration/test_tutorial.py

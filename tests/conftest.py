@@ -1,4 +1,4 @@
-"""Fixtures every test may use, and hypothesis' two profiles.
+"""Fixtures every test may use, hypothesis' profiles, and the order in which several processes take the files.
 
 The servers are real. Each is started once, when the first test asks for it, and lives until the run ends. Where Java or
 the jars cannot be had, the tests that ask for servers fail.
@@ -10,7 +10,6 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import structlog
@@ -20,59 +19,91 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from tests.support.extent import NIGHTLY, extent
 from tests.support.postgres import Postgres, postgres
+from tests.support.programs import missing, need
 from tests.support.quick_spark import quick_spark
 from tests.support.secured import Secured
 from tests.support.servers import Servers
 
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=QUIET)
+settings.register_profile("quick", settings.get_profile("fast"), max_examples=10)
+settings.register_profile("nightly", max_examples=1000, deadline=None, print_blob=True, suppress_health_check=QUIET)
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
-# A Spark that starts takes every processor for ten seconds: theirs start one after the other, beside all other tests.
-STARTS_SPARK = {
-    "faults/test_chaos_spark.py",
-    "faults/test_replay_after_kill.py",
-    "integration/test_demo.py",
-    "integration/test_docs_functions.py",
-    "integration/test_sink_proof.py",
-    "integration/test_sink_try.py",
-    "integration/test_spark_cluster.py",
-    "integration/test_spark_columns.py",
-    "integration/test_spark_contract.py",
-    "integration/test_spark_destinations.py",
-    "integration/test_spark_object_store.py",
-    "integration/test_spark_sink.py",
-    "integration/test_spark_versions.py",
+# What several processes take one after the other, in the order in which they begin: the longest first. A Spark that
+# starts takes every processor for ten seconds, so there are two chains of them: one for the files that share the
+# fixture `spark`, one for those whose daemons start their own.
+CHAINS = {
+    "daemons with Spark": (
+        "tests/faults/test_chaos_spark.py",
+        "tests/faults/test_replay_after_kill.py",
+        "tests/integration/test_demo.py",
+        "tests/integration/test_docs_functions.py",
+        "tests/integration/test_sink_proof.py",
+        "tests/integration/test_sink_try.py",
+        "tests/integration/test_spark_cluster.py",
+        "tests/integration/test_spark_contract.py",
+        "tests/integration/test_spark_object_store.py",
+        "tests/integration/test_spark_sink.py",
+        "tests/integration/test_spark_versions.py",
+    ),
+    "one Spark": (
+        "tests/integration/test_spark_columns.py",
+        "tests/integration/test_spark_destinations.py",
+        "tests/integration/test_spark_query.py",
+    ),
+    # Three ZooKeeper servers and their broker, in one process.
+    "ensemble": (
+        "tests/faults/test_networks.py",
+        "tests/faults/test_lease.py",
+    ),
+    # Waits most of its time: to be under way while others work.
+    "soak": ("tests/faults/test_soak.py",),
 }
-# Waits most of its three minutes: to be under way while others work.
-TAKES_MINUTES = {"faults/test_soak.py"}
+CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}
+ORDER = {file: number for number, file in enumerate(CHAIN_OF)}
 
 
-def starts_spark(path: Path) -> bool:
-    return f"{path.parent.name}/{path.name}" in STARTS_SPARK
-
-
-def takes_minutes(path: Path) -> bool:
-    return f"{path.parent.name}/{path.name}" in TAKES_MINUTES
+def file_of(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts a Spark begins first: it takes longest. Then what takes minutes by itself."""
-    items.sort(key=lambda item: (not starts_spark(item.path), not takes_minutes(item.path)))
+    """Chains begin first, in their order: they take longest."""
+    items.sort(key=lambda item: ORDER.get(file_of(item.nodeid), len(ORDER)))
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Where there are several processes: the tests of a file in one of them, and all that start a Spark in one."""
+    """Where there are several processes: the tests of a file in one of them, and those of a chain."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return "spark" if starts_spark(Path(file)) else file
+        return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether:
-    return FilesTogether(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FilesTogether | None:
+    return FilesTogether(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: no server is started for a test that is skipped."""
+    for mark in item.iter_markers("needs"):
+        for program in mark.args:
+            need(program)
+
+
+def pytest_report_header() -> str | None:
+    return None if NIGHTLY is None else f"seed: {NIGHTLY}; KZCONSUMER_NIGHTLY={NIGHTLY} repeats this run"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if lacking := missing(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.section("programs that are missing here")
+        for program, tests in lacking.items():
+            terminalreporter.line(f"{tests} tests skipped without {program}")
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +117,7 @@ def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
-    if starts_spark(request.path):
+    if "Spark" in CHAIN_OF.get(file_of(request.node.nodeid), ""):
         request.getfixturevalue("quick_sparks")
 
 

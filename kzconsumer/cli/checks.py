@@ -57,7 +57,11 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
         if settings.log.format == "journald":
             from kzconsumer.logs.journal import require_journal
 
-            check("log", "format", lambda: require_journal(settings.source))
+            def check_journal() -> None:
+                require_extra(f"{settings.source}: [log] format", "journald", "logging_journald")
+                require_journal(settings.source)
+
+            check("log", "format", check_journal)
         if faults:
             raise ConfigError(list(dict.fromkeys(faults)))
         return settings if run is None else settings.in_run(run)

@@ -17,7 +17,6 @@ from typing import Final
 from structlog.typing import EventDict
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.plugins import require_extra
 
 SOCKET = Path("/run/systemd/journal/socket")
 
@@ -26,8 +25,7 @@ _NO_FIELD: Final = re.compile(r"[^A-Z0-9_]")
 
 
 def require_journal(source: str = "") -> None:
-    """Raises ConfigError if there is no journal to write to, or nothing that speaks its protocol."""
-    require_extra(f"{source}: [log] format" if source else "[log] format", "journald", "logging_journald")
+    """Raises ConfigError if there is no journal to write to."""
     if not SOCKET.is_socket():
         begin = f"{source}: " if source else ""
         raise ConfigError([f'{begin}[log] format: "journald", but there is no journal here ({SOCKET})'])

@@ -2,7 +2,7 @@
 
 A producer never stops; two daemons write, into files or into a database. One round each by default;
 `KZCONSUMER_CHAOS=30` (`make chaos-spark`) plays so many, from a seed that is printed, or that `KZCONSUMER_CHAOS_SEED`
-gives: each round has a seed of its own, one up.
+gives: each round has a seed of its own, one up. `make nightly` plays five.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tests.support.chaos import (
     spark_group,
 )
 from tests.support.ensemble import Ensemble
+from tests.support.extent import NIGHTLY, extent
 from tests.support.flow import flow
 from tests.support.postgres import Postgres
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 
-ROUNDS = int(os.environ.get("KZCONSUMER_CHAOS", "1"))
-SEED = int(
-    os.environ.get("KZCONSUMER_CHAOS_SEED", "0" if ROUNDS <= 3 else str(time.time_ns() // 1_000_000 % 1_000_000))
-)
+ROUNDS = int(os.environ.get("KZCONSUMER_CHAOS", extent("1", "5")))
+_RANDOM = str(NIGHTLY or time.time_ns() // 1_000_000 % 1_000_000)
+SEED = int(os.environ.get("KZCONSUMER_CHAOS_SEED", "0" if ROUNDS <= 3 else _RANDOM))
 CONTROL = os.environ.get("KZCONSUMER_CHAOS_CONTROL")
 PARTITIONS = 4
 

@@ -1,6 +1,7 @@
 """SIGTERM at any moment: the process ends in time, the offsets are those of what the sink has, the group is free.
 
-A few moments by default; `KZCONSUMER_STOPS=50` (`make chaos-stop`) takes so many, and tells how long they took.
+A few moments; `KZCONSUMER_STOPS=50` (`make chaos-stop`) takes so many, and prints how long they took; `make nightly`
+takes 20 random ones.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pytest
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from tests.support.extent import seeds
 from tests.support.members import reader, settings
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -37,8 +39,8 @@ from tests.support.stops import (
 )
 from tests.support.zookeeper_sessions import session, until
 
-STOPS = int(os.environ.get("KZCONSUMER_STOPS", "5"))
-STOPS_WITHOUT = int(os.environ.get("KZCONSUMER_STOPS", "3"))
+STOPS = seeds(int(os.environ.get("KZCONSUMER_STOPS", "5")), 20)
+STOPS_WITHOUT = seeds(int(os.environ.get("KZCONSUMER_STOPS", "3")), 10)
 RECORDS = 40_000
 MARGIN = 1.0
 """Seconds that a busy machine needs to begin and to notice."""
@@ -68,7 +70,7 @@ async def filled(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-@pytest.mark.parametrize("seed", range(STOPS))
+@pytest.mark.parametrize("seed", STOPS)
 async def test_a_stop_at_any_moment_is_exact_and_in_time(
     cluster: Cluster, unique: str, tmp_path: Path, lasting: dict[str, list[float]], seed: int
 ) -> None:
@@ -127,7 +129,7 @@ def mortal_cluster(servers: Servers, mortal: ZooKeeperServer) -> Iterator[Cluste
     cluster.kill()
 
 
-@pytest.mark.parametrize("seed", range(STOPS_WITHOUT))
+@pytest.mark.parametrize("seed", STOPS_WITHOUT)
 async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do(
     mortal: ZooKeeperServer,
     mortal_cluster: Cluster,

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, Producer
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.command_line import CommandLine
+from tests.support.extent import extent
 from tests.support.pages import form, printed
 from tests.support.producing import compatibility
 from tests.support.servers import Servers
@@ -27,7 +28,7 @@ from tests.support.zookeeper_sessions import session
 pytestmark = pytest.mark.timeout(240)
 
 ALL = ["0.8.2.2", "1.1.1", "2.8.2", "3.9.1"]
-VERSIONS = ALL if os.environ.get("KZCONSUMER_ADMIN_VERSIONS") else ["0.8.2.2", "3.9.1"]
+VERSIONS = ALL if os.environ.get("KZCONSUMER_ADMIN_VERSIONS") else extent(["0.8.2.2", "3.9.1"], ALL)
 
 NOTIFIED = {
     "0.8.2.2": b'"moved"',

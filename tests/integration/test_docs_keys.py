@@ -8,22 +8,22 @@ import subprocess
 from pathlib import Path
 
 import anyio
+import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509 import load_pem_x509_certificates
 
-from kzconsumer_sandbox.servers.jars import find_java
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take
 from tests.support.producing import produce
+from tests.support.programs import KEYTOOL, OPENSSL, need
 from tests.support.secured import STORE_PASSWORD, Secured
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 
 def keytool(*words: str, folder: Path) -> None:
-    program = find_java().resolve().with_name("keytool")
-    done = subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([need(KEYTOOL), *words], cwd=folder, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -47,13 +47,14 @@ def java_stores(secured: Secured, folder: Path) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.needs(KEYTOOL, OPENSSL)
 async def test_what_the_page_makes_of_them_a_broker_takes(secured: Secured, unique: str, tmp_path: Path) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"seen")])
     await anyio.to_thread.run_sync(java_stores, secured, tmp_path)
     (shown,) = re.findall(r"^```\n(keytool .*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    path = f"{find_java().resolve().parent}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join((str(need(KEYTOOL).parent), str(need(OPENSSL).parent), os.environ["PATH"]))
     done = await anyio.run_process(["bash", "-ec", shown], cwd=tmp_path, env=os.environ | {"PATH": path}, check=False)
     assert done.returncode == 0, done.stderr.decode()
     tls = {

@@ -27,6 +27,7 @@ from tests.support.installing import (
     interpreter,
     run,
 )
+from tests.support.programs import SYSTEMD_ANALYZE, need
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -236,6 +237,7 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
 
 
 @LONG
+@pytest.mark.needs(SYSTEMD_ANALYZE)
 def test_a_machine_is_laid_out_as_the_page_says(installed: tuple[Path, Path], tmp_path: Path) -> None:
     """All commands of docs/installation.md that are not marked, in their order; the root is a folder."""
     root, _ = installed
@@ -251,7 +253,7 @@ def test_a_machine_is_laid_out_as_the_page_says(installed: tuple[Path, Path], tm
 
     units = root / "etc/systemd/system"
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", units / "kzconsumer@orders.service", units / "kzconsumer.target"],
+        [need(SYSTEMD_ANALYZE), "verify", "--man=no", units / "kzconsumer@orders.service", units / "kzconsumer.target"],
         capture_output=True,
         text=True,
         check=False,

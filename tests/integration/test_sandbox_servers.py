@@ -12,8 +12,11 @@ from kzconsumer.errors import NodeExists
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.readiness import known_brokers
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
-from kzconsumer_sandbox.servers.versions import VERSIONS
+from kzconsumer_sandbox.servers.versions import VERSIONS as ALL
+from tests.support.extent import extent
 from tests.support.producing import Sent, compatibility, produce
+
+VERSIONS = extent(("0.8.2.2", "1.1.1", "3.9.1"), tuple(ALL))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

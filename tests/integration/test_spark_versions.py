@@ -15,12 +15,14 @@ import pytest
 
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.extent import extent
 from tests.support.members import daemon, stored_offsets
 from tests.support.producing import Sent, produce
 from tests.support.range_data import TIME
 
 pytestmark = pytest.mark.timeout(400)
-VERSIONS = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1") if "KZCONSUMER_SPARK_VERSIONS" in os.environ else ("0.8.2.2",)
+ALL = ("0.8.2.2", "0.10.2.2", "1.1.1", "3.9.1")
+VERSIONS = ALL if "KZCONSUMER_SPARK_VERSIONS" in os.environ else extent(("0.8.2.2",), ALL)
 PARTITIONS = 2
 EACH = 3000
 """Records of a partition, a third of them with each codec."""

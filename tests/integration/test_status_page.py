@@ -18,7 +18,10 @@ from tests.shell.test_status_server import observer
 from tests.support.browser import browser, window
 from tests.support.members import daemon, reader, settings
 from tests.support.producing import Sent, produce
+from tests.support.programs import CHROMIUM
 from tests.support.zookeeper_sessions import session, until
+
+pytestmark = pytest.mark.needs(CHROMIUM)
 
 EVIL = "<img src=x onerror=document.title='taken'>"
 

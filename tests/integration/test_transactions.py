@@ -13,6 +13,7 @@ from kzconsumer import Message
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, stored_offset, take
+from tests.support.extent import extent
 from tests.support.producing import Headers, Sent, produce
 from tests.support.transactions import ABORT, COMMIT, History
 from tests.support.zookeeper_sessions import session, until
@@ -24,6 +25,7 @@ CODECS = {
     "2.8.2": ("none", "gzip", "snappy", "lz4", "zstd"),
     "3.9.1": ("none", "gzip", "snappy", "lz4", "zstd"),
 }
+VERSIONS = [version for version in CODECS if version not in extent(("2.8.2",), ())]
 # Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first,
 # and no fetch goes over the end of a segment.
 NOW = int(time.time() * 1000)
@@ -77,7 +79,7 @@ def expected(topic: str, history: History, *, committed: bool = False) -> list[M
     ]
 
 
-@pytest.mark.parametrize("version", CODECS)
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, version: str) -> None:
     """Fetched in one go, and batch by batch: transactions then span many fetches, which begin in the middle of them."""
     cluster = cluster_of(version)

@@ -121,6 +121,7 @@ def trusts_the_order_of_sets(context: AssignmentContext) -> Assignment:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
+@pytest.mark.long
 def test_a_broken_assignor_is_found_out(broken: Assignor, promise: str) -> None:
     contract = type("Contract", (AssignorContract,), {"assignor": staticmethod(broken)})()
     with pytest.raises((AssertionError, BaseExceptionGroup)):

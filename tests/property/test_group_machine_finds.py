@@ -1,6 +1,6 @@
 """The machine fails when the product is wrong: each of these bugs, put in, is found within so many examples.
 
-Those that may take a minute to find are looked for with HYPOTHESIS_PROFILE=thorough only.
+Those that may take a minute to find are looked for by `make nightly` only.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
 from tests.property.test_group_machine import GroupMachine
 from tests.property.test_group_schedules import violations_of_a_release_in_the_middle_of_a_lot
+from tests.support.extent import NIGHTLY
 
 EXAMPLES = 1500
 SEARCH = settings(
@@ -40,8 +41,9 @@ SEARCH = settings(
     suppress_health_check=list(HealthCheck),
 )
 
+pytestmark = pytest.mark.long
 RARE = pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes long to find: HYPOTHESIS_PROFILE=thorough"
+    NIGHTLY is None and os.environ.get("HYPOTHESIS_PROFILE") != "thorough", reason="takes long to find: make nightly"
 )
 
 
@@ -68,7 +70,7 @@ def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
         return Check("/", -1), Check("/", -1), store
 
     monkeypatch.setattr(ZooKeeperOffsetStorage, "_operations", unfenced)
-    find("without owning it", start=2)
+    find("without owning it", start=8)
 
 
 @RARE
@@ -100,7 +102,7 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
         await release(self, partitions)
 
     monkeypatch.setattr(Claims, "release", nodes_first)
-    find(r"which belongs to|which \w+ had at")
+    find(r"which belongs to|which \w+ had at", start=1)
 
 
 @RARE
@@ -167,7 +169,7 @@ def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_pause_that_lets_what_is_fetched_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaStream, "pause", lambda self, tracker: None)
-    find("which it has paused")
+    find("which it has paused", start=8)
 
 
 def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,8 @@ class Owners:
         self.coordinator.fate = step.fate
         try:
             if step.what == "seek":
-                old, self.tracker = self.tracker, OffsetTracker(PARTITION, step.offset)
+                old = self.tracker
+                self.tracker = OffsetTracker(PARTITION, step.offset, epoch=old.epoch)
                 self.committer.replace(old, self.tracker)
                 await self.committer.store_start(self.tracker, step.offset)
             else:

@@ -87,6 +87,7 @@ def broken(runs: int = 40, *, planning: bool = True) -> str:
     return ""
 
 
+@pytest.mark.long
 def test_the_schedules_lead_to_replays_and_rewinds() -> None:
     scenes = [play(seed) for seed in range(5)]
     assert sum(scene.replays for scene in scenes) > 5
@@ -94,11 +95,13 @@ def test_the_schedules_lead_to_replays_and_rewinds() -> None:
     assert sum(scene.streamed for scene in scenes) > 5
 
 
+@pytest.mark.long
 def test_without_plans_ranges_double() -> None:
     """The negative control: written, not committed, and cut elsewhere by the next owner."""
     assert "doubles what" in broken(planning=False)
 
 
+@pytest.mark.long
 def test_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(*found: Any) -> Adoption:
         answer = compare(*found)
@@ -108,6 +111,7 @@ def test_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "doubles what" in broken()
 
 
+@pytest.mark.long
 def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = ZooKeeperOffsetStorage._operations
 
@@ -120,11 +124,13 @@ def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search("doubles what|are nowhere|went back", broken())
 
 
+@pytest.mark.long
 def test_a_mark_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adopter, "resume", lambda stored, committed_until: stored)
     assert "doubles what" in broken()
 
 
+@pytest.mark.long
 def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier commit failed to store lies between: the next owner would take the plan for one out of place."""
     write = Committer._write
@@ -138,6 +144,7 @@ def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.Mo
     assert re.search("doubles what|are nowhere|went back", broken())
 
 
+@pytest.mark.long
 def test_a_plan_that_is_replayed_wherever_the_offset_is(monkeypatch: pytest.MonkeyPatch) -> None:
     def stubborn(plan: Plan | None, stored: int | None, *rest: Any) -> Adoption:
         answer = compare(plan, stored, *rest)
@@ -148,6 +155,7 @@ def test_a_plan_that_is_replayed_wherever_the_offset_is(monkeypatch: pytest.Monk
     assert re.search("doubles what|went back", broken())
 
 
+@pytest.mark.long
 def test_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     store_start = Committer.store_start
 
@@ -158,6 +166,7 @@ def test_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) ->
     assert re.search("doubles what|went back", broken())
 
 
+@pytest.mark.long
 def test_a_destination_that_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     async def everything(self: PlanWorld, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return ranges

@@ -26,9 +26,12 @@ from kzconsumer.testing.record_sets import CODECS, compress
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_sets import GuardedScratch, differences, guarded, kernel_sets, seeds
 from tests.fuzz.slices import ROOT, run_slice
+from tests.support.extent import NIGHTLY, extent
 
-CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", "8000"))
-SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", "1"))
+pytestmark = pytest.mark.long
+
+CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("8000", "400000")))
+SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
 
 
 @pytest.fixture

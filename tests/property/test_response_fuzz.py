@@ -21,9 +21,12 @@ from kzconsumer.brokers.protocol.versions import SPOKEN
 from kzconsumer.errors import ProtocolError
 from tests.fuzz.responses import APIS, decode, differences, seeds
 from tests.fuzz.slices import ROOT, run_slice
+from tests.support.extent import NIGHTLY, extent
 
-CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", "8000"))
-SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", "1"))
+pytestmark = pytest.mark.long
+
+CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("8000", "400000")))
+SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
 
 
 def test_mutated_responses_are_read_alike() -> None:

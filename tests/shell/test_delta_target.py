@@ -149,6 +149,7 @@ def at_once(directory: Path, name: str, number: int) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.long
 def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RACER, str(tmp_path)]
     racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]

@@ -268,6 +268,7 @@ def written_until_killed(path: Path, at: int) -> int:
         return at
 
 
+@pytest.mark.long
 async def test_killed_in_the_middle_of_a_write(tmp_path: Path) -> None:
     """What `write` returned for is there; what follows is torn, and the next one mends it."""
     at = 0

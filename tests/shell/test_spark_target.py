@@ -444,6 +444,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
+@pytest.mark.long
 def test_of_two_writers_readers_see_one(quick: Path) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
     target = Target(quick / "out")

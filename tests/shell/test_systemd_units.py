@@ -12,6 +12,7 @@ import pytest
 
 from kzconsumer.cli.main import EXIT_CONFIG
 from kzconsumer.status import connections, events
+from tests.support.programs import SYSTEMD_ANALYZE, need
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "systemd" / "kzconsumer@.service"
@@ -21,8 +22,7 @@ USAGE = 2
 
 
 def analyze(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    assert shutil.which("systemd-analyze"), "systemd-analyze is missing: apt-get install systemd"
-    return subprocess.run(["systemd-analyze", *words], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([need(SYSTEMD_ANALYZE), *words], capture_output=True, text=True, check=False, timeout=60)
 
 
 def version() -> int:

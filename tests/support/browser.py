@@ -5,7 +5,6 @@ Only what a person would see or be told of is asked for; faults that the browser
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,15 +12,14 @@ from typing import Any
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+from tests.support.programs import CHROMIUM, need
 
 expect.set_options(timeout=30_000)
 
 
 @asynccontextmanager
 async def browser() -> AsyncIterator[Browser]:
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    assert program is not None, "no Chromium here: apt-get install chromium-headless-shell"
+    program = need(CHROMIUM)
     async with async_playwright() as playwright:
         opened = await playwright.chromium.launch(executable_path=program, timeout=60_000)
         try:

@@ -26,6 +26,7 @@ import kzconsumer_sandbox.servers.die_with_parent as die_with_parent
 from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
+from tests.support.programs import INITDB, need
 
 _DRIVER = JarSet("postgresql-42.7.4", (Artifact("org.postgresql", "postgresql", "42.7.4"),), 2)
 _START_SECONDS = 30.0
@@ -56,7 +57,7 @@ class Postgres:
 @contextmanager
 def postgres() -> Iterator[Postgres]:
     """A server that lives as long as the block, or this process."""
-    programs = _programs()
+    programs = need(INITDB).resolve().parent
     folder = Path(tempfile.mkdtemp(prefix="kzconsumer-postgres-", dir="/tmp"))
     user = _unprivileged()
     if user is not None:
@@ -109,15 +110,6 @@ def _wait(server: Postgres, process: subprocess.Popen[bytes], log: Path) -> None
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"PostgreSQL did not start: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.05)
-
-
-def _programs() -> Path:
-    """Where initdb is: Debian keeps it out of PATH."""
-    found = shutil.which("initdb")
-    known = [Path(found).resolve().parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
-    if not known:
-        pytest.fail("these tests need PostgreSQL: apt-get install postgresql", pytrace=False)
-    return known[-1]
 
 
 def _unprivileged() -> str | None:

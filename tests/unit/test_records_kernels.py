@@ -83,6 +83,7 @@ def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, mon
     assert kernels_in_use() == "numba, not cached: OSError: no space left on device"
 
 
+@pytest.mark.long
 def test_the_cache_is_used_by_the_next_process(tmp_path: Path) -> None:
     assert run(NUMBA_CACHE_DIR=str(tmp_path)) == "numba True"
     (folder,) = tmp_path.iterdir()

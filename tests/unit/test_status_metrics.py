@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from kzconsumer.sinks.batch_status import BatchTally
 from kzconsumer.status.metrics import families
 from kzconsumer.status.report import Queue, Report
 from kzconsumer.status.track import PartitionStatus, Track
+from tests.support.programs import PROMTOOL, need
 
 MONITORING = Path(__file__).parents[2] / "monitoring"
 AT = Position(
@@ -210,8 +210,9 @@ def test_the_board_is_one_that_grafana_takes() -> None:
         assert panel["type"] == "row" or panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian's package prometheus) is not installed")
 @pytest.mark.parametrize("words", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]])
 def test_the_rules_are_checked_by_promtool(words: list[str]) -> None:
-    done = subprocess.run(["promtool", *words], cwd=MONITORING, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [need(PROMTOOL), *words], cwd=MONITORING, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,23 @@
+"""How much a run does of what takes long: a fixed share, or with `KZCONSUMER_NIGHTLY` (`make nightly`) much more.
+
+The variable is the seed of the nightly run. It is printed, and given again it repeats what the run did.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+T = TypeVar("T")
+
+NIGHTLY = int(os.environ["KZCONSUMER_NIGHTLY"]) if "KZCONSUMER_NIGHTLY" in os.environ else None
+
+
+def extent(usual: T, nightly: T) -> T:
+    """The share of `make test`, or that of `make nightly`."""
+    return usual if NIGHTLY is None else nightly
+
+
+def seeds(usual: int, nightly: int) -> list[int]:
+    """0 and up, or as many random ones."""
+    return list(range(usual)) if NIGHTLY is None else [NIGHTLY + number for number in range(nightly)]

@@ -1,0 +1,81 @@
+"""Programs that tests need and pip does not install; no other file looks for one.
+
+`need(CHROMIUM)` returns the path of the program. Where it is missing, the test is skipped and listed at the end of the
+run together with the way to install it; with `KZCONSUMER_REQUIRE_ALL=1`, which `.ci/run` sets, the test fails.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kzconsumer_sandbox.servers.jars import find_java
+
+REQUIRE_ALL = "KZCONSUMER_REQUIRE_ALL"
+_REASON = "program missing: "
+
+
+@dataclass(frozen=True)
+class Program:
+    """`names`: any of these commands will do. `folders`: glob patterns of where it is, if not in PATH."""
+
+    title: str
+    names: tuple[str, ...]
+    install: str
+    folders: tuple[str, ...] = ()
+
+    def find(self) -> Path | None:
+        folders = [str(each) for pattern in self.folders for each in sorted(Path("/").glob(pattern), reverse=True)]
+        for path in (None, *folders):
+            for name in self.names:
+                if found := shutil.which(name, path=path):
+                    return Path(found)
+        return None
+
+
+CHROMIUM = Program(
+    "Chromium",
+    ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"),
+    "apt-get install chromium-headless-shell",
+)
+INITDB = Program(
+    "PostgreSQL's initdb", ("initdb",), "apt-get install postgresql", folders=("usr/lib/postgresql/*/bin",)
+)
+PROMTOOL = Program("promtool", ("promtool",), "in Debian's package prometheus")
+SYSTEMD_ANALYZE = Program("systemd-analyze", ("systemd-analyze",), "apt-get install systemd")
+OPENSSL = Program("openssl", ("openssl",), "apt-get install openssl")
+KEYTOOL = Program("keytool", ("keytool",), "apt-get install default-jre-headless")
+
+
+def need(program: Program) -> Path:
+    """The program's path. Skips the test where it is missing, or fails it if everything is required."""
+    path = program.find()
+    if path is None and program is KEYTOOL:
+        path = _beside_java("keytool")
+    if path is not None:
+        return path
+    reason = f"{_REASON}{program.title} ({program.install})"
+    if os.environ.get(REQUIRE_ALL):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def missing(reports: Sequence[object]) -> dict[str, int]:
+    """What is missing, with the way to install it -> how many of the skipped tests need it."""
+    found: dict[str, int] = {}
+    for report in reports:
+        place = getattr(report, "longrepr", None)
+        if isinstance(place, tuple) and _REASON in place[2]:
+            program = place[2].partition(_REASON)[2]
+            found[program] = found.get(program, 0) + 1
+    return found
+
+
+def _beside_java(name: str) -> Path | None:
+    found = shutil.which(name, path=find_java().resolve().parent)
+    return Path(found) if found else None
