@@ -6,7 +6,6 @@ One Spark session for all of them, in this process, as the worker makes it.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -25,8 +24,6 @@ from kzconsumer.errors import ConfigError
 from kzconsumer_spark import files_destination
 from kzconsumer_spark.columns.options import Columns
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
-from kzconsumer_spark.compaction import _MARK, Compactions
-from kzconsumer_spark.compaction_report import compact
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.delta_destination import DeltaDestination
@@ -208,57 +205,6 @@ def test_records_as_they_came_below_the_users_directories(session: SparkSession,
         *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
         *(("t.a", 1, n, b"odd") for n in (1, 3, 7)),
     ]
-    destination.close()
-
-
-def test_spark_reads_what_was_compacted_and_no_mark(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a compaction that was broken off is finished by a destination that begins."""
-    to = ToFiles(path=str(tmp_path / "out"), partition_by=("day",))
-    daemon_side(to).claim(OWNER)
-    made = "*", "cast(1.5 as decimal(9, 2)) as exact", "map('a', offset) as map", "date'2026-01-01' as day"
-    destination = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr(*made)))
-    for number in range(3):
-        spool = tmp_path / f"spool-{number}"
-        spool.mkdir()
-        part = range_data("t", 0, number * 10, number * 10 + 10)
-        destination.write(number, write_spool(SpoolPlace.in_directory(spool), [part]))
-
-    def read() -> tuple[str, list[str]]:
-        session.catalog.clearCache()
-        frame = session.read.parquet(to.path)
-        return frame.schema.simpleString(), sorted(map(str, frame.collect()))
-
-    before = read()
-
-    def break_off(*arguments: object) -> None:
-        raise OSError("broken off")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Compactions, "_carry_out", break_off)
-        with pytest.raises(OSError, match="broken off"):
-            compact(to, 1 << 20, 0.0, lambda at, total: None)
-    compactions = Compactions(Target(tmp_path / "out"))
-    assert compactions.broken_off()
-    FilesDestination(session, to, LEASE).close()
-    limit = time.monotonic() + 20
-    while compactions.broken_off():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    assert read() == before
-    assert len(list((tmp_path / "out").glob("day=*/*.parquet"))) == 1
-    spool = tmp_path / "later"
-    spool.mkdir()
-    destination.write(9, write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 30, 40)]))
-    before = read()
-    (done,) = compact(to, 1 << 20, 0.0, lambda at, total: None).directories
-    assert (done.directory, done.files, done.into) == ("day=2026-01-01", 2, 1)
-    assert read() == before
-    (file,) = (tmp_path / "out").glob("day=*/*.parquet")
-    (file.parent / f"{file.stem}+1.parquet").write_bytes(_MARK)
-    with pytest.raises(Exception, match=r"not a Parquet file|CANNOT_READ_FILE_FOOTER|FAILED_READ_FILE"):
-        read()
     destination.close()
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.compaction import Compactions
 from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
@@ -31,11 +29,6 @@ from kzconsumer_spark.target import NotOurs, Target
 _FOLD_EVERY: Final = 64  # ranges published by this worker
 _FOLDING_SECONDS: Final = 2.0  # how long it is waited for at the end; what it leaves undone, others do
 _log = structlog.get_logger(__name__)
-
-
-def _finish(compactions: Compactions) -> None:
-    with suppress(OSError, NotOurs):  # `sink verify` tells that it is still to be done
-        compactions.finish()
 
 
 def _fold(target: Target) -> None:
@@ -68,8 +61,6 @@ class FilesDestination:
             except Misfit as misfit:
                 raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
         self._target.sweep()
-        # It may wait for readers, and nothing here waits for it.
-        threading.Thread(target=_finish, args=(Compactions(self._target),), daemon=True).start()
         self._begin_folding()
         self._staging = PrivateDirectory(self._target.attempts)
         self._attempts = 0

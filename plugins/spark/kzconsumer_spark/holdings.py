@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -19,7 +20,6 @@ import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.reports import HeldRange
-from kzconsumer_spark.compaction import Compactions, Found, current_names
 from kzconsumer_spark.fold_plan import Span
 from kzconsumer_spark.identity import LedgerEntry, NamedRange, range_name
 from kzconsumer_spark.ledger import Folded, FoldedFiles
@@ -29,6 +29,7 @@ from kzconsumer_spark.target import NotOurs, Target
 
 _READERS: Final = 8
 _PIECE: Final = 1 << 20
+_RowsIn: TypeAlias = Callable[[str], int | None]
 
 
 class Held(NamedTuple):
@@ -91,28 +92,23 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     """The directory is listed first, then what is decided for, then the ledger: a file of a range that was being
     published at the first look is named by one of the others. Of the files named by the ledger nobody takes any away.
     """
-    compactions = Compactions(target)
-    gone = {name for each in compactions.found() if each.staged is None for name, _ in each.merged.replaced}
     visible = set(_visible(target.path)) if count_rows else set()
     decided = target.decisions()
     ledger, folded = target.ledger()
     entries = [each for each in ledger if not each.kept_aside]
-    rows = _Rows(target.path, kind, compactions)
-    named = {name for each in (*entries, *decided) for name in each.files} | rows.merged_files
+    rows = partial(_rows_in, target.path, kind)
+    named = {name for each in (*entries, *decided) for name in each.files}
     of_folded = FoldedFiles(folded)
     # Looked at once more: ranges may have been published since the first look, and folded by now.
     late = set(_visible(target.path)) if count_rows and folded else set()
-    of_folded.add((visible | late | rows.replaced_files) - named)
+    of_folded.add((visible | late) - named)
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - named - of_folded.names)]
-    strays += [f"{name} has rows that are in a merged file" for name in sorted(visible & gone)]
     names = {range_name(each.identity) for each in ledger}
     undone = [each for each in decided if range_name(each.identity) not in names and not target.has(each.identity)]
     undone_text = "is decided for and not there yet: whoever meets it next finishes it"
     leftovers = [f"{each.range} {undone_text}" for each in undone]
     leftovers += [kept_aside(each.range) for each in ledger if each.kept_aside]
     leftovers += dead_attempts(target.attempts)
-    if compactions.broken_off():
-        leftovers.append("a compaction is under way or broken off: the next one, or a member that starts, finishes it")
     if not count_rows:
         older = (_held_folded(line, each) for line, each in folded)
         return Held((*older, *(held_range(each) for each in entries)), (), tuple(leftovers))
@@ -144,86 +140,38 @@ def _visible(top: Path) -> Iterator[str]:
                 yield os.path.relpath(os.path.join(directory, name), top)
 
 
-class _Rows:
-    """How many rows of a file are there, in itself or in what it was merged into."""
-
-    def __init__(self, top: Path, kind: str, compactions: Compactions) -> None:
-        self._top = top
-        self._count = _ROWS.get(kind)
-        self._compactions = compactions
-        self._counted: dict[Path, int] = {}
-        self._look()
-
-    @property
-    def merged_files(self) -> set[str]:
-        return set(self._merged)
-
-    @property
-    def replaced_files(self) -> set[str]:
-        """Those whose rows are in merged files."""
-        return set(self._replaced)
-
-    def of(self, name: str) -> int | None:
-        """None where nobody can tell. Raises Damaged."""
-        while True:
-            into = self._into(name)
-            try:
-                return self._in(name, self._top / name) if into is None else self._of_merged(name, into)
-            except Damaged:
-                self._look()  # it may have been merged meanwhile
-                if self._into(name) == into:
-                    raise
-
-    def _look(self) -> None:
-        found = self._compactions.found()
-        self._current = current_names(found)
-        self._merged = {each.merged.file: each for each in found}
-        self._replaced = {name: rows for each in found for name, rows in each.merged.replaced}
-
-    def _into(self, name: str) -> Found | None:
-        """The file that has its rows now, unless it is itself."""
-        return self._merged[self._current(name)] if name in self._replaced else None
-
-    def _of_merged(self, name: str, into: Found) -> int:
-        file = self._top / into.merged.file
-        if into.staged is not None and not file.exists():
-            file = into.staged
-        if file not in self._counted:
-            self._counted[file] = self._in(into.merged.file, file) or 0
-        if self._counted[file] != into.merged.rows:
-            raise Damaged(f"{into.merged.file} has {self._counted[file]} rows, and was made of {into.merged.rows}")
-        return self._replaced[name]
-
-    def _in(self, name: str, file: Path) -> int | None:
-        try:
-            if self._count is not None:
-                return self._count(file)
-            file.stat()
-        except FileNotFoundError:
-            raise Damaged(f"{name} is gone") from None
-        except (OSError, pa.ArrowException) as error:
-            raise Damaged(f"{name} cannot be read: {error}") from error
-        return None
+def _rows_in(top: Path, kind: str, name: str) -> int | None:
+    """How many rows a file has; None if its format does not say. Raises Damaged."""
+    file, count = top / name, _ROWS.get(kind)
+    try:
+        if count is not None:
+            return count(file)
+        file.stat()
+    except FileNotFoundError:
+        raise Damaged(f"{name} is gone") from None
+    except (OSError, pa.ArrowException) as error:
+        raise Damaged(f"{name} cannot be read: {error}") from error
+    return None
 
 
-def _counted(entry: LedgerEntry, rows_of: _Rows) -> HeldRange:
-    return held_range(entry, *_sum(entry.files, rows_of))
+def _counted(entry: LedgerEntry, rows_in: _RowsIn) -> HeldRange:
+    return held_range(entry, *_sum(entry.files, rows_in))
 
 
-def _counted_folded(line: str, folded: Folded, files: FoldedFiles, rows_of: _Rows) -> HeldRange:
+def _counted_folded(line: str, folded: Folded, files: FoldedFiles, rows_in: _RowsIn) -> HeldRange:
     names = files.of(line, folded)
-    rows, faults = _sum(names, rows_of)
+    rows, faults = _sum(names, rows_in)
     if len(names) != folded.files:
         faults = (*faults, f"{len(names)} files are there of {folded.ranges} ranges, which had {folded.files}")
     return _held_folded(line, folded, None if faults else rows, faults)
 
 
-def _sum(names: Iterable[str], rows_of: _Rows) -> tuple[int | None, tuple[str, ...]]:
+def _sum(names: Iterable[str], rows_in: _RowsIn) -> tuple[int | None, tuple[str, ...]]:
     rows: int | None = 0
     faults = []
     for name in names:
         try:
-            found = rows_of.of(name)
+            found = rows_in(name)
         except Damaged as damage:
             faults.append(str(damage))
             continue

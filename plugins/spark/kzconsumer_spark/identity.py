@@ -128,18 +128,6 @@ def aside_entry(part: RangeIdentity, records: int, attempt: str) -> LedgerEntry:
     )
 
 
-def entry_of_files(part: RangeIdentity, files: tuple[str, ...]) -> LedgerEntry:
-    """Of a range of which no more is known than its files."""
-    return LedgerEntry(
-        **{**part._asdict(), "incarnation": f"0x{part.incarnation:x}"},
-        records_in=0,
-        records_out=0,
-        records_quarantined=0,
-        files=files,
-        attempt="",
-    )
-
-
 def fingerprint(*what: object) -> str:
     """Of everything that decides which rows a range becomes, and where; what shapes the rows belongs here too."""
     return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()

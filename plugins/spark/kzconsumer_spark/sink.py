@@ -26,13 +26,11 @@ import structlog
 
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed, ZooKeeperError
 from kzconsumer.model import RangeIdentity
-from kzconsumer.sinks.interface import Batch, Compacted, SinkContext
+from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
-from kzconsumer_spark.compaction import Busy
-from kzconsumer_spark.compaction_report import compact
 from kzconsumer_spark.daemon_side import DaemonSide, daemon_side
 from kzconsumer_spark.holdings import described, finish, held_by
 from kzconsumer_spark.identity import Owner, fingerprint, scope
@@ -186,18 +184,6 @@ class SparkSink:
     async def holdings(self, *, count_rows: bool) -> Holdings:
         """See `kzconsumer_spark.holdings`. Of a sink that is entered what others have decided for is finished first."""
         return await anyio.to_thread.run_sync(self._held, count_rows)
-
-    async def compact(self, *, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
-        """See `kzconsumer_spark.compaction`."""
-        # Broken off, it is finished by whoever comes next.
-        return await anyio.to_thread.run_sync(self._compact, size, grace, execute, show, abandon_on_cancel=True)
-
-    def _compact(self, size: int, grace: float, execute: bool, show: Callable[[int, int], None]) -> Compacted:
-        try:
-            self._destination.find(self._owner)
-            return compact(self._destination.to, size, grace, show if execute else None)
-        except (NotOurs, Busy, OSError) as error:
-            raise SinkFailed(f"{WHERE}: {error}") from error
 
     def _held(self, count_rows: bool) -> Holdings:
         try:

@@ -160,10 +160,6 @@ class Target:
         finally:
             private.remove()
 
-    def is_settled(self, entry: LedgerEntry) -> bool:
-        """See `Publication.is_settled`."""
-        return self._publication.is_settled(entry)
-
     def decisions(self) -> list[LedgerEntry]:
         """What is decided for and not carried out yet. Raises as `ledger`."""
         try:
