@@ -38,7 +38,7 @@ demo: $(READY)
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 dist: $(READY)
 	rm -rf dist
-	for each in . plugins/spark plugins/sticky; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
+	for each in . plugins/files plugins/spark plugins/sticky; do $(BIN)/python -m build --no-isolation --outdir dist $$each || exit; done
 	$(BIN)/twine check --strict dist/*
 
 docs: $(READY)
@@ -80,7 +80,7 @@ audit: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy kzconsumer plugins/spark/kzconsumer_spark plugins/sticky/kzconsumer_sticky tests
+	$(BIN)/mypy kzconsumer plugins/files/kzconsumer_files plugins/spark/kzconsumer_spark plugins/sticky/kzconsumer_sticky tests
 	$(BIN)/lint-imports
 
 bench: $(READY)
@@ -100,9 +100,9 @@ lock: $(READY)
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --no-emit-index-url --no-header \
 		--extra sandbox --group dev pyproject.toml --output-file requirements.lock
 
-$(READY): requirements.lock pyproject.toml plugins/spark/pyproject.toml plugins/sticky/pyproject.toml
+$(READY): requirements.lock pyproject.toml plugins/files/pyproject.toml plugins/spark/pyproject.toml plugins/sticky/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . --editable plugins/spark --editable plugins/sticky
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . --editable plugins/files --editable plugins/spark --editable plugins/sticky
 	touch $@

@@ -17,7 +17,12 @@ ASSIGNORS = "kzconsumer.assignors"
 SINKS = "kzconsumer.sinks"
 
 # Plugins of ours that are distributions of their own: the names are in our documentation, whether installed or not.
-_APART = {(SINKS, "spark"): "./plugins/spark", (ASSIGNORS, "sticky"): "./plugins/sticky"}
+_APART = {
+    (SINKS, "parquet"): "./plugins/files",
+    (SINKS, "segments"): "./plugins/files",
+    (SINKS, "spark"): "./plugins/spark, which needs ./plugins/files",
+    (ASSIGNORS, "sticky"): "./plugins/sticky",
+}
 
 
 class Plugin(msgspec.Struct, frozen=True, order=True):

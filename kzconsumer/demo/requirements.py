@@ -29,7 +29,7 @@ def missing(modules: Collection[str], sinks: Collection[str]) -> str:
     packages = list(lacking)
     if _SINK not in sinks:
         lacking.append("the Spark sink")
-        packages.append("./plugins/spark (in kzconsumer's source folder)")
+        packages.append("./plugins/files ./plugins/spark (in kzconsumer's source folder)")
     if not lacking:
         return ""
     return f"the demo also needs {', '.join(lacking)}: pip install {' '.join(packages)}"

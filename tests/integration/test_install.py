@@ -48,7 +48,8 @@ SHARED = {
     ),
 }
 PLUGINS = {
-    "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines", "segments"},
+    "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines"},
+    "kzconsumer-files": {"segments"},
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},
 }
@@ -62,7 +63,7 @@ print(kzconsumer.__file__)
 """
 WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-import kzconsumer, kzconsumer_spark, kzconsumer_sticky
+import kzconsumer, kzconsumer_files, kzconsumer_spark, kzconsumer_sticky
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -70,7 +71,7 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-for package in (kzconsumer, kzconsumer_spark, kzconsumer_sticky):
+for package in (kzconsumer, kzconsumer_files, kzconsumer_spark, kzconsumer_sticky):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             try:

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
+from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_spark.jdbc_holdings import JdbcHoldings
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.target import NotOurs
+from kzconsumer_spark.range_tags import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")
@@ -97,7 +97,7 @@ def test_a_range_that_was_kept_aside_is_not_held(to: ToJdbc) -> None:
     assert counted(to) == [(0, 0, 3)]
     assert (held.strays, held.leftovers) == (
         (),
-        ("t-0[3..6) was kept aside by a member that could not write it: nobody writes it any more",),
+        ("t-0[3..6) was kept aside by a member that could not write it: it is never written",),
     )
 
 

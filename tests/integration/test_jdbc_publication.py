@@ -14,11 +14,12 @@ import psycopg
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
+from kzconsumer_files.names import Owner, identity_of
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.publication import KeptAside
 from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.overlap import Overlap, identity_of
+from kzconsumer_spark.range_tags import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")

@@ -21,26 +21,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import Owner
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
 from kzconsumer_spark import files_destination
 from kzconsumer_spark.columns.options import Columns
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
+from kzconsumer_spark.daemon_holdings import held_by
 from kzconsumer_spark.daemon_side import daemon_side
-from kzconsumer_spark.delta_columns import Misfit
 from kzconsumer_spark.delta_destination import DeltaDestination
-from kzconsumer_spark.destinations import KeptAside
 from kzconsumer_spark.files_destination import FilesDestination
-from kzconsumer_spark.holdings import held_by
-from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
 from kzconsumer_spark.jdbc_destination import JdbcDestination
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
 from kzconsumer_spark.part_files import read_part
 from kzconsumer_spark.plain_parquet import Codec, codec
-from kzconsumer_spark.range_tags import RowsLost, Shaped
+from kzconsumer_spark.range_tags import RANGE_COLUMNS, RowsLost, Shaped
 from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace
 from kzconsumer_spark.spool_reader import SCHEMA
-from kzconsumer_spark.target import Target
 from tests.shell.test_spark_ledger import publish as publish_ranges
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record

@@ -32,11 +32,11 @@ from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sandbox.ports import HOST
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.identity import Owner, data_file
+from kzconsumer_files.names import Owner, data_file
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.target import Target
 from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.target import Target
 from tests.support.delta import spark_columns
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone

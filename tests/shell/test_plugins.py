@@ -46,14 +46,17 @@ def test_an_unknown_name_is_told_with_the_nearest_and_who_brings_it(site: Path) 
     assert "strange (from strange-sink 1.0)" in str(caught.value)
 
 
-@pytest.mark.parametrize(("group", "name"), [(SINKS, "spark"), (ASSIGNORS, "sticky")])
+@pytest.mark.parametrize(
+    ("group", "name", "folder"),
+    [(SINKS, "spark", "spark"), (SINKS, "segments", "files"), (ASSIGNORS, "sticky", "sticky")],
+)
 def test_where_a_plugin_of_ours_is_that_is_not_installed(
-    group: str, name: str, site: Path, monkeypatch: pytest.MonkeyPatch
+    group: str, name: str, folder: str, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(site)])
-    with pytest.raises(PluginError, match=f"it is in ./plugins/{name} "):
+    with pytest.raises(PluginError, match=rf"it is in ./plugins/{folder}\b"):
         load(group, name)
-    assert (Path(__file__).parents[2] / "plugins" / name / "pyproject.toml").exists()
+    assert (Path(__file__).parents[2] / "plugins" / folder / "pyproject.toml").exists()
 
 
 @pytest.mark.parametrize(

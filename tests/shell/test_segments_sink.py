@@ -17,8 +17,8 @@ import pytest
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext, wanted_by
-from kzconsumer.sinks.segments_sink import SegmentsSink
 from kzconsumer.testing.record_sets import Record, message_set
+from kzconsumer_files.segments.sink import SegmentsSink
 from tests.support.raw_ranges import TOPIC, batch, batches, content, log_bytes, raw_range, segments
 
 

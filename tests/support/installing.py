@@ -1,4 +1,4 @@
-"""Our three distributions as users get them: built, and installed into a virtual environment that knows nothing else.
+"""Our distributions as users get them: built, and installed into a virtual environment that knows nothing else.
 
 Owns no state. `tests/integration/test_install.py` calls it.
 """
@@ -13,7 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-DISTRIBUTIONS = {"kzconsumer": ".", "kzconsumer_spark": "plugins/spark", "kzconsumer_sticky": "plugins/sticky"}
+DISTRIBUTIONS = {
+    "kzconsumer": ".",
+    "kzconsumer_files": "plugins/files",
+    "kzconsumer_spark": "plugins/spark",
+    "kzconsumer_sticky": "plugins/sticky",
+}
 
 
 def run(*words: str | Path, within: Path, path: Path | None = None, limit: float = 120) -> str:

@@ -9,9 +9,9 @@ import math
 import sys
 from pathlib import Path
 
+from kzconsumer_files.names import Owner
 from kzconsumer_spark.daemon_side import daemon_side
 from kzconsumer_spark.files_destination import FilesDestination
-from kzconsumer_spark.identity import Owner
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import ToFiles
 from kzconsumer_spark.query import RangeQuery

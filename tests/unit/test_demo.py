@@ -145,10 +145,11 @@ def test_what_is_missing_is_named_with_what_to_install() -> None:
     assert missing([], ["jsonlines", "spark"]) == ""
     assert missing(["confluent_kafka", "rich"], ["jsonlines"]) == (
         "the demo also needs confluent-kafka, rich, the Spark sink: "
-        "pip install confluent-kafka rich ./plugins/spark (in kzconsumer's source folder)"
+        "pip install confluent-kafka rich ./plugins/files ./plugins/spark (in kzconsumer's source folder)"
     )
     assert missing([], ["jsonlines"]) == (
-        "the demo also needs the Spark sink: pip install ./plugins/spark (in kzconsumer's source folder)"
+        "the demo also needs the Spark sink: pip install ./plugins/files ./plugins/spark"
+        " (in kzconsumer's source folder)"
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from kzconsumer_files.names import scope
 from kzconsumer_spark.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.identity import scope
 from kzconsumer_spark.messages import RunBatch, SpooledRange, StepDone, StepRecorded
 from kzconsumer_spark.step_recorder import StepNotRecorded, StepRecorder
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer_spark.identity import data_file, ledger_entry, range_name
+from kzconsumer_files.names import data_file, ledger_entry, range_name
 from kzconsumer_spark.messages import RunBatch, SpooledRange, decode_command, encode
 from kzconsumer_spark.part_files import Part, PartMismatch, match_parts, read_part
 from kzconsumer_spark.spool import spool_table, write_spool

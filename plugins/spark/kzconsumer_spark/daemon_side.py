@@ -13,12 +13,12 @@ from typing import Protocol
 from kzconsumer.errors import PluginError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
-from kzconsumer_spark.destinations import KeptAside
+from kzconsumer_files.names import NotOurs, Owner, fingerprint
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
 from kzconsumer_spark.function_batch import takes_batch
-from kzconsumer_spark.identity import Owner, fingerprint
 from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 from kzconsumer_spark.options import WHERE
-from kzconsumer_spark.target import NotOurs, Target
 
 
 class DaemonSide(Protocol):

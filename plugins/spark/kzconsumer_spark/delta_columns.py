@@ -12,15 +12,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from kzconsumer_files.layout import Misfit, type_text
+
 #: Those whose values Spark writes into names of directories as Delta writes them into its log.
 _IN_NAMES: Final = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
 _PLAIN: Final = _IN_NAMES | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
-
-
-class Misfit(Exception):
-    """Rows that the table cannot take; the text is one line."""
 
 
 def table_columns(columns: str, partition_by: Collection[str]) -> str:
@@ -102,17 +100,3 @@ def _unknown(kind: Any) -> str | None:
         case "map":
             return _unknown(kind["keyType"]) or _unknown(kind["valueType"])
     return next(filter(None, (_unknown(each["type"]) for each in kind["fields"])), None)
-
-
-def type_text(kind: Any) -> str:
-    """A type of Spark's schema in one line, as in DDL."""
-    if kind is None:
-        return "no column"
-    if isinstance(kind, str):
-        return kind
-    match kind["type"]:
-        case "array":
-            return f"array<{type_text(kind['elementType'])}>"
-        case "map":
-            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
-    return f"struct<{','.join(each['name'] + ':' + type_text(each['type']) for each in kind['fields'])}>"

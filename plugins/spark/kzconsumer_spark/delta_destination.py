@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.delta_target import DeltaTarget
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToDelta
 from kzconsumer_spark.plain_parquet import Codec
-from kzconsumer_spark.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.range_files import RangeFiles
 from kzconsumer_spark.range_tags import Shaping
 

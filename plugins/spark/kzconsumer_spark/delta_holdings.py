@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kzconsumer.sinks.reports import HeldRange
+from kzconsumer_files.holdings import Held, dead_attempts, held_range, kept_aside
+from kzconsumer_files.names import LedgerEntry
 from kzconsumer_spark.delta_target import DeltaTarget
-from kzconsumer_spark.holdings import Held, dead_attempts, held_range, kept_aside
-from kzconsumer_spark.identity import LedgerEntry
 from kzconsumer_spark.messages import ToDelta
 
 _READERS: Final = 8

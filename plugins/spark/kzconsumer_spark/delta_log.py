@@ -18,10 +18,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction
 
 from kzconsumer.durable_files import sync_directory, sync_file
-from kzconsumer_spark.delta_columns import Misfit, require_fit, rules_of, table_columns
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import LedgerEntry, NotOurs
+from kzconsumer_spark.delta_columns import require_fit, rules_of, table_columns
 from kzconsumer_spark.delta_statistics import statistics
-from kzconsumer_spark.identity import LedgerEntry
-from kzconsumer_spark.target import NotOurs
 
 _COMMITS: Final = "kzconsumer"  # our key in what the log says of a commit
 _SYNCED: Final = 100  # entries of the log that are made durable for whoever wrote them

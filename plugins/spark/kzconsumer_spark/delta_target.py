@@ -10,19 +10,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from deltalake import DeltaTable
 
 from kzconsumer.durable_files import create_whole, sync_directory, sync_file
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.delta_columns import partition_values
-from kzconsumer_spark.delta_log import AddedFile, Committed, DeltaLog, History
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import (
+from kzconsumer_files.names import (
+    AnyRange,
     LedgerEntry,
+    NotOurs,
     Owner,
+    RecordRange,
     aside_entry,
     fingerprint,
     ledger_entry,
@@ -30,11 +30,13 @@ from kzconsumer_spark.identity import (
     range_name,
     scope,
 )
-from kzconsumer_spark.messages import SpooledRange, ToDelta
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.target import NotOurs
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.delta_columns import partition_values
+from kzconsumer_spark.delta_log import AddedFile, Committed, DeltaLog, History
+from kzconsumer_spark.messages import ToDelta
 
 _TRIES: Final = 100
+_Range = TypeVar("_Range", bound=AnyRange)
 
 
 class Overtaken(Exception):
@@ -42,7 +44,7 @@ class Overtaken(Exception):
 
 
 class _Addition(NamedTuple):
-    part: SpooledRange
+    part: RecordRange
     entry: LedgerEntry
     files: tuple[AddedFile, ...]
 
@@ -130,7 +132,7 @@ class DeltaTarget:
         """The table as it is now. Raises OSError."""
         return self._log.open()
 
-    def missing(self, table: DeltaTable | None, ranges: Sequence[SpooledRange]) -> list[SpooledRange]:
+    def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
         """Those that the table has not; what it has is on disk. Raises KeptAside, Overtaken, OSError."""
         self._require_not_aside(table, ranges)
         if table is None:
@@ -208,45 +210,45 @@ class DeltaTarget:
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
         return _Addition(staged.part, entry, tuple(files))
 
-    def _reaches(self, table: DeltaTable, part: SpooledRange | RangeIdentity) -> bool:
+    def _reaches(self, table: DeltaTable, part: AnyRange) -> bool:
         """Whether the table has the range, or nobody may write it any more."""
         return (self._log.version(table, self._application(part)) or 0) >= part.until
 
-    def _is_aside(self, table: DeltaTable | None, part: SpooledRange | RangeIdentity) -> bool:
+    def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
         """Whether nobody may publish the range. Once something behind it is published, its file says no more."""
         if table is None or not self._reaches(table, part):
             return self._aside_file(part).exists()
         return self._log.version(table, self._aside_application(part)) is not None
 
-    def _is_open(self, table: DeltaTable, part: SpooledRange) -> bool:
+    def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
         return not self._reaches(table, part) and not self._is_aside(table, part)
 
-    def _application(self, part: SpooledRange | RangeIdentity) -> str:
+    def _application(self, part: AnyRange) -> str:
         return partition_name(part, self._to.scope)
 
-    def _aside_application(self, part: SpooledRange | RangeIdentity) -> str:
+    def _aside_application(self, part: AnyRange) -> str:
         return f"{self._to.scope}+{range_name(part)}+aside"
 
-    def _aside_file(self, part: SpooledRange | RangeIdentity) -> Path:
+    def _aside_file(self, part: AnyRange) -> Path:
         return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
 
-    def _empty_file(self, part: SpooledRange | RangeIdentity) -> Path:
+    def _empty_file(self, part: AnyRange) -> Path:
         """Says of a range without rows that it was published while there was no table."""
         return self._state / "empty" / f"{self._to.scope}+{range_name(part)}"
 
-    def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[SpooledRange]) -> None:
+    def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:
             if self._is_aside(table, part):
                 raise KeptAside(range_name(part))
 
-    def _require_behind(self, table: DeltaTable, ranges: Sequence[SpooledRange]) -> None:
+    def _require_behind(self, table: DeltaTable, ranges: Sequence[AnyRange]) -> None:
         for part in ranges:
             version = self._log.version(table, self._application(part))
             if version is not None and part.first < version < part.until:
                 raise Overtaken(
                     f"the table at {self.path} has {part.topic}-{part.partition} up to offset {version}, within"
-                    f" {part.range}: offsets were set back by a tool that does not tell us; set them with"
-                    " kzconsumer offsets reset"
+                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
+                    " tool; set them with kzconsumer offsets reset"
                 )
 
     def _require_room(self, table: DeltaTable, columns: str | None) -> None:

@@ -12,14 +12,6 @@ from typing import NamedTuple, Protocol
 from kzconsumer_spark.messages import SpooledRange
 
 
-class KeptAside(Exception):
-    """A range must not be written: a member that could not do it has it in its quarantine, and nobody publishes it."""
-
-    def __init__(self, name: str) -> None:
-        way_out = 'with [sink] on_batch_failure = "quarantine" the group goes on'
-        super().__init__(f"{name} was kept aside by a member that could not write it; {way_out}")
-
-
 class Written(NamedTuple):
     """Rows written now; ranges that this write published, and ranges that were there already."""
 

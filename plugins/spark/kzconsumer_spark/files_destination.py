@@ -15,16 +15,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.delta_columns import Misfit
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import NotOurs
+from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.target import Target
 from kzconsumer_spark.destinations import Written
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToFiles
 from kzconsumer_spark.plain_parquet import Codec
-from kzconsumer_spark.private_directory import PrivateDirectory
-from kzconsumer_spark.publication import StagedRange
 from kzconsumer_spark.range_files import RangeFiles
 from kzconsumer_spark.range_tags import Shaping
-from kzconsumer_spark.target import NotOurs, Target
 
 _FOLD_EVERY: Final = 64  # ranges published by this worker
 _FOLDING_SECONDS: Final = 2.0  # how long it is waited for at the end; what it leaves undone, others do

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kzconsumer.sinks.steps import check_step
-from kzconsumer_spark.identity import partition_name
+from kzconsumer_files.names import partition_name
 from kzconsumer_spark.messages import SpooledRange
 
 

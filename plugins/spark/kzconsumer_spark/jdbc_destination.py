@@ -16,11 +16,10 @@ from pyspark.sql import functions as sql
 
 from kzconsumer.model import OffsetRange
 from kzconsumer_spark.destinations import Written
-from kzconsumer_spark.identity import RANGE_COLUMNS, STAGED_ROW
 from kzconsumer_spark.jdbc_table import Connection, JdbcTable
 from kzconsumer_spark.lease import Lease
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.range_tags import AsTheyCame, Shaping, require_all, tagged
+from kzconsumer_spark.range_tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
 
 DRIVER: Final = "org.postgresql.Driver"
 _TYPES: Final[dict[type[types.DataType], str]] = {

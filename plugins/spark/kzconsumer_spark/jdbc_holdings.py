@@ -14,7 +14,7 @@ from psycopg.sql import SQL
 
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.sinks.reports import HeldRange
-from kzconsumer_spark.holdings import Held, kept_aside
+from kzconsumer_files.holdings import Held, kept_aside
 from kzconsumer_spark.jdbc_table import LEDGER, OWNERS, STAGE, Connection, JdbcTable, database_errors
 
 _POSITION: Final = frozenset({"topic", "partition", "offset"})

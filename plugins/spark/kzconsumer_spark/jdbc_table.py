@@ -23,15 +23,15 @@ from psycopg.sql import SQL, Composed, Identifier
 from kzconsumer.errors import ConfigError
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer.security.secret import read_secret
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.fold_plan import Span
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW, Owner, fingerprint, range_name
+from kzconsumer_files.fold_plan import Span
+from kzconsumer_files.names import AnyRange, NotOurs, Owner, fingerprint, identity_of, range_name
+from kzconsumer_files.overlap import Overlap, require_apart
+from kzconsumer_files.publication import KeptAside
 from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.overlap import Overlap, identity_of, require_apart
-from kzconsumer_spark.target import NotOurs
+from kzconsumer_spark.range_tags import RANGE_PARTITION, RANGE_TOPIC, STAGED_ROW
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
-_Range = TypeVar("_Range", SpooledRange, RangeIdentity)
+_Range = TypeVar("_Range", bound=AnyRange)
 
 OWNERS: Final = "kzconsumer_owners"
 LEDGER: Final = "kzconsumer_ledger"
@@ -288,7 +288,7 @@ class JdbcTable:
             raise overlap
         return len(ours)
 
-    def _identity(self, part: SpooledRange | RangeIdentity) -> list[object]:
+    def _identity(self, part: AnyRange) -> list[object]:
         return [self._to.owner_id, *(getattr(part, field) for field in RangeIdentity._fields)]
 
     def _name(self, name: str) -> Identifier:

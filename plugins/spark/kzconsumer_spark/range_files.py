@@ -22,13 +22,23 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from kzconsumer_files.names import data_file
+from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.cluster import is_cluster
-from kzconsumer_spark.identity import RANGE_COLUMNS, RANGE_PARTITION, RANGE_TOPIC, data_file
 from kzconsumer_spark.messages import SpooledRange, ToFiles
 from kzconsumer_spark.part_files import match_parts, read_part
 from kzconsumer_spark.plain_parquet import Codec, write_part
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.range_tags import AsTheyCame, RowsLost, Shaping, count_rows, require_all, tagged
+from kzconsumer_spark.range_tags import (
+    RANGE_COLUMNS,
+    RANGE_PARTITION,
+    RANGE_TOPIC,
+    AsTheyCame,
+    RowsLost,
+    Shaping,
+    count_rows,
+    require_all,
+    tagged,
+)
 from kzconsumer_spark.spool_reader import SCHEMA, read_spool
 
 #: How to learn from a file how many rows it has. There is no such way for text: Spark counts what it writes.

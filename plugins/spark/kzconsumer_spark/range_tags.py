@@ -7,14 +7,13 @@ Owns no state. Destinations whose frame may have any columns and fewer rows tag 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from kzconsumer.model import OffsetRange
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.spool_reader import read_spool
 
@@ -79,3 +78,11 @@ def require_all(rows: Mapping[SpooledRange, int], shaping: Shaping) -> None:
     for part, count in rows.items():
         if not shaping.leaves_out_rows and count != part.records:
             raise RowsLost(f"Spark wrote {count} rows of {part.range}, which has {part.records}")
+
+
+RANGE_TOPIC: Final = "_kz_topic"
+RANGE_PARTITION: Final = "_kz_partition"
+#: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
+RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+#: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
+STAGED_ROW: Final = "_kz_row"

@@ -29,21 +29,20 @@ from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
 from kzconsumer.sinks.steps import StepNotRecorded, Steps
+from kzconsumer_files.names import NotOurs, Owner, fingerprint, scope
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.columns.preview import PreviewRequest, run_preview
 from kzconsumer_spark.columns.schemas import check_files
+from kzconsumer_spark.daemon_holdings import described, finish, held_by
 from kzconsumer_spark.daemon_side import DaemonSide, daemon_side
-from kzconsumer_spark.holdings import described, finish, held_by
-from kzconsumer_spark.identity import Owner, fingerprint, scope
 from kzconsumer_spark.java import java_environment
 from kzconsumer_spark.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.options import WHERE, read_options, redirected
-from kzconsumer_spark.overlap import Overlap
-from kzconsumer_spark.private_directory import PrivateDirectory, sweep
 from kzconsumer_spark.settings import environment_zone, time_zone
 from kzconsumer_spark.spool import write_spool
 from kzconsumer_spark.spool_place import SpoolPlace, is_object_store
 from kzconsumer_spark.spooling import Spooling
-from kzconsumer_spark.target import NotOurs
 from kzconsumer_spark.worker_process import END_SECONDS, WorkerDied, WorkerProcess, finite
 
 _HEARTBEAT_SECONDS = 1.0
@@ -182,7 +181,7 @@ class SparkSink:
         return redirected(read_options(options), options, into)
 
     async def holdings(self, *, count_rows: bool) -> Holdings:
-        """See `kzconsumer_spark.holdings`. Of a sink that is entered what others have decided for is finished first."""
+        """See `kzconsumer_files.holdings`. Of a sink that is entered what others have decided for is finished first."""
         return await anyio.to_thread.run_sync(self._held, count_rows)
 
     def _held(self, count_rows: bool) -> Holdings:

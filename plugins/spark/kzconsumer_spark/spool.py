@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.identity import data_file
+from kzconsumer_files.names import data_file
 from kzconsumer_spark.messages import SpooledRange
 from kzconsumer_spark.spool_place import SpoolPlace
 

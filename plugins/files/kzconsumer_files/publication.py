@@ -1,17 +1,17 @@
-"""How staged files become visible: one writer of a range is decided for first, then its files appear, the entry last.
+"""How staged files become visible to readers: decide on one writer of a range, show its files, enter it in the ledger.
 
-Owns `publishing/` in the state directory of a target, and makes the entries of its `ledger`. Two writers of one range
-may have staged different files (a column of the current time, say), so that the first to link each *name* is not
-enough: readers would see rows of both. Therefore a **decision** comes before any file: the ledger entry of one attempt,
-linked into `publishing/`, where the first one wins. From then on anybody carries it out, also when its writer is dead:
-links the staged files to their final names, links the decision itself as the ledger entry, removes the decision. A
-second decision can only be made after the range is in the ledger, and is void. So it is with the decision that a range
-is not published at all, but kept aside: a writer that comes later, or has lost its partitions, finds it.
+Two writers of one range may have staged different files (a column with the current time, for example), so it is not
+enough that the first one to link each *name* wins: readers could see rows of both. Therefore a **decision** comes
+first: the ledger entry of one attempt, linked into `publishing/` of the state directory, where the first one wins. From
+then on any process can carry it out, also when its writer is dead: link the staged files to their final names, link the
+decision as the ledger entry, remove the decision. A second decision can only be made after the range is in the ledger,
+and is void. The decision to keep a range aside works the same way: a late writer, or one that has lost its partitions,
+finds it.
 
-A decision stands for ever, so the final names are tried before it is made: the length of each, and whether its file can
-be linked into its directory, under a name that readers skip. The attempt's directory keeps where: whoever removes it
-when its writer is dead removes that link, too. A range that fails there is not decided for. A decision that cannot be
-carried out all the same (a directory was replaced since) fails its own range, and no other.
+A decision cannot be withdrawn, so the final names are tried before it is made: the length of each, and whether its file
+can be linked into its directory, under a name that readers skip. A symbolic link in the attempt's directory records
+where, so that the probe of a dead writer is removed with its directory. A range that fails this test is not decided
+for. A decision that cannot be carried out nevertheless (a directory was replaced since) fails its own range only.
 """
 
 from __future__ import annotations
@@ -28,17 +28,31 @@ import msgspec
 
 from kzconsumer.durable_files import put_in_place, sync_directory, sync_file, write_new
 from kzconsumer.model import OffsetRange, RangeIdentity
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import LedgerEntry, aside_entry, ledger_entry, range_name
-from kzconsumer_spark.ledger import Ledger
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.overlap import Overlap, identity_of
+from kzconsumer_files.ledger import Ledger
+from kzconsumer_files.names import (
+    AnyRange,
+    LedgerEntry,
+    RecordRange,
+    aside_entry,
+    identity_of,
+    ledger_entry,
+    range_name,
+)
+from kzconsumer_files.overlap import Overlap
 
 _PROBE: Final = ".kzconsumer-probe-"
 
 
+class KeptAside(Exception):
+    """A range that is never published: a member that could not write it has its records in its quarantine."""
+
+    def __init__(self, name: str) -> None:
+        way_out = 'with [sink] on_batch_failure = "quarantine" the group goes on'
+        super().__init__(f"{name} was kept aside by a member that could not write it; {way_out}")
+
+
 class NotPublished(OSError):
-    """A range cannot be published: the file system refuses a name that it needs, or it is one of several `Overlap`s."""
+    """The file system refuses a name that a range needs, or there are several `Overlap`s."""
 
     def __init__(self, part: OffsetRange, reason: OSError, more: int = 0) -> None:
         others = f" (and {more} more ranges)" if more else ""
@@ -46,9 +60,9 @@ class NotPublished(OSError):
 
 
 class StagedRange(NamedTuple):
-    """A range as its writer has it: rows, records in quarantine, each file with its final name under the target."""
+    """A range ready to be published: rows, records in quarantine, each file with its final name below the target."""
 
-    part: SpooledRange
+    part: RecordRange
     rows: int
     quarantined: int
     files: Sequence[tuple[Path, str]]
@@ -71,12 +85,12 @@ class Publication:
         self._decisions.mkdir(parents=True, exist_ok=True)
 
     def publish(self, staged: Sequence[StagedRange], attempt: Path, require_lease: Callable[[], None]) -> int:
-        """Publish ranges; how many are published as we staged them, rather than as another writer did.
+        """Publish ranges; returns how many are published from our files and not from those of another writer.
 
-        `attempt` is ours under `attempts`, its staged files on the same file system. When this returns, every range of
-        `staged` is published and on disk, by us or by another writer. Raises KeptAside for one that never will be;
-        NotPublished for one whose names the file system refuses, and Overlap for one that is cut otherwise than one
-        that is published, once the others are published.
+        `attempt` is the caller's directory below `attempts`, with the staged files. When this returns, every range of
+        `staged` is published and on disk. Raises KeptAside for a range that is kept aside and, once the others are
+        published, NotPublished for one whose names the file system refuses, Overlap for one that overlaps a published
+        range with other bounds.
         """
         blocked: dict[OffsetRange, OSError] = {}
         entries = []
@@ -87,12 +101,14 @@ class Publication:
                 blocked[each.part.range] = error
             else:
                 entries.append((each.part, self._stage(each, attempt)))
-        # No decision may outlive a crash that the staged names did not.
+        # The staged names have to be on disk before the decision is.
         for directory in (attempt, attempt.parent, self._attempts):
             sync_directory(directory)
         require_lease()
         overlaps = self._overlaps([identity_of(part) for part, _ in entries])
-        blocked |= {part.range: overlaps[named] for part, _ in entries if (named := identity_of(part)) in overlaps}
+        blocked |= {
+            part.range: overlaps[identity] for part, _ in entries if (identity := identity_of(part)) in overlaps
+        }
         entries = [(part, entry) for part, entry in entries if part.range not in blocked]
         for _, entry in entries:
             put_in_place(entry, self._decisions / entry.name)
@@ -103,8 +119,8 @@ class Publication:
         _require_none(blocked)
         return sum(entry is not None and entry.attempt == ours for entry in published)
 
-    def require_published(self, part: SpooledRange | RangeIdentity) -> LedgerEntry | None:
-        """The entry of a range that the ledger has; None if it is folded. Raises KeptAside."""
+    def require_published(self, part: AnyRange) -> LedgerEntry | None:
+        """The entry of a settled range; None if it is folded. Raises KeptAside."""
         entry = self._ledger.read(range_name(part))
         assert entry is not None or self._ledger.has(range_name(part)), f"{range_name(part)} is not in the ledger"
         if entry is not None and entry.kept_aside:
@@ -112,10 +128,7 @@ class Publication:
         return entry
 
     def set_aside(self, part: RangeIdentity, records: int, attempt: Path) -> bool:
-        """Have the range never published; False when it is. `attempt` is a directory of ours, as of `publish`.
-
-        Raises Overlap.
-        """
+        """Keep the range from ever being published; False if it is. `attempt`: see `publish`. Raises Overlap."""
         for overlap in self._overlaps([part]).values():
             raise overlap
         name = range_name(part)
@@ -127,26 +140,26 @@ class Publication:
         return entry is not None and entry.kept_aside
 
     def is_settled(self, entry: LedgerEntry) -> bool:
-        """Whether nobody can bring its files back once they are gone: what was staged of them is gone, too."""
+        """Whether no staged file of the range is left, with which a late writer could link its files again."""
         return not any(self._staged(entry, number).exists() for number in range(len(entry.files)))
 
     def finish(self, names: Iterable[str]) -> dict[OffsetRange, OSError]:
-        """Carry out what is decided of these ranges; those whose files cannot be put in place, with the reason.
+        """Carry out the decisions for these ranges; returns those whose files cannot be put in place, with the reason.
 
-        Raises OSError where the ledger itself cannot be written. In either case it is to be called again, by anybody.
+        Raises OSError if the ledger cannot be written. In either case any process may call it again.
         """
         blocked: dict[OffsetRange, OSError] = {}
         decided: list[tuple[str, Path, LedgerEntry]] = []
         for name in names:
             decision = self._decisions / f"{name}.json"
-            # Read before the ledger is asked: what is read while it has not the range yet cannot be a void one.
+            # Read before the ledger is checked: a decision read while the range is not settled yet cannot be void.
             entry = self._read(decision)
             if self._ledger.has(name):
-                decision.unlink(missing_ok=True)  # carried out, or void
+                decision.unlink(missing_ok=True)  # it is carried out, or void
             elif entry is not None:
                 decided.append((name, decision, entry))
         if decided:
-            sync_directory(self._decisions)  # no file may outlive a crash that its decision did not
+            sync_directory(self._decisions)  # the decision has to be on disk before any of its files is
         directories = {self._target}
         carried_out = []
         for name, decision, entry in decided:
@@ -158,18 +171,18 @@ class Publication:
                 carried_out.append((name, decision))
         if carried_out:
             for directory in sorted(directories, key=lambda each: -len(each.parts)):
-                sync_directory(directory)  # no entry may outlive a crash that its files did not
+                sync_directory(directory)  # the files have to be on disk before the entry is
             for name, decision in carried_out:
-                self._enter(decision, name)
+                self._ledger.enter(name, decision)
             sync_directory(self._state)
             for _, decision in carried_out:
                 decision.unlink(missing_ok=True)
         return blocked
 
     def finish_staged_under(self, directory: Path) -> dict[OffsetRange, OSError]:
-        """Carry out every decision for files that were staged under `directory`; as `finish`.
+        """As `finish`, for all decisions whose files were staged below `directory`.
 
-        The directory may be removed unless one is left.
+        If it returns none, the directory may be removed.
         """
         found = [(path.stem, self._read(path)) for path in self._decisions.glob("*.json")]
         return self.finish(
@@ -177,7 +190,7 @@ class Publication:
         )
 
     def remove_probes(self, attempt: Path) -> None:
-        """Links that a dead writer has left where it tried names; `attempt` is its directory, or the one around it."""
+        """Remove the probes of a dead writer. `attempt` is its directory, or the one around it."""
         for noted in (*attempt.glob(f"{_PROBE}*"), *attempt.glob(f"*/{_PROBE}*")):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 self._target.joinpath(os.readlink(noted), noted.name).unlink()
@@ -185,7 +198,7 @@ class Publication:
     def _require_names(self, staged: StagedRange, attempt: Path) -> None:
         """Raises OSError where a file of the range could not be linked to its final name."""
         if (self._decisions / f"{range_name(staged.part)}.json").exists():
-            return  # another writer's files it will be
+            return  # another writer's files will be published
         for file, name in staged.files:
             final = self._target / name
             final.parent.mkdir(parents=True, exist_ok=True)
@@ -203,12 +216,12 @@ class Publication:
                 noted.unlink()
 
     def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
-        """Those that overlap what is published, kept aside or decided for."""
-        # The decisions first: one that is carried out between the two looks has an entry then.
+        """Those that overlap a range that is published, kept aside or decided for."""
+        # Decisions are listed first: one that is carried out meanwhile is found as an entry.
         return self._ledger.overlaps(ranges, os.listdir(self._decisions))
 
     def _stage(self, staged: StagedRange, attempt: Path) -> Path:
-        """Gather a range's files in the attempt's directory, under names that follow from the entry, and write that."""
+        """Move a range's files to names that follow from its entry, sync them, and write the entry beside them."""
         names = tuple(name for _, name in staged.files)
         attempt_name = str(attempt.relative_to(self._attempts))
         entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt_name)
@@ -223,7 +236,7 @@ class Publication:
         return self._attempts / entry.attempt / f"{entry.topic}+{entry.partition}+{number}"
 
     def _reveal_all(self, name: str, entry: LedgerEntry) -> set[Path]:
-        """Put the files of a decided range in place; the directories to be synced."""
+        """Put the files of a decided range in place; returns the directories to be synced."""
         directories: set[Path] = set()
         for number, file in enumerate(entry.files):
             final = self._target / file
@@ -233,7 +246,7 @@ class Publication:
         return directories
 
     def _reveal(self, staged: Path, final: Path, name: str) -> None:
-        """Link a decided file to its final name, unless somebody has: they linked the same file."""
+        """Link a decided file to its final name, unless another process has linked this same file."""
         try:
             final.hardlink_to(staged)
         except FileExistsError:
@@ -243,15 +256,6 @@ class Publication:
                 raise FileNotFoundError(
                     f"{staged} is gone, which {self._decisions / name}.json says is published"
                 ) from None
-
-    def _enter(self, decision: Path, name: str) -> None:
-        try:
-            self._ledger.entry(name).hardlink_to(decision)
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            if not self._ledger.has(name):
-                raise
 
     def _read(self, decision: Path) -> LedgerEntry | None:
         try:

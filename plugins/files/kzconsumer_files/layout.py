@@ -1,8 +1,8 @@
-"""The format, layout and columns of a target of files: what its first rows had, its later ones must have.
+"""The format, partition columns and columns of a target of files: those of its first rows hold for all later ones.
 
 Readers take one schema and one set of partition columns for the whole directory, so rows of another layout or type hide
 earlier rows, or break the reader. Each version of the layout is an immutable file `layout-<number>.json` in the state
-directory, where the first writer of a number wins and the highest number counts.
+directory: the first writer of a number wins, the highest number counts.
 """
 
 from __future__ import annotations
@@ -14,14 +14,31 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from kzconsumer.durable_files import create_whole
-from kzconsumer_spark.delta_columns import Misfit, type_text
 
 Field: TypeAlias = Mapping[str, Any]
 _BY_POSITION: Final = "csv"
 
 
+class Misfit(Exception):
+    """Rows do not fit the target's layout; the text is one line."""
+
+
+def type_text(kind: Any) -> str:
+    """A type of Spark's schema in one line, as in DDL."""
+    if kind is None:
+        return "no column"
+    if isinstance(kind, str):
+        return kind
+    match kind["type"]:
+        case "array":
+            return f"array<{type_text(kind['elementType'])}>"
+        case "map":
+            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
+    return f"struct<{','.join(each['name'] + ':' + type_text(each['type']) for each in kind['fields'])}>"
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """`columns` are those of Spark's schema as JSON, in order; None until a worker knows them."""
+    """`columns` are the fields of Spark's schema as JSON, in order; None until they are known."""
 
     version: int = 1
     format: str
@@ -30,7 +47,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Merged(NamedTuple):
-    """Columns of the target once rows of other columns are in it, and the names of those that are new."""
+    """Columns of the target including those of new rows, and the names of the columns that are new."""
 
     columns: tuple[dict[str, Any], ...]
     added: tuple[str, ...]
@@ -57,15 +74,15 @@ class Layouts:
             raise Misfit(f"partition_by is {theirs or 'none'}, these settings say {ours or 'none'}")
 
     def settle(self, kind: str, partition_by: Sequence[str]) -> None:
-        """Record them unless another layout is recorded, also by a process that does so right now: then Misfit."""
+        """Record them unless a layout is recorded already. Raises Misfit if that is another one."""
         if self._newest()[1] is None:
             self._add(1, Layout(format=kind, partition_by=tuple(partition_by)))
         self.require(kind, partition_by)
 
     def take(self, schema: str, *, whole: bool) -> tuple[str, ...]:
-        """Record the columns of rows to come; the names of those that are new beside earlier ones.
+        """Record the columns of rows to be written; returns the names of new ones.
 
-        `schema` is Spark's, as JSON. Without `whole` rows may lack columns. Raises Misfit.
+        `schema` is Spark's, as JSON. With `whole` no column of earlier rows may be missing. Raises Misfit.
         """
         ours = tuple(msgspec.json.decode(schema)["fields"])
         while True:
@@ -97,7 +114,7 @@ class Layouts:
 
 
 def merged_columns(theirs: Sequence[Field], ours: Sequence[Field], *, whole: bool) -> Merged:
-    """Raises Misfit unless readers of columns by name cope with rows of both."""
+    """Raises Misfit unless readers that match columns by name can read rows of both."""
     added: list[str] = []
     return Merged(_fields(theirs, ours, "", whole, added), tuple(added))
 

@@ -19,7 +19,7 @@ import structlog
 from kzconsumer.durable_files import create_whole, sync_directory
 from kzconsumer.errors import SinkFailed
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer.sinks.segment_plan import (
+from kzconsumer_files.segments.layout import (
     Begin,
     Limits,
     Overlap,

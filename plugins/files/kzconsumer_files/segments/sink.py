@@ -11,7 +11,6 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Self
@@ -30,9 +29,8 @@ from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.settings.quantities import ByteSize, PositiveDuration
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer.sinks.partition_archive import PartitionArchive
-from kzconsumer.sinks.segment_plan import Limits
-from kzconsumer.zookeeper.round_trips import together
+from kzconsumer_files.segments.archive import PartitionArchive
+from kzconsumer_files.segments.layout import Limits
 
 log = structlog.get_logger("kzconsumer.sink")
 
@@ -40,7 +38,7 @@ OWNER = "archive-owner.json"
 _LARGEST_SEGMENT = 2**31 - 1  # brokers count the bytes of a segment in an int32
 _WAIT_SECONDS = 0.02
 _LONG_WAIT = 5.0
-_SIDE_BY_SIDE = 16
+_CONCURRENT = 16
 
 
 class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +86,7 @@ class SegmentsSink:
         self._safe_until = context.safe_until
         self._writer = uuid.uuid4().hex
         self._archives: dict[TopicPartition, PartitionArchive] = {}
-        self._side_by_side = anyio.CapacityLimiter(_SIDE_BY_SIDE)
+        self._limiter = anyio.CapacityLimiter(_CONCURRENT)
 
     def __repr__(self) -> str:
         return f"SegmentsSink({self._path})"
@@ -106,10 +104,20 @@ class SegmentsSink:
         return None
 
     async def write(self, batch: Batch) -> None:
-        # Side by side: what a partition waits for is the disk, and disks take many writes at once.
-        limiter = self._side_by_side
-        parts = [partial(self._write, part) for part in batch.ranges]
-        await together([anyio.to_thread.run_sync(write, limiter=limiter) for write in parts])
+        # Concurrently: a partition waits for the disk, and disks take many writes at once.
+        failures: list[SinkFailed] = []
+
+        async def write(part: RangeData) -> None:
+            try:
+                await anyio.to_thread.run_sync(self._write, part, limiter=self._limiter)
+            except SinkFailed as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for part in batch.ranges:
+                tasks.start_soon(write, part)
+        for failure in failures:
+            raise failure
 
     def check(self) -> None:
         """Find what a start would stumble over, and touch nothing. Raises ConfigError."""

@@ -1,31 +1,30 @@
-"""What a destination holds, for `kzconsumer sink verify` and `replay`: its ledger, and what is there of each entry.
+"""The ranges that a target of files holds, checked against its files: for `kzconsumer sink verify` and `replay`.
 
-Owns no state, changes nothing; blocking. The sink calls it once the destination has been found. Members may be
-publishing meanwhile: `files` says by which order of reading a range under way is not taken for a stray.
+Changes nothing and blocks. Members may be publishing meanwhile: `files` reads in an order in which a range that is
+being published does not look like a stray file.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
 import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 
 from kzconsumer.model import OffsetRange
 from kzconsumer.sinks.reports import HeldRange
-from kzconsumer_spark.fold_plan import Span
-from kzconsumer_spark.identity import LedgerEntry, NamedRange, range_name
-from kzconsumer_spark.ledger import Folded, FoldedFiles
-from kzconsumer_spark.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
-from kzconsumer_spark.private_directory import abandoned
-from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_files.fold_plan import Span
+from kzconsumer_files.ledger_items import Folded
+from kzconsumer_files.names import LedgerEntry, NamedRange, parsed, range_name
+from kzconsumer_files.private_directory import abandoned
+from kzconsumer_files.target import Target
 
 _READERS: Final = 8
 _PIECE: Final = 1 << 20
@@ -41,56 +40,14 @@ class Held(NamedTuple):
 
 
 class Damaged(Exception):
-    """What the ledger names is not there as it should be; the text says what."""
-
-
-def described(to: To) -> str:
-    match to:
-        case ToFiles():
-            return f"{to.format} files in {to.path}"
-        case ToDelta():
-            return f"Delta table {to.path}"
-        case ToJdbc():
-            return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
-        case ToFunction():
-            return f"function {to.function}"
-
-
-def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
-    """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
-    match to:
-        case ToFiles():
-            found = files(Target(Path(to.path)), to.format, count_rows)
-        case ToDelta():
-            from kzconsumer_spark.delta_holdings import held
-
-            found = held(to, count_rows)
-        case ToJdbc():
-            from kzconsumer_spark.jdbc_holdings import JdbcHoldings
-
-            found = JdbcHoldings(to).held(count_rows)
-        case ToFunction():
-            raise NotOurs("a function cannot be asked what it has done")
-    if not count_rows or quarantine is None:
-        return found
-    return found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
-
-
-def finish(to: To) -> None:
-    """Have it there what a writer that may be dead has decided for: whoever goes on behind must know of it.
-
-    Raises OSError where that cannot be done.
-    """
-    if isinstance(to, ToFiles):
-        target = Target(Path(to.path))
-        decided = [each.identity for each in target.decisions()]
-        if left := target.missing(decided):
-            raise OSError(f"{range_name(left[0])} is decided for and cannot be published: sink verify says why")
+    """A file that the ledger names is missing or unreadable; the text says which."""
 
 
 def files(target: Target, kind: str, count_rows: bool) -> Held:
-    """The directory is listed first, then what is decided for, then the ledger: a file of a range that was being
-    published at the first look is named by one of the others. Of the files named by the ledger nobody takes any away.
+    """What `target`, whose files are of format `kind`, holds. Raises OSError, NotOurs.
+
+    The directory is listed first, then the decisions, then the ledger: a file that was being published while the
+    directory was listed is named by one of the others.
     """
     visible = set(_visible(target.path)) if count_rows else set()
     decided = target.decisions()
@@ -99,13 +56,13 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     rows = partial(_rows_in, target.path, kind)
     named = {name for each in (*entries, *decided) for name in each.files}
     of_folded = FoldedFiles(folded)
-    # Looked at once more: ranges may have been published since the first look, and folded by now.
+    # Listed again: ranges that were published since the first listing may be folded by now.
     late = set(_visible(target.path)) if count_rows and folded else set()
     of_folded.add((visible | late) - named)
     strays = [f"{name} is of no range of the ledger" for name in sorted(visible - named - of_folded.names)]
     names = {range_name(each.identity) for each in ledger}
     undone = [each for each in decided if range_name(each.identity) not in names and not target.has(each.identity)]
-    undone_text = "is decided for and not there yet: whoever meets it next finishes it"
+    undone_text = "is decided for and not there yet: the next start, or the next write of it, finishes it"
     leftovers = [f"{each.range} {undone_text}" for each in undone]
     leftovers += [kept_aside(each.range) for each in ledger if each.kept_aside]
     leftovers += dead_attempts(target.attempts)
@@ -118,8 +75,39 @@ def files(target: Target, kind: str, count_rows: bool) -> Held:
     return Held(ranges, tuple(strays), tuple(leftovers))
 
 
+class FoldedFiles:
+    """Which data files belong to which folded item: items do not list files, so by the ranges in their names."""
+
+    def __init__(self, folded: Iterable[tuple[str, Folded]]) -> None:
+        self._runs: dict[str, list[tuple[Span, Folded]]] = {}
+        for line, each in folded:
+            self._runs.setdefault(line, []).extend((run, each) for run in each.runs)
+        for runs in self._runs.values():
+            runs.sort(key=lambda run: run[0])
+        self._files: dict[NamedRange, list[str]] = {}
+        self.names: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"FoldedFiles({len(self.names)})"
+
+    def add(self, names: Iterable[str]) -> None:
+        """Those of them that belong to a folded item; others are ignored."""
+        for name in sorted(names):
+            if (found := parsed(os.path.basename(name))) is None:
+                continue
+            runs = self._runs.get(found.line, [])
+            place = bisect_right(runs, found.span.first, key=lambda run: run[0].first)
+            if place and found.span.until <= runs[place - 1][0].until:
+                item = runs[place - 1][1]
+                self._files.setdefault(NamedRange(found.line, Span(item.first, item.until)), []).append(name)
+                self.names.add(name)
+
+    def of(self, line: str, folded: Folded) -> list[str]:
+        return self._files.get(NamedRange(line, Span(folded.first, folded.until)), [])
+
+
 def kept_aside(part: OffsetRange) -> str:
-    return f"{part} was kept aside by a member that could not write it: nobody writes it any more"
+    return f"{part} was kept aside by a member that could not write it: it is never written"
 
 
 def dead_attempts(attempts: Path) -> Iterator[str]:
@@ -203,33 +191,13 @@ def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple
     )
 
 
-def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
-    """With a fault where the records put aside are not those that the ledger counts; of folded ranges nobody knows."""
-    if not held.records_quarantined or held.ranges > 1:
-        return held
-    file = quarantine / f"{range_name(held.identity)}.parquet"
-    try:
-        there = pq.read_metadata(file).num_rows
-    except FileNotFoundError:
-        return held  # taken away by whoever looks after them
-    except (OSError, pa.ArrowException) as error:
-        return _faulty(held, f"{file} cannot be read: {error}")
-    if there == held.records_quarantined:
-        return held
-    return _faulty(held, f"{file} holds {there} records, the ledger says {held.records_quarantined}")
-
-
-def _faulty(held: HeldRange, fault: str) -> HeldRange:
-    return msgspec.structs.replace(held, faults=(*held.faults, fault))
-
-
 def _lines(file: Path) -> int:
-    """Rows of JSON: Spark writes each as one line. Compression is told by the name."""
+    """Rows of a file of JSON lines. Its name tells the compression."""
     with pa.input_stream(str(file), compression="detect") as stream:
         return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE), b""))
 
 
-# Of CSV nobody can tell without Spark: a field may hold line ends, escaped as Spark was told to.
+# Rows of CSV cannot be counted without Spark: a field may contain line ends, escaped by Spark's options.
 _ROWS: Final[dict[str, Callable[[Path], int]]] = {
     "parquet": lambda file: pq.read_metadata(file).num_rows,
     "orc": lambda file: orc.ORCFile(file).nrows,
