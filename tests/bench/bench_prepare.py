@@ -25,7 +25,7 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
 
 BATCHES = 5
 REPETITIONS = 2

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from kzconsumer.sandbox.jars import resolve_jars
 from kzconsumer.sandbox.java import find_java
-from kzconsumer_spark.java import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS, Read
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

@@ -93,8 +93,8 @@ EXTRAS = [
 ]
 IN_NEED_OF_EXTRAS = {
     "kzconsumer.testing.assignor_contract",
-    *(f"kzconsumer_spark.delta_{each}" for each in ("destination", "holdings", "log", "target")),
-    *(f"kzconsumer_spark.jdbc_{each}" for each in ("destination", "holdings", "table")),
+    *(f"kzconsumer_spark.delta.{each}" for each in ("destination", "holdings", "log", "target")),
+    *(f"kzconsumer_spark.jdbc.{each}" for each in ("destination", "holdings", "stage", "table")),
 }
 DECODED = """
 from kzconsumer.records.decode import decode_with

@@ -21,7 +21,7 @@ from kzconsumer_files.names import Owner, data_file, named, range_name
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor, stepped_files
 

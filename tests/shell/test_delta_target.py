@@ -25,9 +25,9 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
-from kzconsumer_spark.delta_holdings import held
-from kzconsumer_spark.delta_target import DeltaTarget, Overtaken
-from kzconsumer_spark.messages import ToDelta
+from kzconsumer_spark.delta.holdings import held
+from kzconsumer_spark.delta.target import DeltaTarget, Overtaken
+from kzconsumer_spark.pipe.messages import ToDelta
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.range_data import range_data, record
 

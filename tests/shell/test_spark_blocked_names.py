@@ -16,8 +16,8 @@ from kzconsumer_files.names import data_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.daemon_side import Files
-from kzconsumer_spark.messages import ToFiles
+from kzconsumer_spark.daemon.destination import Files
+from kzconsumer_spark.pipe.messages import ToFiles
 from tests.shell.test_spark_target import (
     OWNER,
     attempt_of,

@@ -21,8 +21,8 @@ from kzconsumer_files.holdings import files
 from kzconsumer_files.names import Owner, data_file, range_name
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.range_data import range_data
 
 OWNER = Owner(cluster="c", group="g")

@@ -21,7 +21,7 @@ from kzconsumer_files.names import Owner, aside_entry, data_file, range_name
 from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
 
 EACH = 3

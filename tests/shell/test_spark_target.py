@@ -32,9 +32,9 @@ from kzconsumer_files.overlap import Overlap
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import KeptAside, StagedRange
 from kzconsumer_files.target import Target
-from kzconsumer_spark.java import java_environment
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import java_environment
+from kzconsumer_spark.pipe.messages import SpooledRange
 
 OWNER = Owner(cluster="c", group="g")
 

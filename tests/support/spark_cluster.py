@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kzconsumer.sandbox.ports import HOST, free_port
 from kzconsumer.sandbox.server_process import ServerProcess
-from kzconsumer_spark.java import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 
 _CORES = 2
 

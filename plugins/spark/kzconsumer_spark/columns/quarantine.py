@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
 from kzconsumer_files.names import data_file
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class QuarantineDiffers(Exception):
