@@ -22,7 +22,7 @@ COMMANDS = "kzconsumer.commands"
 # Plugins of kzconsumer's own distributions, by the extra that installs them: an error about a missing one names it.
 _EXTRAS = {
     ASSIGNORS: {"sticky": "sticky"},
-    SINKS: {"spark": "spark"},
+    SINKS: {"parquet": "files", "segments": "files", "spark": "spark"},
     COMMANDS: {
         **dict.fromkeys(("demo", "sandbox"), "sandbox"),
         **dict.fromkeys(("assign", "cluster", "completion", "config", "consume", "groups", "lag", "manual"), "tools"),

@@ -24,6 +24,7 @@ READMES = {
     "CHANGELOG.md": "changelog.md",
     "config/group.reference.toml": "settings.md",
     "kzconsumer/README.md": "design.md",
+    "plugins/files/README.md": "files-sinks.md",
     "plugins/spark/README.md": "spark-sink.md",
     "plugins/sticky/README.md": "sticky-assignor.md",
     "systemd/README.md": "systemd.md",

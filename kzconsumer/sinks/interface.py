@@ -179,37 +179,6 @@ class Checkable(Protocol):
     def check(self) -> None: ...
 
 
-class CompactedDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """How many files of a directory were, or would be, written as how many; `size` is theirs before, in bytes."""
-
-    directory: str
-    files: int
-    into: int
-    size: int
-
-
-class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """`done` is false of a plan. `left` is what stays as it is, with the reason."""
-
-    destination: str
-    done: bool
-    directories: tuple[CompactedDirectory, ...]
-    left: tuple[str, ...] = ()
-
-
-class Compactable(Protocol):
-    """A sink whose small files can be made few beside running members, for `kzconsumer sink compact`.
-
-    It need not have been entered. Files of at most about `size` bytes are made; `grace`, in seconds, is how long
-    readers are kept from taking half of the change for the whole. Without `execute` nothing is changed. `show` is
-    called with what is done and all there is to do. Raises SinkFailed.
-    """
-
-    async def compact(
-        self, *, size: int, grace: float, execute: bool, show: Callable[[int, int], None]
-    ) -> Compacted: ...
-
-
 class SinkPlugin(Protocol):
     """What an entry point of `kzconsumer.sinks` names: a class or function that builds the sink.
 

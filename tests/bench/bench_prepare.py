@@ -23,7 +23,7 @@ from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.streams.chunk import FetchedChunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.owned_ranges import Owned
 
 BATCHES = 5

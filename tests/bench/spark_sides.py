@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
-from kzconsumer_spark.java import java_environment
+from kzconsumer_spark.daemon.worker_process import java_environment
 from tests.bench.spark_source import JARS, Read
 
 COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]

@@ -14,9 +14,9 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
-from kzconsumer_spark.messages import Start, ToFunction
-from kzconsumer_spark.settings import settings
-from kzconsumer_spark.worker import take_pipes
+from kzconsumer_spark.pipe.messages import Start, ToFunction
+from kzconsumer_spark.pipe.spark_settings import settings
+from kzconsumer_spark.worker.process import take_pipes
 
 #: The mix that runs on Spark 4.3: of these the newest that were published. What else they need Spark has.
 JARS = JarSet(

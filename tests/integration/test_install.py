@@ -53,7 +53,8 @@ SHARED = {
     },
 }
 PLUGINS = {
-    "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines", "segments"},
+    "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines"},
+    "kzconsumer-files": {"segments"},
     "kzconsumer-sandbox": {"demo", "sandbox"},
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},
@@ -82,7 +83,7 @@ print(kzconsumer.__file__)
 """
 WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
-import kzconsumer, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools
+import kzconsumer, kzconsumer_files, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -90,7 +91,8 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-for package in (kzconsumer, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools):
+packages = kzconsumer, kzconsumer_files, kzconsumer_sandbox, kzconsumer_spark, kzconsumer_sticky, kzconsumer_tools
+for package in packages:
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             try:
@@ -119,8 +121,8 @@ EXTRAS = [
 IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
     "kzconsumer.testing.assignor_contract",
-    *(f"kzconsumer_spark.delta_{each}" for each in ("destination", "holdings", "log", "target")),
-    *(f"kzconsumer_spark.jdbc_{each}" for each in ("destination", "holdings", "table")),
+    *(f"kzconsumer_spark.delta.{each}" for each in ("destination", "holdings", "log", "target")),
+    *(f"kzconsumer_spark.jdbc.{each}" for each in ("destination", "holdings", "stage", "table")),
 }
 DECODED = """
 from kzconsumer.records.decode import decode_with

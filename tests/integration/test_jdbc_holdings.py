@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
-from kzconsumer_spark.jdbc_holdings import JdbcHoldings
-from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
-from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.target import NotOurs
+from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_spark.jdbc.holdings import JdbcHoldings
+from kzconsumer_spark.jdbc.stage import STAGE
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")
@@ -32,14 +33,14 @@ def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: O
         topic="t", partition=partition, first=first, until=first + 3, incarnation=-5, epoch=epoch, records=3, file=None
     )
     with table.connect() as connection:
-        stage = table.own_stage(connection)
-        name = table.make_stage(connection, stage, COLUMNS)
+        stage = table.stages.own(connection)
+        name = table.stages.make(connection, stage, COLUMNS)
         tags = f"{RANGE_TOPIC}, {RANGE_PARTITION}"
         query = f'INSERT INTO {name} (topic, "partition", "offset", {tags}) SELECT %s, %s, n, %s, %s FROM'
         values = ["t", partition, "t", partition, first, first + 2]
         connection.execute(f"{query} generate_series(%s::int, %s::int) AS n".encode(), values)
         table.publish(connection, {part: 3}, {}, stage, COLUMNS, lambda: None)
-        table.drop_stage(connection, stage)
+        table.stages.drop(connection, stage)
 
 
 def found(to: ToJdbc, owner: Owner = OWNER) -> JdbcHoldings:
@@ -97,7 +98,7 @@ def test_a_range_that_was_kept_aside_is_not_held(to: ToJdbc) -> None:
     assert counted(to) == [(0, 0, 3)]
     assert (held.strays, held.leftovers) == (
         (),
-        ("t-0[3..6) was kept aside by a member that could not write it: nobody writes it any more",),
+        ("t-0[3..6) was kept aside by a member that could not write it: it is never written",),
     )
 
 
@@ -105,8 +106,8 @@ def test_stages_of_dead_workers_are_leftovers(to: ToJdbc) -> None:
     publish(to, 0)
     table = JdbcTable(to)
     with table.connect() as connection:
-        stage = table.own_stage(connection)
-        table.make_stage(connection, stage, COLUMNS)
+        stage = table.stages.own(connection)
+        table.stages.make(connection, stage, COLUMNS)
         assert not [each for each in found(to).held(True).leftovers if stage in each]
     assert f"{stage} was left by a dead worker; the next start removes it" in found(to).held(True).leftovers
     assert stage.startswith(STAGE)

@@ -14,11 +14,13 @@ import psycopg
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import RANGE_PARTITION, RANGE_TOPIC, Owner
-from kzconsumer_spark.jdbc_table import STAGE, JdbcTable
-from kzconsumer_spark.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.overlap import Overlap, identity_of
+from kzconsumer_files.names import Owner, identity_of
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_spark.jdbc.stage import STAGE
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
 from tests.support.postgres import Postgres
 
 OWNER = Owner(cluster="c", group="g")
@@ -80,15 +82,15 @@ def test_what_cannot_be_reached_is_one_line_without_the_password(
 WRITER = """
 import sys
 import msgspec
-from kzconsumer_spark.jdbc_table import JdbcTable
-from kzconsumer_spark.messages import ToJdbc
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import ToJdbc
 from tests.integration.test_jdbc_publication import fill, spooled
 
 to = msgspec.json.decode(sys.argv[1], type=ToJdbc)
 name, ranges, stop = sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
 table = JdbcTable(to)
 connection = table.connect()
-stage = table.own_stage(connection)
+stage = table.stages.own(connection)
 calls = []
 
 def lease():
@@ -112,8 +114,8 @@ print(won, flush=True)
 
 def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRange, int], writer: str) -> None:
     """What Spark does: the rows of some ranges into a stage."""
-    table.drop_stage(connection, stage)  # type: ignore[arg-type]
-    name = table.make_stage(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
+    table.stages.drop(connection, stage)  # type: ignore[arg-type]
+    name = table.stages.make(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
     for part, count in rows.items():
         values = [(part.first + n, writer, part.topic, part.partition) for n in range(count)]
         columns = f'n, writer, "{RANGE_TOPIC}", "{RANGE_PARTITION}"'
@@ -181,7 +183,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
         zombie.kill()
         zombie.communicate()
     with table.connect() as connection:
-        stage = table.own_stage(connection)
+        stage = table.stages.own(connection)
         if fate == "killed":
             # The server notices that its client is gone a moment later.
             deadline = time.monotonic() + 30
@@ -200,7 +202,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
         assert zombie.returncode != 0
         assert published(database, to) == {0: {("b", 6)}}
     with table.connect() as connection:
-        table.own_stage(connection)
+        table.stages.own(connection)
     assert stages(database) == 0
 
 
@@ -212,7 +214,7 @@ def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> 
     assert alive.stdout.readline() == "about to commit\n"
     table = JdbcTable(to)
     with table.connect() as connection:
-        table.own_stage(connection)
+        table.stages.own(connection)
         assert stages(database) == 1
     go(alive)
     assert alive.communicate(timeout=30)[0] == "2\n"
@@ -225,7 +227,7 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
 
     def publish(first: int, **other: int) -> int:
         with table.connect() as connection:
-            stage = table.own_stage(connection)
+            stage = table.stages.own(connection)
             parts = [msgspec.structs.replace(spooled(first), **other), spooled(30 + 3 * first, 7)]
             fill(table, connection, stage, dict.fromkeys(parts, 3), "a")
             return table.publish(connection, dict.fromkeys(parts, 3), {}, stage, ["n", "writer"], lambda: None)
@@ -263,7 +265,7 @@ def test_all_ranges_are_asked_for_at_once(to: ToJdbc, monkeypatch: pytest.Monkey
     ranges = [RangeIdentity("t", n, -5, 0, 0, 3) for n in range(3000)]
     assert table.set_aside(ranges[7], 3)
     with table.connect() as connection:
-        stage = table.own_stage(connection)
+        stage = table.stages.own(connection)
         rows = {spooled(0, n, 0): 0 for n in (5, 2999)}
         assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
     asked: list[object] = []
@@ -292,7 +294,7 @@ def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> N
         part = msgspec.structs.replace(spooled(1), records=0)
         with table.connect() as connection:
             try:
-                table.publish(connection, {part: 0}, {}, table.own_stage(connection), ["n"], lambda: None)
+                table.publish(connection, {part: 0}, {}, table.stages.own(connection), ["n"], lambda: None)
             except Overlap as error:
                 refused.append(error)
 
@@ -321,7 +323,7 @@ def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(database: Pos
     assert zombie.returncode != 0
     assert published(database, to) == {}
     with table.connect() as connection:
-        stage = table.own_stage(connection)
+        stage = table.stages.own(connection)
         rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
         fill(table, connection, stage, rows, "b")
         with pytest.raises(KeptAside, match=r"^t\+0\+"):

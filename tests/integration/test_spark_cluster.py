@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.range_data import range_data, record
 from tests.support.spark_cluster import SparkCluster, spark_cluster
 

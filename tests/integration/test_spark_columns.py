@@ -22,15 +22,15 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_spark.columns import sql
 from kzconsumer_spark.columns.avro_types import Unsupported
-from kzconsumer_spark.columns.options import Columns, FieldOptions, RegistryOptions
-from kzconsumer_spark.columns.preview_process import previewed
 from kzconsumer_spark.columns.quarantine import QuarantineDiffers
 from kzconsumer_spark.columns.registry import RegistryError
 from kzconsumer_spark.columns.shaping import BadRecord, Shaping
-from kzconsumer_spark.options import read_options
-from kzconsumer_spark.range_tags import Shaped
-from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.spool_reader import SCHEMA
+from kzconsumer_spark.daemon.destination_options import read_options
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.ranges.tags import Shaped
+from kzconsumer_spark.worker.preview import previewed
 from kzconsumer_tools.tables.sink import preview_table
 from tests.support.range_data import range_data, record
 from tests.support.schema_registry import SchemaRegistry, schema_registry

@@ -15,7 +15,7 @@ import pytest
 
 from kzconsumer.sinks.interface import Sink
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.contract_functions import stored
 from tests.support.spark_functions import FUNCTION_DIRECTORY
 

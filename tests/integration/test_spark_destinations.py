@@ -6,7 +6,6 @@ One Spark session for all of them, in this process, as the worker makes it.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -22,28 +21,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark import files_destination
-from kzconsumer_spark.columns.options import Columns
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import Owner
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
-from kzconsumer_spark.compaction import _MARK, Compactions
-from kzconsumer_spark.compaction_report import compact
-from kzconsumer_spark.daemon_side import daemon_side
-from kzconsumer_spark.delta_columns import Misfit
-from kzconsumer_spark.delta_destination import DeltaDestination
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.files_destination import FilesDestination
-from kzconsumer_spark.holdings import held_by
-from kzconsumer_spark.identity import RANGE_COLUMNS, Owner
-from kzconsumer_spark.jdbc_destination import JdbcDestination
-from kzconsumer_spark.lease import Lease
-from kzconsumer_spark.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
-from kzconsumer_spark.part_files import read_part
-from kzconsumer_spark.plain_parquet import Codec, codec
-from kzconsumer_spark.range_tags import RowsLost, Shaped
-from kzconsumer_spark.spool import write_spool
-from kzconsumer_spark.spool_place import SpoolPlace
-from kzconsumer_spark.spool_reader import SCHEMA
-from kzconsumer_spark.target import Target
+from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_spark.daemon.holdings import held_by
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.delta.destination import DeltaDestination
+from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.pipe.column_options import Columns
+from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.parts import read_part
+from kzconsumer_spark.ranges.plain_parquet import Codec, codec
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
+from kzconsumer_spark.worker import files_destination
+from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.shell.test_spark_ledger import publish as publish_ranges
 from tests.support.postgres import Postgres
 from tests.support.range_data import range_data, record
@@ -115,7 +112,7 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
     told = {}
     for by, chosen in (("arrow", compression), ("spark", None)):
         to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
-        daemon_side(to).claim(OWNER)
+        claimed_destination(to).claim(OWNER)
         assert FilesDestination(session, to, LEASE, codec=chosen).write(1, ranges) == (2003, 2, 0)
         files = sorted((tmp_path / by).glob("*.parquet"))
         footers = [pq.read_metadata(file) for file in files]
@@ -142,7 +139,7 @@ def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSess
     (tmp_path / "spool").mkdir()
     ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), (part,))
     to = ToFiles(path=str(tmp_path / "out"))
-    side = daemon_side(to)
+    side = claimed_destination(to)
     side.claim(OWNER)
     assert side.set_aside(part.identity, 5)
     with pytest.raises(KeptAside):
@@ -171,7 +168,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     out = tmp_path / "out"
     gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
     to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
     ranges = batch(tmp_path / "spool")
     assert destination.write(1, ranges) == (1000, 3, 0)
@@ -200,7 +197,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
 
 def test_records_as_they_came_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE)
     assert destination.write(1, batch(tmp_path / "spool")) == (2003, 3, 0)
     rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
@@ -211,60 +208,9 @@ def test_records_as_they_came_below_the_users_directories(session: SparkSession,
     destination.close()
 
 
-def test_spark_reads_what_was_compacted_and_no_mark(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a compaction that was broken off is finished by a destination that begins."""
-    to = ToFiles(path=str(tmp_path / "out"), partition_by=("day",))
-    daemon_side(to).claim(OWNER)
-    made = "*", "cast(1.5 as decimal(9, 2)) as exact", "map('a', offset) as map", "date'2026-01-01' as day"
-    destination = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.selectExpr(*made)))
-    for number in range(3):
-        spool = tmp_path / f"spool-{number}"
-        spool.mkdir()
-        part = range_data("t", 0, number * 10, number * 10 + 10)
-        destination.write(number, write_spool(SpoolPlace.in_directory(spool), [part]))
-
-    def read() -> tuple[str, list[str]]:
-        session.catalog.clearCache()
-        frame = session.read.parquet(to.path)
-        return frame.schema.simpleString(), sorted(map(str, frame.collect()))
-
-    before = read()
-
-    def break_off(*arguments: object) -> None:
-        raise OSError("broken off")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Compactions, "_carry_out", break_off)
-        with pytest.raises(OSError, match="broken off"):
-            compact(to, 1 << 20, 0.0, lambda at, total: None)
-    compactions = Compactions(Target(tmp_path / "out"))
-    assert compactions.broken_off()
-    FilesDestination(session, to, LEASE).close()
-    limit = time.monotonic() + 20
-    while compactions.broken_off():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
-    assert read() == before
-    assert len(list((tmp_path / "out").glob("day=*/*.parquet"))) == 1
-    spool = tmp_path / "later"
-    spool.mkdir()
-    destination.write(9, write_spool(SpoolPlace.in_directory(spool), [range_data("t", 0, 30, 40)]))
-    before = read()
-    (done,) = compact(to, 1 << 20, 0.0, lambda at, total: None).directories
-    assert (done.directory, done.files, done.into) == ("day=2026-01-01", 2, 1)
-    assert read() == before
-    (file,) = (tmp_path / "out").glob("day=*/*.parquet")
-    (file.parent / f"{file.stem}+1.parquet").write_bytes(_MARK)
-    with pytest.raises(Exception, match=r"not a Parquet file|CANNOT_READ_FILE_FOOTER|FAILED_READ_FILE"):
-        read()
-    destination.close()
-
-
 def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"))
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     ranges = batch(tmp_path / "spool")
     failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
     with pytest.raises(Exception, match="no"):
@@ -279,7 +225,7 @@ def test_delta_tables_of_records_as_they_came_and_of_others(session: SparkSessio
     ranges = batch(tmp_path / "spool")
     choices: dict[str, Codec | None] = {"arrow": "snappy", "spark": None}
     for by, chosen in choices.items():
-        side = daemon_side(ToDelta(path=str(tmp_path / by)))
+        side = claimed_destination(ToDelta(path=str(tmp_path / by)))
         side.claim(OWNER)
         assert isinstance(side.to, ToDelta)
         destination = DeltaDestination(session, side.to, LEASE, codec=chosen)
@@ -310,7 +256,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
 
     ranges = batch(tmp_path / "spool")
     to = ToFiles(path=str(tmp_path / "out"))
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
     first.write(1, ranges[:1])
     for select, told in (
@@ -339,7 +285,7 @@ def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
 ) -> None:
     monkeypatch.setattr(files_destination, "_FOLD_EVERY", 3)
     to = ToFiles(path=str(tmp_path / "out"))
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     target = Target(tmp_path / "out")
     publish_ranges(target, *range(50))
     destination = FilesDestination(session, to, LEASE, codec="snappy")
@@ -361,7 +307,7 @@ def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_p
         kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
         return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
 
-    side = daemon_side(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
+    side = claimed_destination(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
     side.claim(OWNER)
     assert isinstance(side.to, ToDelta)
     ranges = batch(tmp_path / "spool")
@@ -399,7 +345,7 @@ def jdbc(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> To
 
 
 def claimed(to: ToJdbc) -> ToJdbc:
-    side = daemon_side(to)
+    side = claimed_destination(to)
     side.claim(OWNER)
     assert isinstance(side.to, ToJdbc)
     return side.to
@@ -498,7 +444,7 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
 
 def test_rows_that_spark_loses_are_missed(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), format="json")
-    daemon_side(to).claim(OWNER)
+    claimed_destination(to).claim(OWNER)
     part, *_ = batch(tmp_path / "spool")
     destination = FilesDestination(session, to, LEASE)
     with pytest.raises(RowsLost, match=r"wrote 2000 rows of t.a-0\[0..2000\), which has 2001"):

@@ -11,7 +11,7 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import Batch, SinkContext
-from kzconsumer_spark.sink import SparkSink
+from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.object_store import ObjectStore, client_jars
 from tests.support.range_data import range_data
 from tests.support.spark_cluster import SparkCluster, spark_cluster

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kzconsumer_spark.destinations import Written
-from kzconsumer_spark.messages import Done, Failed, RunBatch, SpooledRange
-from kzconsumer_spark.query import RangeQuery
-from kzconsumer_spark.tracebacks import Tracebacks
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
+from kzconsumer_spark.ranges.destination import Written
+from kzconsumer_spark.worker.query import RangeQuery
+from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 

@@ -31,12 +31,12 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer_files.names import Owner, data_file
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.target import Target
 from kzconsumer_sandbox.servers.ports import HOST
-from kzconsumer_spark.identity import Owner, data_file
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.target import Target
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.delta import spark_columns
 from tests.support.postgres import JDBC_COMMIT, Postgres, driver_jar
 from tests.support.processes import session_of, wait_gone
@@ -54,8 +54,9 @@ def context(safe_until: float = math.inf) -> SinkContext:
 
 
 def worker_of(sink: SparkSink) -> int:
-    assert sink._worker is not None
-    return sink._worker.pid
+    assert sink._workers is not None
+    assert sink._workers.worker is not None
+    return sink._workers.worker.pid
 
 
 def java_of(pid: int) -> int:
@@ -84,7 +85,7 @@ async def killed_while_starting(workers: int) -> AsyncIterator[None]:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             for pid in {int(each) for each in children} - killed:
                 with suppress(FileNotFoundError):
-                    if b"kzconsumer_spark.worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    if b"kzconsumer_spark.worker.process\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                         os.kill(pid, signal.SIGKILL)
                         killed.add(pid)
             await anyio.sleep(0.01)

@@ -16,13 +16,12 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark import ledger as ledger_module
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import Owner, data_file, named, range_name
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.private_directory import PrivateDirectory
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.target import Target
+from kzconsumer_files import folding
+from kzconsumer_files.names import Owner, data_file, named, range_name
+from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
 from tests.support.stepped_files import Actor, stepped_files
 
@@ -50,10 +49,10 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def few_for_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    fold = ledger_module.Ledger.fold
-    monkeypatch.setattr(ledger_module.Ledger, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
+    fold = folding.Folder.fold
+    monkeypatch.setattr(folding.Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
     # No power fails here: that what is removed was on disk before is a test of its own.
-    for module in ("kzconsumer_spark.publication", "kzconsumer_spark.ledger"):
+    for module in ("kzconsumer_files.publication", "kzconsumer_files.folding"):
         monkeypatch.setattr(f"{module}.sync_directory", lambda path: None)
 
 

@@ -298,7 +298,6 @@ def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], m
         "sink try",
         "sink verify",
         "sink replay --from-time 2026-01-01 --to-time 2026-01-02 --into x",
-        "sink compact",
         "run --run today --set subscription.stop_at=end",
     ],
 )

@@ -21,13 +21,13 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.testing.sink_contract import SinkContract
-from kzconsumer_spark.delta_columns import Misfit
-from kzconsumer_spark.delta_holdings import held
-from kzconsumer_spark.delta_target import DeltaTarget, Overtaken
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import Owner
-from kzconsumer_spark.messages import ToDelta
-from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
+from kzconsumer_spark.delta.holdings import held
+from kzconsumer_spark.delta.target import DeltaTarget, Overtaken
+from kzconsumer_spark.pipe.messages import ToDelta
 from tests.support.delta import OWNER, Writer, claimed, spark_columns
 from tests.support.range_data import range_data, record
 
@@ -194,9 +194,7 @@ def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(writer: Write
     assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
     found = held(writer.target.to, True)
     assert [each.identity[1::4] for each in found.ranges] == [(1, 3), (1, 5), (0, 12)]
-    assert found.leftovers == (
-        "t-0[0..10) was kept aside by a member that could not write it: nobody writes it any more",
-    )
+    assert found.leftovers == ("t-0[0..10) was kept aside by a member that could not write it: it is never written",)
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer_spark.columns.quarantine import Quarantine, QuarantineDiffers
-from kzconsumer_spark.messages import SpooledRange
+from kzconsumer_spark.pipe.messages import SpooledRange
 
 PART = SpooledRange(topic="t", partition=0, first=0, until=9, incarnation=1, epoch=0, records=9, file=None)
 

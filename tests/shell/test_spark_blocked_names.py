@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer_spark.daemon_side import Files
-from kzconsumer_spark.identity import data_file
-from kzconsumer_spark.messages import ToFiles
-from kzconsumer_spark.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.target import Target
+from kzconsumer_files.names import data_file
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.daemon.destination import Files
+from kzconsumer_spark.pipe.messages import ToFiles
 from tests.shell.test_spark_target import (
     OWNER,
     attempt_of,

@@ -16,13 +16,13 @@ from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
-from kzconsumer_spark import holdings as holdings_module
-from kzconsumer_spark.holdings import files
-from kzconsumer_spark.identity import Owner, data_file, range_name
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.target import Target
+from kzconsumer_files import holdings
+from kzconsumer_files.holdings import files
+from kzconsumer_files.names import Owner, data_file, range_name
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.range_data import range_data
 
 OWNER = Owner(cluster="c", group="g")
@@ -103,16 +103,18 @@ def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_told(
     entry.rename(decision)
     found = files(target, "parquet", True)
     assert (found.ranges, found.strays) == ((), ())
-    assert found.leftovers == ("t-0[0..3) is decided for and not there yet: whoever meets it next finishes it",)
+    assert found.leftovers == (
+        "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",
+    )
     # Between the first look and the last it is finished: in whichever order, the file is never a stray.
-    seen = holdings_module._visible
+    seen = holdings._visible
 
     def then_entered(top: Path) -> list[str]:
         names = list(seen(top))
         decision.rename(entry)
         return names
 
-    monkeypatch.setattr(holdings_module, "_visible", then_entered)
+    monkeypatch.setattr(holdings, "_visible", then_entered)
     found = files(target, "parquet", True)
     assert (len(found.ranges), found.strays, found.leftovers) == (1, (), ())
     assert file.exists()
@@ -184,7 +186,7 @@ def test_a_range_that_was_kept_aside_is_not_held(target: Target) -> None:
     assert [each.identity.first for each in held.ranges] == [0]
     assert (held.strays, held.leftovers) == (
         (),
-        ("t-0[3..6) was kept aside by a member that could not write it: nobody writes it any more",),
+        ("t-0[3..6) was kept aside by a member that could not write it: it is never written",),
     )
 
 

@@ -14,12 +14,12 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.daemon_side import Files
-from kzconsumer_spark.delta_columns import Misfit
-from kzconsumer_spark.identity import Owner
-from kzconsumer_spark.messages import ToFiles
-from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.target import Target
+from kzconsumer_spark.daemon.destination import Files
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.pipe.messages import ToFiles
 
 OWNER = Owner(cluster="c", group="g")
 

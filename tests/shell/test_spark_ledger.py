@@ -14,17 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark import holdings
-from kzconsumer_spark import ledger as ledger_module
-from kzconsumer_spark.compaction import Compactions
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.fold_plan import FAN_OUT_BITS, Span, height
-from kzconsumer_spark.holdings import files
-from kzconsumer_spark.identity import Owner, aside_entry, data_file, range_name
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.overlap import Overlap
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.target import Target
+from kzconsumer_files import folding, holdings
+from kzconsumer_files.fold_plan import FAN_OUT_BITS, Span, height
+from kzconsumer_files.holdings import files
+from kzconsumer_files.names import Owner, aside_entry, data_file, range_name
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.pipe.messages import SpooledRange
 from tests.support.published_spans import published_spans
 
 EACH = 3
@@ -194,13 +191,13 @@ def test_a_line_whose_entries_are_the_same_is_not_looked_at_again(
     publish(target, *range(RANGES))
     assert len(entries(target)) > 1 << FAN_OUT_BITS
     folded: list[str] = []
-    fold_line = ledger_module.Ledger._fold_line
+    fold_line = folding.Folder._fold_line
 
     def noted(self: Any, line: str, *more: Any) -> int:
         folded.append(line)
         return fold_line(self, line, *more)
 
-    monkeypatch.setattr(ledger_module.Ledger, "_fold_line", noted)
+    monkeypatch.setattr(folding.Folder, "_fold_line", noted)
     target.fold()
     # Enough of them for a second look, none of which ends a group.
     more = [n for n in range(RANGES, RANGES + 200) if height("t.x+0+-5.1", (n + 1) * EACH) == 0]
@@ -229,10 +226,9 @@ def test_what_was_staged_a_while_ago_is_folded_later(target: Target) -> None:
 def test_a_range_of_which_something_is_staged_is_not_folded(target: Target) -> None:
     publish(target, *range(RANGES))
     staged = [target.attempts / each.attempt for each in target.entries()]
-    for number, directory in enumerate(staged):
+    for directory in staged:
         directory.mkdir(parents=True)
         (directory / "t.x+0+0").touch()
-        assert not target.is_settled(target.entries()[number])
     assert target.fold() == 0
 
 
@@ -272,18 +268,6 @@ def test_what_is_published_and_folded_while_files_are_listed_is_no_finding(
     found = files(target, "parquet", True)
     assert (sum(each.rows or 0 for each in found.ranges), found.strays) == (RANGES * EACH, ())
     assert not any(each.faults for each in found.ranges)
-
-
-def test_files_of_folded_ranges_are_compacted(target: Target) -> None:
-    publish(target, *range(RANGES))
-    target.fold()
-    made, left = Compactions(target).run(1 << 20, 0.0, lambda done, total: None)
-    assert left == {}
-    assert sum(len(each.files) for each in made) == RANGES
-    found = files(target, "parquet", True)
-    assert (sum(each.rows or 0 for each in found.ranges), found.strays) == (RANGES * EACH, ())
-    assert not any(each.faults for each in found.ranges)
-    assert Compactions(target).plan(1 << 20) == []
 
 
 class PowerFails(BaseException):
@@ -335,8 +319,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[st
 def test_broken_off_at_any_call_nothing_is_lost_and_the_next_one_finishes(
     target: Target, monkeypatch: pytest.MonkeyPatch, failing: Callable[[int], list[str]]
 ) -> None:
-    fold = ledger_module.Ledger.fold
-    monkeypatch.setattr(ledger_module.Ledger, "fold", lambda self, scratch, settled: fold(self, scratch, settled, 1))
+    fold = folding.Folder.fold
+    monkeypatch.setattr(folding.Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, 1))
     there = 0
     for number in range(10_000):
         publish(target, *range(there, there + 2 if there > 12 else 14))

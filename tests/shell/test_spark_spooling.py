@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark import spooling
-from kzconsumer_spark.spool_place import SpoolPlace
-from kzconsumer_spark.spooling import Spooled, Spooling
+from kzconsumer_spark.daemon import spooling
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.daemon.spooling import Spooled, Spooling
 from tests.support.range_data import range_data
 
 ONE = [range_data("t", 0, 0, 5), range_data("t", 1, 7, 9)]

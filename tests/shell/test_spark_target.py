@@ -27,15 +27,14 @@ from kzconsumer.durable_files import put_in_place
 from kzconsumer.errors import ConfigError, PluginError, SinkFailed
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.destinations import KeptAside
-from kzconsumer_spark.identity import LedgerEntry, Owner, data_file, range_name
-from kzconsumer_spark.java import java_environment
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.overlap import Overlap
-from kzconsumer_spark.private_directory import PrivateDirectory, sweep
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.sink import SparkSink
-from kzconsumer_spark.target import NotOurs, Target
+from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, range_name
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import java_environment
+from kzconsumer_spark.pipe.messages import SpooledRange
 
 OWNER = Owner(cluster="c", group="g")
 
@@ -338,8 +337,8 @@ def test_what_is_decided_is_published_whoever_comes_next(target: Target, who: st
 
 KILLED = """
 import os, pathlib, sys
-from kzconsumer_spark.private_directory import PrivateDirectory
-from kzconsumer_spark.target import Target
+from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.target import Target
 from tests.shell.test_spark_target import staged
 
 target, looks = Target(pathlib.Path(sys.argv[1])), int(sys.argv[2])
@@ -408,7 +407,7 @@ def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:
 
 RACER = """
 import mmap, os, pathlib, sys
-from kzconsumer_spark.target import Target
+from kzconsumer_files.target import Target
 from tests.shell.test_spark_target import attempt_of, free, spooled, staged
 
 target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
@@ -475,7 +474,7 @@ def test_of_two_writers_readers_see_one(quick: Path) -> None:
 def test_directories_of_dead_processes_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
     mine = PrivateDirectory(tmp_path)
     code = (
-        "import os, pathlib, sys; from kzconsumer_spark.private_directory import PrivateDirectory;"
+        "import os, pathlib, sys; from kzconsumer_files.private_directory import PrivateDirectory;"
         "d = PrivateDirectory(pathlib.Path(sys.argv[1])); (d.path / 'left').touch(); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)

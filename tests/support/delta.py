@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.delta_target import DeltaTarget
-from kzconsumer_spark.identity import Owner
-from kzconsumer_spark.messages import SpooledRange, ToDelta
-from kzconsumer_spark.plain_parquet import write_part
-from kzconsumer_spark.publication import StagedRange
-from kzconsumer_spark.spool import write_spool
-from kzconsumer_spark.spool_place import SpoolPlace
+from kzconsumer_files.names import Owner
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
+from kzconsumer_spark.ranges.plain_parquet import write_part
 
 OWNER = Owner(cluster="c", group="g")
 _HEADER = {"name": "key", "type": "string"}, {"name": "value", "type": "binary"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kzconsumer.model import RangeIdentity
-from kzconsumer_spark.fold_plan import Span
-from kzconsumer_spark.identity import named, range_name
-from kzconsumer_spark.target import Target
+from kzconsumer_files.fold_plan import Span
+from kzconsumer_files.names import named, range_name
+from kzconsumer_files.target import Target
 
 
 def published_spans(target: Target, part: RangeIdentity) -> list[Span]:

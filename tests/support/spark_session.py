@@ -12,12 +12,12 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer_spark.messages import SpooledRange, Start, ToFiles
-from kzconsumer_spark.session import build_session
-from kzconsumer_spark.sink import _environment
-from kzconsumer_spark.spool import write_spool
-from kzconsumer_spark.spool_place import SpoolPlace
-from kzconsumer_spark.spool_reader import read_spool
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.daemon.worker_process import worker_environment
+from kzconsumer_spark.pipe.messages import SpooledRange, Start, ToFiles
+from kzconsumer_spark.ranges.spool_reader import read_spool
+from kzconsumer_spark.worker.process import build_session
 
 
 def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:
@@ -36,7 +36,7 @@ def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None =
 def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in _environment({}).items():
+        for name, value in worker_environment({}).items():
             patch.setenv(name, value)
         session = build_session(into_parquet(scratch, conf=conf))
         session.sparkContext.setLogLevel("ERROR")

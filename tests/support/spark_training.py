@@ -9,16 +9,16 @@ import math
 import sys
 from pathlib import Path
 
-from kzconsumer_spark.daemon_side import daemon_side
-from kzconsumer_spark.files_destination import FilesDestination
-from kzconsumer_spark.identity import Owner
-from kzconsumer_spark.lease import Lease
-from kzconsumer_spark.messages import ToFiles
-from kzconsumer_spark.query import RangeQuery
-from kzconsumer_spark.spool import write_spool
-from kzconsumer_spark.spool_place import SpoolPlace
-from kzconsumer_spark.tracebacks import Tracebacks
-from kzconsumer_spark.worker import _query_directory, _warm
+from kzconsumer_files.names import Owner
+from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.pipe.messages import ToFiles
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.worker.files_destination import FilesDestination
+from kzconsumer_spark.worker.process import _query_directory, _warm
+from kzconsumer_spark.worker.query import RangeQuery
+from kzconsumer_spark.worker.tracebacks import Tracebacks
 from tests.support.range_data import range_data
 from tests.support.spark_session import into_parquet, spark_session
 
@@ -32,7 +32,7 @@ def train(scratch: Path) -> None:
         _warm(start, session, query)
         query.stop()
         assert isinstance(start.destination, ToFiles)
-        daemon_side(start.destination).claim(owner)
+        claimed_destination(start.destination).claim(owner)
         spool = scratch / "spool"
         spool.mkdir()
         files = FilesDestination(session, start.destination, Lease(math.inf))

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from kzconsumer_spark.fold_plan import Item, Span, enclosed, foldable, height, is_within, runs
+from kzconsumer_files.fold_plan import Item, Span, enclosed, foldable, height, is_within, runs
 
 LINE = "t+0+1.0"
 BITS = 1

@@ -19,7 +19,13 @@ from kzconsumer.zookeeper.link import MAX_FRAME
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))]
-PAGES += ["systemd/README.md", "plugins/spark/README.md", "plugins/sticky/README.md", "CHANGELOG.md"]
+PAGES += [
+    "systemd/README.md",
+    "plugins/files/README.md",
+    "plugins/spark/README.md",
+    "plugins/sticky/README.md",
+    "CHANGELOG.md",
+]
 _TOML = re.compile(r"^```toml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^(<!-- not run here: [^\n]+-->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:timeout \S+ )?kzconsumer (.+)$")

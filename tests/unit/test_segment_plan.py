@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.sinks import segment_plan
-from kzconsumer.sinks.segment_plan import (
+from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
+from kzconsumer_files.segments import layout
+from kzconsumer_files.segments.layout import (
     Begin,
     Limits,
     Overlap,
@@ -21,7 +22,6 @@ from kzconsumer.sinks.segment_plan import (
     segment_name,
     start_of,
 )
-from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 
 LARGE = Limits(1 << 30, None)
 DAY = 86_400_000
@@ -212,7 +212,7 @@ def test_recovery_finds_a_flipped_byte(kind: str) -> None:
 
 
 def test_recovery_of_batches_larger_than_what_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_plan, "WINDOW", 100)
+    monkeypatch.setattr(layout, "WINDOW", 100)
     disk = Disk()
     parts = [entry("batch", 0, 50), entry("batch", 50, 1), entry("batch", 51, 30)]
     disk.write(0, 81, *parts)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kzconsumer_spark.function_batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.identity import scope
-from kzconsumer_spark.messages import RunBatch, SpooledRange, StepDone, StepRecorded
-from kzconsumer_spark.step_recorder import StepNotRecorded, StepRecorder
+from kzconsumer_files.names import scope
+from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
+from kzconsumer_spark.function.step_recorder import StepNotRecorded, StepRecorder
+from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, StepDone, StepRecorded
 
 PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
 SCOPE = scope("c", "g", "spark")

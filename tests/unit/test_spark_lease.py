@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kzconsumer import clock
-from kzconsumer_spark.lease import Lease, LeaseLost
+from kzconsumer_spark.ranges.lease import Lease, LeaseLost
 
 
 def test_a_lease_that_holds_does_not_wait() -> None:

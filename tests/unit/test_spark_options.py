@@ -11,13 +11,14 @@ import pytest
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.sinks.interface import SinkContext
-from kzconsumer_spark.cluster import local_address
-from kzconsumer_spark.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
-from kzconsumer_spark.options import FilesOptions, local_path, read_options
-from kzconsumer_spark.settings import settings
-from kzconsumer_spark.sink import SparkSink, _environment
-from kzconsumer_spark.worker import LOG_NAME, fault_of_settings, reason_of
-from kzconsumer_spark.worker_process import WorkerDied, WorkerProcess
+from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
+from kzconsumer_spark.daemon.options import local_path
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
+from kzconsumer_spark.pipe.cluster import local_address
+from kzconsumer_spark.pipe.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.spark_settings import settings
+from kzconsumer_spark.worker.process import LOG_NAME, fault_of_settings, reason_of
 
 PARQUET = {"destination": "parquet", "path": "out/"}
 DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
@@ -192,7 +193,7 @@ def test_the_time_zone_is_utc_or_what_the_settings_say(given: str | None, java: 
         assert made["spark.driver.extraJavaOptions"].split()[0] == f"-Duser.timezone={java}"
         assert made["spark.executor.extraJavaOptions"] == f"-Duser.timezone={java} -Dx=y"
         assert made["spark.executorEnv.TZ"] == environment
-    assert _environment(conf)["TZ"] == environment
+    assert worker_environment(conf)["TZ"] == environment
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer_spark.identity import data_file, ledger_entry, range_name
-from kzconsumer_spark.messages import RunBatch, SpooledRange, decode_command, encode
-from kzconsumer_spark.part_files import Part, PartMismatch, match_parts, read_part
-from kzconsumer_spark.spool import spool_table, write_spool
-from kzconsumer_spark.spool_place import SpoolPlace
+from kzconsumer_files.names import data_file, ledger_entry, range_name
+from kzconsumer_spark.daemon.spool import spool_table, write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, decode_command, encode
+from kzconsumer_spark.ranges.parts import Part, PartMismatch, match_parts, read_part
 from tests.support.range_data import TIME, range_data, record
 
 

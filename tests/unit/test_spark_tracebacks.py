@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from kzconsumer_spark.tracebacks import Tracebacks
+from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 
 def failure(text: str) -> ValueError:

@@ -30,7 +30,7 @@ class Counted(msgspec.Struct, frozen=True):
 def main() -> None:
     path, messages = sys.argv[1], int(sys.argv[2])
     # By name: the plugin, which the demo needs, knows Spark's Java, and this distribution never imports it.
-    os.environ.update(import_module("kzconsumer_spark.java").java_environment(os.environ))
+    os.environ.update(import_module("kzconsumer_spark.daemon.worker_process").java_environment(os.environ))
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 

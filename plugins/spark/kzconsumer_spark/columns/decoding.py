@@ -20,8 +20,8 @@ from kzconsumer_spark.columns import schemas
 from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema, schema_id
 from kzconsumer_spark.columns.avro_types import Unsupported, for_spark
 from kzconsumer_spark.columns.decoder import Decoder, Read, decode_column
-from kzconsumer_spark.columns.options import REGISTRY, Columns, Field, FieldOptions
 from kzconsumer_spark.columns.registry import NotRegistered, Registry, RegistryError
+from kzconsumer_spark.pipe.column_options import REGISTRY, Columns, Field, FieldOptions
 
 _CORRUPT = "__kz_corrupt"
 _DECODED = "__kz_decoded"

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kzconsumer.durable_files import put_in_place, sync_directory, sync_file
-from kzconsumer_spark.identity import data_file
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.names import data_file
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class QuarantineDiffers(Exception):

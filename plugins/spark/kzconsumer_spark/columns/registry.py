@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from kzconsumer_spark.columns.avro_decoder import AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported
-from kzconsumer_spark.columns.options import RegistryOptions
+from kzconsumer_spark.pipe.column_options import RegistryOptions
 
 _RETRIES = 3
 _BACKOFF = 0.2

@@ -1,7 +1,6 @@
-"""The schemas that a settings file names by `file:`: read, and found good, before Spark is started.
+"""The schemas that the settings name by `file:`, read and checked before Spark is started.
 
-Owns no state; reads files. `kzconsumer_spark.sink` calls `check_files`, so that `check-config` finds the same faults as
-the worker, which calls the other ones.
+`check-config` finds the same faults as the worker.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from pathlib import Path
 
 from kzconsumer_spark.columns.avro_decoder import AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported
-from kzconsumer_spark.columns.options import FILE, Columns, FieldOptions
 from kzconsumer_spark.columns.protobuf_decoder import ProtobufDecoder
+from kzconsumer_spark.pipe.column_options import FILE, Columns, FieldOptions
 
 _NEEDS = {
     "avro": ("fastavro", "avro"),

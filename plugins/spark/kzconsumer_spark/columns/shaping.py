@@ -20,10 +20,10 @@ from kzconsumer_spark.columns import sql
 from kzconsumer_spark.columns.avro_types import Unsupported
 from kzconsumer_spark.columns.decoder import Decoder
 from kzconsumer_spark.columns.decoding import Decoding, error_of, raw_of
-from kzconsumer_spark.columns.options import Columns, Field
 from kzconsumer_spark.columns.quarantine import Quarantine
-from kzconsumer_spark.messages import SpooledRange
-from kzconsumer_spark.range_tags import Shaped
+from kzconsumer_spark.pipe.column_options import Columns, Field
+from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.tags import Shaped
 
 _FATAL = "__kz_fatal"
 _BAD = "__kz_bad"

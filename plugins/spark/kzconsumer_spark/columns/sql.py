@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from kzconsumer.errors import ConfigError
-from kzconsumer_spark.columns.options import Columns
+from kzconsumer_spark.pipe.column_options import Columns
 
 VIEW = "records"
 OWN = "_kz_"  # how names of columns begin that are a destination's own

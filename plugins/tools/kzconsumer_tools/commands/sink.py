@@ -23,15 +23,14 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    from kzconsumer_tools.commands import sink_compact, sink_replay, sink_verify
+    from kzconsumer_tools.commands import sink_replay, sink_verify
 
     sink = subparsers.add_parser(
-        "sink", help="prove what the destination holds, write a time range into another target, make many files few"
+        "sink", help="prove what the destination holds, write a time range into another target"
     )
     actions = sink.add_subparsers(dest="action", required=True, metavar="ACTION")
     sink_verify.add_arguments(actions)
     sink_replay.add_arguments(actions)
-    sink_compact.add_arguments(actions)
     trying = actions.add_parser(
         "try",
         help="decode and select real records, and show what would be written",

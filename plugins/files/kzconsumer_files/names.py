@@ -1,0 +1,186 @@
+"""How a target directory names its owner, its ranges and their files, and the form of a ledger entry.
+
+A name holds the whole identity of a range that is not in the target's owner marker (cluster, group, sink), and never a
+batch number or an attempt: two writers of one range use the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer_files.fold_plan import Span
+
+_RANGE: Final = re.compile(r"([^+]+\+\d+\+-?[0-9a-f]+\.\d+)\+(\d+)\+(\d+)(?=[.+]|$)")
+
+
+class NotOurs(Exception):
+    """The destination belongs to another group, or holds files that no group of this program wrote."""
+
+
+class AnyRange(Protocol):
+    """The fields of a `RangeIdentity`."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def until(self) -> int: ...
+
+
+class RecordRange(AnyRange, Protocol):
+    """A range whose records are at hand."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def range(self) -> OffsetRange: ...
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose ranges a destination holds: without it offsets have no meaning."""
+
+    version: int = 1
+    cluster: str
+    group: str
+    sink: str = "spark"
+
+    def __str__(self) -> str:
+        return f"group {self.group} of cluster {self.cluster or '(unnamed)'}, sink {self.sink}"
+
+
+class Marker(Owner, frozen=True, kw_only=True):
+    """The owner as recorded in a target directory. `id` is made with the directory and identifies it."""
+
+    id: str
+
+    @property
+    def owner(self) -> Owner:
+        return Owner(version=self.version, cluster=self.cluster, group=self.group, sink=self.sink)
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One settled range: `records_in` from Kafka, `records_out` rows that readers see in `files`.
+
+    `attempt` names the directory in which the files were staged. A range that was `kept_aside` has no files: its writer
+    failed, its records are in the sink's quarantine, and it is never published.
+    """
+
+    version: int = 1
+    topic: str
+    partition: int
+    incarnation: str
+    epoch: int
+    first: int
+    until: int
+    records_in: int
+    records_out: int
+    records_quarantined: int
+    files: tuple[str, ...]
+    attempt: str
+    kept_aside: bool = False
+
+    @property
+    def identity(self) -> RangeIdentity:
+        incarnation = int(self.incarnation.removeprefix("0x"), 16)
+        return RangeIdentity(self.topic, self.partition, incarnation, self.epoch, self.first, self.until)
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.first, self.until)
+
+
+def ledger_entry(part: RecordRange, rows: int, quarantined: int, files: tuple[str, ...], attempt: str) -> LedgerEntry:
+    return _entry(part, part.records, rows, quarantined, files, attempt)
+
+
+def aside_entry(part: AnyRange, records: int, attempt: str) -> LedgerEntry:
+    return _entry(part, records, 0, 0, (), attempt, kept_aside=True)
+
+
+def _entry(
+    part: AnyRange,
+    records: int,
+    rows: int,
+    quarantined: int,
+    files: tuple[str, ...],
+    attempt: str,
+    *,
+    kept_aside: bool = False,
+) -> LedgerEntry:
+    return LedgerEntry(
+        **{**identity_of(part)._asdict(), "incarnation": f"0x{part.incarnation:x}"},
+        records_in=records,
+        records_out=rows,
+        records_quarantined=quarantined,
+        files=files,
+        attempt=attempt,
+        kept_aside=kept_aside,
+    )
+
+
+def identity_of(part: AnyRange) -> RangeIdentity:
+    return RangeIdentity(part.topic, part.partition, part.incarnation, part.epoch, part.first, part.until)
+
+
+def range_name(part: AnyRange) -> str:
+    """`<topic>+<partition>+<incarnation hex>.<epoch>+<first, 20 digits>+<until, 20 digits>`; topics have no `+`."""
+    return f"{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}+{part.first:020d}+{part.until:020d}"
+
+
+def data_file(part: AnyRange, extension: str = "parquet", number: int = 0) -> str:
+    """The name of a range's file within a directory; the second and later ones carry a number."""
+    further = f"+{number}" if number else ""
+    return f"{range_name(part)}{further}.{extension}"
+
+
+def scope(cluster: str, group: str, sink: str) -> str:
+    """16 hexadecimal digits that no other group or sink has."""
+    return fingerprint(cluster, group, sink)
+
+
+def partition_name(part: AnyRange, scope: str) -> str:
+    """Shared by all ranges of a partition, incarnation and epoch of one group, and by no others."""
+    return f"{scope}+{part.topic}+{part.partition}+{part.incarnation:x}.{part.epoch}"
+
+
+def fingerprint(*what: object) -> str:
+    """A hash, 16 hexadecimal digits. That of a destination covers all settings that decide which rows it gets."""
+    return hashlib.blake2b(msgspec.json.encode(what), digest_size=8).hexdigest()
+
+
+class NamedRange(NamedTuple):
+    """A parsed name of a range or of one of its files. A line is a partition with its incarnation and epoch."""
+
+    line: str
+    span: Span
+
+    @property
+    def identity(self) -> RangeIdentity:
+        topic, partition, rest = self.line.split("+")
+        incarnation, epoch = rest.rsplit(".", 1)
+        return RangeIdentity(topic, int(partition), int(incarnation, 16), int(epoch), *self.span)
+
+
+def named(name: str) -> NamedRange:
+    """Parse a name made by `range_name`."""
+    found = parsed(name)
+    assert found is not None, name
+    return found
+
+
+def parsed(name: str) -> NamedRange | None:
+    """None if `name` is not that of a range."""
+    found = _RANGE.match(name)
+    return None if found is None else NamedRange(found[1], Span(int(found[2]), int(found[3])))

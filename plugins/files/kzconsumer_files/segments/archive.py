@@ -1,0 +1,210 @@
+"""One partition's directory of an archive: its lock, its recovery, and appending to its last segment.
+
+Owns the files under `<topic>-<partition>/` while it holds the lock, which is no longer than one write: whoever comes
+next finds either all of it or a tail to cut off. Blocking; `segments_sink` calls it in a thread. It never changes what
+has been made durable.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from kzconsumer.durable_files import create_whole, sync_directory
+from kzconsumer.errors import SinkFailed
+from kzconsumer.sinks.interface import RangeData
+from kzconsumer_files.segments.layout import (
+    Begin,
+    Limits,
+    Overlap,
+    Recovered,
+    Segment,
+    Step,
+    plan,
+    recover,
+    segment_base,
+    segment_name,
+    start_of,
+)
+
+log = structlog.get_logger("kzconsumer.sink")
+
+LOCK, IDENTITY = ".lock", "archive.json"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Whose records a directory holds; `incarnation` tells a topic from one of the same name that was deleted."""
+
+    topic: str
+    partition: int
+    incarnation: int
+
+
+class PartitionArchive:
+    """`append` under `locked`, each time."""
+
+    def __init__(self, directory: Path, writer: str, limits: Limits, *, spread: bool) -> None:
+        """`writer` is a name that no other object has; `spread`: other directories may hold what is missing here."""
+        self._directory = directory
+        self._writer = writer.encode()
+        self._limits = limits
+        self._spread = spread
+        self._identity: Identity | None = None  # None: what is there has to be found out
+        self._last: Segment | None = None
+
+    def __repr__(self) -> str:
+        return f"<PartitionArchive {self._directory} {self._last}>"
+
+    @contextmanager
+    def locked(self, wait: Callable[[], None]) -> Iterator[None]:
+        """Be the only writer of this directory; `wait` is called while another one is, and may raise."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                wait()
+            # The lock file tells who wrote last. Somebody else: what we know may be true no more.
+            if os.pread(descriptor, 1000, 0) != self._writer:
+                self._identity = None
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, self._writer, 0)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def append(self, part: RangeData, guard: Callable[[], None]) -> None:
+        """Make a range durable. `guard` is called before each piece and may raise.
+
+        Raises SinkFailed where the range cannot follow what is there, OSError, and what `guard` raises; after any of
+        them the next call looks anew at what is there.
+        """
+        identity, self._identity = self._identity, None
+        wanted = Identity(part.topic, part.partition, part.incarnation)
+        if identity != wanted:
+            self._last = self._opened(wanted, part, guard)
+        else:
+            self._refuse_gap(part, self._last)
+        try:
+            steps, last = plan(self._last, part.first, part.until, part.raw or (), self._limits)
+        except Overlap as overlap:
+            raise SinkFailed(
+                f"segments: {part.topic_partition}: {overlap}, where {self._directory} ends: "
+                "the log was written anew; move the directory away to begin a new one"
+            ) from None
+        self._carry_out(steps, guard)
+        self._last = last
+        self._identity = wanted
+
+    def _refuse_gap(self, part: RangeData, last: Segment | None) -> None:
+        start = start_of(part.first, part.raw or ())
+        if last is None or start <= last.end:
+            return
+        if not self._spread:
+            raise SinkFailed(
+                f"segments: {part.topic_partition}: the stored offset is {part.first}, but {self._directory} ends at "
+                f"{last.end}: put back what is missing, set the offset to {last.end}, or move the directory away; if "
+                "members of this group write to different disks, set spread = true"
+            )
+        log.warning(
+            "the archive goes on behind a gap: other members may hold it",
+            topic=part.topic,
+            partition=part.partition,
+            first=last.end,
+            until=start,
+        )
+
+    def _opened(self, wanted: Identity, part: RangeData, guard: Callable[[], None]) -> Segment | None:
+        """The last segment, recovered; None when there is none yet."""
+        bases = sorted(base for name in os.listdir(self._directory) if (base := segment_base(name)) is not None)
+        marker = self._directory / IDENTITY
+        if not marker.exists():
+            if bases:
+                raise SinkFailed(f"segments: {self._directory} holds segments but no {IDENTITY}: it is not ours")
+            create_whole(marker, msgspec.json.encode(wanted))
+        sync_directory(self._directory.parent)
+        try:
+            found = msgspec.json.decode(marker.read_bytes(), type=Identity)
+        except msgspec.DecodeError as error:
+            raise SinkFailed(f"segments: {marker} cannot be read: {error}") from error
+        if found != wanted:
+            raise SinkFailed(
+                f"segments: {part.topic_partition}: {self._directory} holds an earlier topic of that name, which was "
+                "deleted since: move the directory away"
+            )
+        if not bases:
+            return None
+        path = self._directory / segment_name(bases[-1])
+        with path.open("r+b", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+
+            def read(position: int, length: int) -> bytes:
+                guard()
+                return os.pread(file.fileno(), length, position)
+
+            recovered = recover(read, size, bases[-1])
+            self._refuse_gap(part, recovered.segment)  # before anything is cut off
+            self._cut(path, file.fileno(), size, recovered)
+        sync_directory(self._directory)
+        return recovered.segment
+
+    @staticmethod
+    def _cut(path: Path, descriptor: int, size: int, recovered: Recovered) -> None:
+        """Make the good entries durable, whoever wrote them, and drop what follows."""
+        if size > recovered.segment.size:
+            log.warning(
+                "cut off what an interrupted write left",
+                segment=str(path),
+                kept=recovered.segment.size,
+                dropped=size - recovered.segment.size,
+                end=recovered.segment.end,
+                reason=recovered.fault,
+            )
+            os.ftruncate(descriptor, recovered.segment.size)
+        os.fsync(descriptor)
+
+    def _carry_out(self, steps: list[Step], guard: Callable[[], None]) -> None:
+        if not steps:
+            return
+        descriptor = -1
+        begun = False
+        try:
+            if not isinstance(steps[0], Begin):
+                assert self._last is not None
+                name = segment_name(self._last.base)
+                descriptor = os.open(self._directory / name, os.O_WRONLY | os.O_APPEND)
+            for step in steps:
+                guard()
+                if isinstance(step, Begin):
+                    if descriptor >= 0:
+                        os.fdatasync(descriptor)  # a segment that is followed by another one is whole
+                        os.close(descriptor)
+                    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+                    descriptor = os.open(self._directory / segment_name(step.base), flags, 0o644)
+                    begun = True
+                else:
+                    _write_all(descriptor, step, guard)
+            os.fdatasync(descriptor)
+            if begun:
+                sync_directory(self._directory)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+_PIECE = 4 << 20
+
+
+def _write_all(descriptor: int, data: memoryview, guard: Callable[[], None]) -> None:
+    while data:
+        data = data[os.write(descriptor, data[:_PIECE]) :]
+        if data:
+            guard()

@@ -1,0 +1,149 @@
+"""The destination as the daemon sees it: whose it is, which one it is, and which ranges it has.
+
+The destination of the same kind in the worker writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import structlog
+
+from kzconsumer.errors import PluginError, SinkFailed
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.function_reference import load_function, load_plain_function
+from kzconsumer_files.destination import TargetDestination
+from kzconsumer_files.names import NotOurs, Owner, fingerprint
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_spark.daemon.options import WHERE, SparkOptions
+from kzconsumer_spark.function.batch import takes_batch
+from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
+
+_Answer = TypeVar("_Answer")
+_log = structlog.get_logger(__name__)
+
+
+class ClaimedDestination(Protocol):
+    """All calls block. `to`, which goes to the worker, and `fingerprint` are valid once `claim` has returned."""
+
+    @property
+    def to(self) -> To: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Empty for a destination that cannot be replayed."""
+        ...
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a ledger of all published ranges."""
+        ...
+
+    def claim(self, owner: Owner) -> None:
+        """Make the destination if need be, and record its owner. Raises NotOurs, OSError."""
+        ...
+
+    def find(self, owner: Owner) -> None:
+        """As `claim`, but nothing is made. Raises NotOurs, also if there is no destination; OSError."""
+        ...
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        """Those that are published. Raises OSError."""
+        ...
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Keep the range from ever being published; False if it is published. Raises OSError."""
+        ...
+
+
+def claimed_destination(to: To) -> ClaimedDestination:
+    match to:
+        case ToFiles():
+            return Files(to)
+        case ToDelta():
+            return _delta_table(to)
+        case ToJdbc():
+            return _jdbc_table(to)
+        case ToFunction():
+            return Functions(to)
+
+
+async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
+    """Ask a destination in a thread, with retries: a database may be restarting. Raises SinkFailed.
+
+    If it is cancelled, the thread goes on to its end.
+    """
+    reason: OSError | None = None
+    for attempt, pause in options.tries():
+        try:
+            return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
+        except Overlap as error:  # another attempt would find it, too
+            raise SinkFailed(f"{WHERE}: {error}") from error
+        except OSError as error:
+            reason = error
+            _log.warning("ledger of the destination cannot be read", attempt=attempt, error=str(error))
+        await anyio.sleep(pause)
+    tried = f"{options.attempts} attempts"
+    raise SinkFailed(f"{WHERE}: the destination's ledger could not be read in {tried}: {reason}") from reason
+
+
+class Files(TargetDestination):
+    def __init__(self, to: ToFiles) -> None:
+        super().__init__(Path(to.path), to.format, to.partition_by)
+        self.to = to
+
+
+class Functions:
+    """A function of the user. With three parameters, its ranges are planned and replayed if they were not committed.
+
+    Raises ConfigError if it is not a plain function of the arguments it is called with.
+    """
+
+    remembers = False
+
+    def __init__(self, to: ToFunction) -> None:
+        self.to = to
+        self._planned = takes_batch(load_function(to.function, f"{WHERE} function"))
+        arguments = ("df", "batch_id", "batch") if self._planned else ("df", "batch_id")
+        load_plain_function(to.function, f"{WHERE} function", *arguments)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint("function", self.to.function) if self._planned else ""
+
+    def claim(self, owner: Owner) -> None:
+        return None
+
+    def find(self, owner: Owner) -> None:
+        raise NotOurs("a function cannot be asked what it has done")
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        return []
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """True, though a member that has lost the partition may still call the function."""
+        return True
+
+
+def _delta_table(to: ToDelta) -> ClaimedDestination:
+    try:
+        from kzconsumer_spark.delta.target import DeltaTarget
+    except ImportError as error:
+        raise PluginError(
+            'kzconsumer-spark: destination "delta" needs deltalake: pip install "kzconsumer-spark[delta]"'
+        ) from error
+    return DeltaTarget(to)
+
+
+def _jdbc_table(to: ToJdbc) -> ClaimedDestination:
+    try:
+        from kzconsumer_spark.jdbc.table import JdbcTable
+    except ImportError as error:
+        raise PluginError(
+            'kzconsumer-spark: destination "jdbc" needs psycopg: pip install "kzconsumer-spark[jdbc]"'
+        ) from error
+    return JdbcTable(to)

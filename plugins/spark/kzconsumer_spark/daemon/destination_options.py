@@ -1,0 +1,212 @@
+"""The table `[sink.options]` of each destination of the sink `spark`.
+
+Every fault becomes one line of a ConfigError. `to` of a destination's options is what the worker gets of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal, TypeAlias, get_args
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.settings.quantities import reader
+from kzconsumer.settings.tables import nearest, read_table
+from kzconsumer_spark.daemon.options import WHERE, SparkOptions, local_path, read_path
+from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.column_options import split_url
+from kzconsumer_spark.pipe.messages import ToDelta, ToFiles, ToFunction, ToJdbc
+
+_NAME = Annotated[str, msgspec.Meta(min_length=1)]
+Format = Literal["parquet", "orc", "json", "csv"]
+
+
+class PathOptions(SparkOptions, frozen=True, kw_only=True):
+    """Files in `path`, a directory on a local file system, kept apart by the values of `partition_by`'s columns.
+
+    `write_options` go to Spark's writer as they are.
+    """
+
+    path: Annotated[str, reader(read_path)]
+    partition_by: tuple[_NAME, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.path:
+            raise ValueError("path is empty")
+        if len({column.casefold() for column in self.partition_by}) < len(self.partition_by):
+            raise ValueError("partition_by names a column twice")
+        _refuse(self.write_options, {"path", "maxrecordsperfile"})
+
+    @property
+    def quarantine_place(self) -> str | None:
+        return self.quarantine or f"{self.path.rstrip('/')}/_kzconsumer/quarantine"
+
+
+class FilesOptions(PathOptions, frozen=True, kw_only=True):
+    """Files of `format`, below directories by `partition_by`. A format's name as the destination is the short form."""
+
+    KIND = ToFiles
+
+    format: Format | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.destination == "files" and self.format is None:
+            raise ValueError(f'format is missing: destination "files" needs it ({", ".join(get_args(Format))})')
+        if self.destination != "files" and self.format is not None:
+            raise ValueError(f'format: destination "{self.destination}" says it already')
+
+    @property
+    def to(self) -> ToFiles:
+        return ToFiles(
+            path=str(local_path(self.path)),
+            format=self.format or self.destination,  # type: ignore[arg-type]
+            partition_by=self.partition_by,
+            write_options=self.write_options,
+        )
+
+
+class DeltaOptions(PathOptions, frozen=True, kw_only=True):
+    """The Delta table at `path`, partitioned by `partition_by`; made if missing, from the columns of the first rows."""
+
+    KIND = ToDelta
+
+    @property
+    def to(self) -> ToDelta:
+        return ToDelta(
+            path=str(local_path(self.path)), partition_by=self.partition_by, write_options=self.write_options
+        )
+
+
+class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
+    """Rows of `table` ("name" or "schema.name", taken literally) in the PostgreSQL database at `url`.
+
+    The password comes from a file or an environment variable. `unique_key` are columns of a unique index of the table:
+    a row whose key is there already is left out.
+    """
+
+    KIND = ToJdbc
+
+    url: str
+    table: str
+    user: str
+    password_file: str | None = None
+    password_env: str | None = None
+    unique_key: tuple[_NAME, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Not by a reader: its faults show the value, and who puts a password into a URL shall not find it in the log.
+        if is_cluster(self.master):
+            raise ValueError(
+                f'destination "jdbc" does not go with master "{self.master}", only with a local one: a task'
+                " that Spark runs again, because its executor was lost, cannot stage its rows again"
+            )
+        scheme, _, rest = self.url.partition(":")
+        parts = split_url(rest)
+        if (
+            scheme != "jdbc"
+            or parts is None
+            or parts.scheme != "postgresql"
+            or not parts.hostname
+            or not parts.path.strip("/")
+        ):
+            raise ValueError('url is not "jdbc:postgresql://host:port/database"; PostgreSQL is what is supported')
+        if "@" in rest:  # also behind a "/" in the password, where the standard library sees no user
+            raise ValueError("url holds a user: use user, and password_file or password_env")
+        for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+            if name not in ("sslmode", "sslrootcert"):
+                raise ValueError(f"url: the parameter {name} is not supported, only sslmode and sslrootcert are")
+        if not re.fullmatch(r"[^.\"\x00]+(\.[^.\"\x00]+)?", self.table):
+            raise ValueError('table is not "name" or "schema.name"')
+        _refuse(self.write_options, {"url", "dbtable", "user", "password", "driver", "stringtype", "truncate"})
+
+    @property
+    def to(self) -> ToJdbc:
+        return ToJdbc(
+            url=self.url,
+            table=self.table,
+            user=self.user,
+            password_file=self.password_file,
+            password_env=self.password_env,
+            unique_key=self.unique_key,
+            write_options=self.write_options,
+        )
+
+
+class FunctionOptions(SparkOptions, frozen=True, kw_only=True):
+    """A call of `function` ("module:function") for each batch: `(df, batch_id)`, as by foreachBatch."""
+
+    KIND = ToFunction
+
+    function: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.function:
+            raise ValueError("function is empty")
+
+    @property
+    def to(self) -> ToFunction:
+        return ToFunction(function=self.function)
+
+
+DestinationOptions: TypeAlias = FilesOptions | DeltaOptions | JdbcOptions | FunctionOptions
+
+_DESTINATIONS: Final[dict[str, type[DestinationOptions]]] = {
+    "files": FilesOptions,
+    **dict.fromkeys(get_args(Format), FilesOptions),
+    "delta": DeltaOptions,
+    "jdbc": JdbcOptions,
+    "function": FunctionOptions,
+}
+
+
+def read_options(options: Mapping[str, object]) -> DestinationOptions:
+    """The options of the destination that `destination` chooses. Raises ConfigError with a line for each fault."""
+    name = options.get("destination")
+    if name is None:
+        raise ConfigError([f"{WHERE} destination: missing; there is {', '.join(_DESTINATIONS)}"])
+    if not isinstance(name, str) or name not in _DESTINATIONS:
+        close = nearest(name, _DESTINATIONS) if isinstance(name, str) else None
+        hint = f'; did you mean "{close}"?' if close else ""
+        raise ConfigError([f'{WHERE} destination: "{name}" is not one of {", ".join(_DESTINATIONS)}{hint}'])
+    chosen = _DESTINATIONS[name]
+    elsewhere = {field for each in _DESTINATIONS.values() for field in each.__struct_fields__}
+    strange = [key for key in options if key in elsewhere - set(chosen.__struct_fields__)]
+    faults = [f'{WHERE} {key} does not go with destination "{name}"' for key in strange]
+    try:
+        read = read_table({key: value for key, value in options.items() if key not in strange}, chosen, WHERE)
+    except ConfigError as error:
+        raise ConfigError([*faults, *error.faults]) from None
+    if faults:
+        raise ConfigError(faults)
+    return read
+
+
+def redirected(read: DestinationOptions, options: Mapping[str, object], into: str) -> Mapping[str, object]:
+    """The options with another target of the same kind, and a quarantine of its own. Raises ConfigError."""
+    match read:
+        case FilesOptions():
+            aside = {"quarantine": f"{into.rstrip('/')}/_kzconsumer/quarantine"} if read.quarantine else {}
+            return {**options, "path": into, **aside}
+        case JdbcOptions():
+            aside = {"quarantine": f"{read.quarantine.rstrip('/')}/{into}"} if read.quarantine else {}
+            return {**options, "table": into, **aside}
+        case DeltaOptions():
+            raise ConfigError(
+                [f"{WHERE} a Delta table takes a partition's ranges in order only: replay into a destination of files"]
+            )
+    raise ConfigError([f'{WHERE} destination "{read.destination}" has no target that could be another one'])
+
+
+def _refuse(options: Mapping[str, str], taken: set[str]) -> None:
+    for key in options:
+        if key.lower() in taken:
+            raise ValueError(f"write_options.{key} cannot be set here: the sink sets it itself")

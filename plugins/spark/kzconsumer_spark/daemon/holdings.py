@@ -1,0 +1,73 @@
+"""What the destination of a Spark sink holds, by the kind of destination; with the records in its quarantine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kzconsumer.sinks.reports import HeldRange
+from kzconsumer_files.holdings import Held, files
+from kzconsumer_files.names import NotOurs, range_name
+from kzconsumer_files.target import Target
+from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
+
+
+def described(to: To) -> str:
+    match to:
+        case ToFiles():
+            return f"{to.format} files in {to.path}"
+        case ToDelta():
+            return f"Delta table {to.path}"
+        case ToJdbc():
+            return f"table {to.table} at {to.url.removeprefix('jdbc:')}"
+        case ToFunction():
+            return f"function {to.function}"
+
+
+def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
+    """What the destination holds. `quarantine` is where the records that could not be decoded are. Raises OSError."""
+    match to:
+        case ToFiles():
+            found = files(Target(Path(to.path)), to.format, count_rows)
+        case ToDelta():
+            from kzconsumer_spark.delta.holdings import held
+
+            found = held(to, count_rows)
+        case ToJdbc():
+            from kzconsumer_spark.jdbc.holdings import JdbcHoldings
+
+            found = JdbcHoldings(to).held(count_rows)
+        case ToFunction():
+            raise NotOurs("a function cannot be asked what it has done")
+    if not count_rows or quarantine is None:
+        return found
+    return found._replace(ranges=tuple(_with_bad(each, Path(quarantine)) for each in found.ranges))
+
+
+def finish(to: To) -> None:
+    """Publish what writers that may be dead have decided for. Raises OSError if that is not possible."""
+    if isinstance(to, ToFiles):
+        Target(Path(to.path)).finish()
+
+
+def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
+    """With a fault where the records put aside are not those that the ledger counts; of folded ranges nobody knows."""
+    if not held.records_quarantined or held.ranges > 1:
+        return held
+    file = quarantine / f"{range_name(held.identity)}.parquet"
+    try:
+        there = pq.read_metadata(file).num_rows
+    except FileNotFoundError:
+        return held  # taken away by whoever looks after them
+    except (OSError, pa.ArrowException) as error:
+        return _faulty(held, f"{file} cannot be read: {error}")
+    if there == held.records_quarantined:
+        return held
+    return _faulty(held, f"{file} holds {there} records, the ledger says {held.records_quarantined}")
+
+
+def _faulty(held: HeldRange, fault: str) -> HeldRange:
+    return msgspec.structs.replace(held, faults=(*held.faults, fault))

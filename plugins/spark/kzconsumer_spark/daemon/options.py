@@ -1,0 +1,125 @@
+"""Options that all destinations of the sink `spark` have, and checks of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+from urllib.parse import unquote
+
+import msgspec
+
+from kzconsumer.settings.quantities import PositiveDuration, reader
+from kzconsumer_spark.daemon.spool_place import is_object_store
+from kzconsumer_spark.pipe.cluster import is_cluster, require_whole
+from kzconsumer_spark.pipe.column_options import Columns, FieldOptions, RegistryOptions, split_url
+from kzconsumer_spark.pipe.spark_settings import RESERVED, require_zone
+
+WHERE = "[sink.options]"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL_MASTER = re.compile(r"local(\[(\d+|\*)(,\s*\d+)?\])?")
+_GLOB = frozenset("{}[]*?\\")
+
+
+def read_path(value: object) -> object:
+    """A directory on a local file system."""
+    if isinstance(value, str):
+        local_path(value)
+    return value
+
+
+def read_master(value: object) -> object:
+    """A Spark that runs inside the worker, or a standalone cluster."""
+    if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value) and not is_cluster(value):
+        raise ValueError("is not local, local[n], local[*] or spark://host:port, the masters supported")
+    return value
+
+
+def read_scratch(value: object) -> object:
+    """A directory that Spark takes literally."""
+    if isinstance(value, str) and _GLOB & set(value):
+        raise ValueError("has a character that Spark takes for a wildcard")
+    return value
+
+
+def read_spool(value: object) -> object:
+    """A directory, or the URI of an object store."""
+    if isinstance(value, str) and is_object_store(value):
+        return value
+    return read_scratch(value)
+
+
+class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the table `[sink.options]` of the Spark sink has for every destination.
+
+    A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. So is a ledger
+    that cannot be read. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
+    temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
+    which its executors see. `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory
+    for records that cannot be decoded.
+    """
+
+    KIND: ClassVar[type]
+
+    destination: str
+    master: Annotated[str, reader(read_master)] = "local[2]"
+    conf: Mapping[str, str] = {}
+    attempts: Annotated[int, msgspec.Meta(ge=1)] = 3
+    retry_backoff: PositiveDuration = 1.0
+    start_timeout: PositiveDuration = 120.0
+    scratch: Annotated[str, reader(read_scratch)] | None = None
+    spool: Annotated[str, reader(read_spool)] | None = None
+    key: FieldOptions = FieldOptions(format="raw")
+    value: FieldOptions = FieldOptions(format="raw")
+    registry: RegistryOptions | None = None
+    select: str | None = None
+    where: str | None = None
+    quarantine: Annotated[str, reader(read_path)] | None = None
+
+    def __post_init__(self) -> None:
+        self.columns.require_whole()
+        require_whole(self.master, self.spool, self.conf)
+        require_zone(self.conf)
+        for key in self.conf:
+            if not key.startswith("spark."):
+                raise ValueError(f"conf.{key}: Spark's settings begin with spark.")
+            if key in RESERVED[self.KIND]:
+                hint = "use master" if key == "spark.master" else "the sink sets it itself"
+                raise ValueError(f"conf.{key} cannot be set here: {hint}")
+
+    def tries(self) -> Iterator[tuple[int, float]]:
+        """The number of each attempt, and the seconds to wait after it; none after the last."""
+        pause = self.retry_backoff
+        for attempt in range(1, self.attempts):
+            yield attempt, pause
+            pause *= 2
+        yield self.attempts, 0.0
+
+    @property
+    def columns(self) -> Columns:
+        """What the worker is told of columns."""
+        place = self.quarantine_place
+        return Columns(
+            key=self.key,
+            value=self.value,
+            registry=self.registry,
+            select=self.select,
+            where=self.where,
+            quarantine=str(local_path(place)) if place else None,
+        )
+
+    @property
+    def quarantine_place(self) -> str | None:
+        """Where bad records go, if there is anywhere."""
+        return self.quarantine
+
+
+def local_path(text: str) -> Path:
+    """The absolute directory that a path or a `file:` URI means. Raises ValueError ("is not ...") for other schemes."""
+    if not _SCHEME.match(text):
+        return Path(text).absolute()
+    parts = split_url(text)
+    if parts is None or parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise ValueError("is not on a local file system; supported are plain paths and file: URIs")
+    return Path(unquote(parts.path)).absolute()

@@ -1,0 +1,254 @@
+"""The sink `spark`: spools each batch and has the worker process write it, with retries.
+
+The event loop never waits for py4j or the JVM, and a worker that dies does not cost the membership. No Spark session is
+ever made in this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+
+from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.interface import Batch, SinkContext
+from kzconsumer.sinks.reports import Holdings, Preview
+from kzconsumer.sinks.steps import StepNotRecorded, Steps
+from kzconsumer_files.names import NotOurs, Owner, fingerprint, scope
+from kzconsumer_spark.columns.schemas import check_files
+from kzconsumer_spark.daemon import reports, workers
+from kzconsumer_spark.daemon.destination import ClaimedDestination, answer, claimed_destination
+from kzconsumer_spark.daemon.destination_options import read_options, redirected
+from kzconsumer_spark.daemon.directories import Directories, make_directories
+from kzconsumer_spark.daemon.holdings import described
+from kzconsumer_spark.daemon.options import WHERE
+from kzconsumer_spark.daemon.spooling import Spooling
+from kzconsumer_spark.daemon.worker_process import WorkerDied, finite, worker_environment
+from kzconsumer_spark.daemon.workers import Workers
+from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
+from kzconsumer_spark.pipe.spark_settings import time_zone
+
+_log = structlog.get_logger(__name__)
+
+
+class SparkSink:
+    """Writes batches through Spark's foreachBatch, in a process of its own.
+
+    Options: `kzconsumer_spark.daemon.options.SparkOptions`. Entering starts Spark (about ten seconds). It raises
+    ConfigError for a target of another group and for settings that Spark refuses, PluginError without Java or PySpark,
+    SinkFailed if Spark did not start in as many attempts as a batch has. `write` raises SinkFailed after the last
+    attempt. When `write` is cancelled, the worker and its JVM are killed before it returns, so that nothing is
+    published afterwards.
+    """
+
+    def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
+        self._options = read_options(options)
+        self._context = context
+        self._owner = Owner(cluster=context.cluster, group=context.group)
+        self._destination = self._checked()
+        # Milliseconds, then counted up: a function never gets the same batch_id twice, also not in a later run.
+        self._next_batch = time.time_ns() // 1_000_000
+        self._workers: Workers | None = None
+        self.last_batch: dict[str, object] = {}
+        self._stack = AsyncExitStack()
+
+    def _checked(self) -> ClaimedDestination:
+        """The destination. Raises ConfigError with its faults and those of the files that the options name."""
+        faults: list[str] = []
+        try:
+            check_files(self._options.columns)
+        except ValueError as error:
+            faults.append(f"{WHERE} {error}")
+        try:
+            destination = claimed_destination(self._options.to)
+        except ConfigError as error:
+            raise ConfigError([*faults, *error.faults]) from error
+        if faults:
+            raise ConfigError(faults)
+        return destination
+
+    def check(self) -> None:
+        """See `kzconsumer.sinks.interface.Checkable`. Raises PluginError without Java or PySpark."""
+        worker_environment(self._options.conf)
+
+    def __repr__(self) -> str:
+        return f"SparkSink({self._options.destination}, {self._workers}, next batch {self._next_batch})"
+
+    async def __aenter__(self) -> Self:
+        environment = worker_environment(self._options.conf)
+        async with AsyncExitStack() as stack:
+            directories = await anyio.to_thread.run_sync(self._prepare)
+            stack.push_async_callback(anyio.to_thread.run_sync, directories.remove)
+            self._spooling = Spooling(directories.spool)
+            start = partial(self._start, directories)
+            self._workers = Workers(self._options, environment, directories.scratch, start, self._context.safe_until)
+            stack.push_async_callback(self._workers.close)
+            await self._workers.start_first(self._next_batch)
+            self._stack = stack.pop_all()
+        self._heartbeats = await anyio.create_task_group().__aenter__()
+        self._heartbeats.start_soon(self._workers.send_heartbeats)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._workers is not None and kind is None:
+                await self._workers.stop()
+            self._heartbeats.cancel_scope.cancel()
+            await self._heartbeats.__aexit__(None, None, None)  # an error of the body is not the task group's
+        finally:
+            with anyio.CancelScope(shield=True):  # each step of it is bounded
+                await self._stack.aclose()
+
+    @property
+    def start_limit(self) -> float:
+        """See `kzconsumer.sinks.interface.Sink`."""
+        return workers.start_limit(self._options)
+
+    @property
+    def destination(self) -> str:
+        """As errors name it."""
+        return described(self._destination.to)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the destination and of the settings that shape rows; empty for one that cannot be replayed."""
+        found, columns = self._destination.fingerprint, self._options.columns
+        shape = () if columns.change_nothing else columns.shape
+        zone = time_zone(self._options.conf)
+        shape += () if zone == "UTC" else (zone,)
+        return fingerprint(found, shape) if found and shape else found
+
+    @property
+    def remembers(self) -> bool:
+        """See `kzconsumer.offsets.destination.Destination`: a function has no ledger."""
+        return self._destination.remembers
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        """Those that the destination's ledger has. Raises SinkFailed after the last attempt."""
+        return await answer(partial(self._destination.has, ranges), self._options)
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """See `kzconsumer.sinks.interface.Sink`. Raises as `has`."""
+        return await answer(partial(self._destination.set_aside, part, records), self._options)
+
+    async def prepare(self, batch: Batch) -> None:
+        """Spool the next batch while Spark writes this one. Raises OSError."""
+        await self._spooling.prepare(batch.ranges)
+
+    async def write(self, batch: Batch) -> None:
+        if not batch.ranges or (not self.fingerprint and not batch.records):
+            return
+        number = self._next_batch
+        self._next_batch += 1
+        try:
+            spooled = await self._spooling.take(batch.ranges)
+        except OSError as error:
+            raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
+        self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
+        try:
+            await self._run(RunBatch(number=number, ranges=spooled.files, is_replay=batch.is_replay), batch.steps)
+        finally:
+            await self._spooling.remove(spooled)
+
+    @staticmethod
+    def elsewhere(options: Mapping[str, object], into: str) -> Mapping[str, object]:
+        """The same sink with another directory or table, and with a quarantine of its own."""
+        return redirected(read_options(options), options, into)
+
+    async def holdings(self, *, count_rows: bool) -> Holdings:
+        """See `kzconsumer.sinks.reports.Accountable`. If the sink is entered, decisions are carried out first."""
+        finish = self._workers is not None
+        find = partial(self._destination.find, self._owner)
+        held = partial(reports.held, self._destination, find, self._options, finish=finish, count_rows=count_rows)
+        ranges, strays, leftovers = await anyio.to_thread.run_sync(held)
+        return Holdings(
+            destination=self.destination,
+            fingerprint=self.fingerprint,
+            ranges=ranges,
+            strays=strays,
+            leftovers=leftovers,
+        )
+
+    async def preview(self, batch: Batch) -> Preview:
+        """See `kzconsumer.sinks.reports.Previewing`. Uses a Spark of its own; the target is not read or written."""
+        return await reports.preview(batch, self._options, self._start)
+
+    async def _run(self, batch: RunBatch, steps: Steps | None) -> None:
+        for attempt, pause in self._options.tries():
+            if steps is not None:
+                batch = msgspec.structs.replace(batch, steps=steps.done)
+            reason = await self._attempt(batch, steps)
+            if reason is None:
+                return
+            _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
+            await anyio.sleep(pause)
+        ranges = ", ".join(str(part.range) for part in batch.ranges)
+        raise SinkFailed(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
+
+    async def _attempt(self, batch: RunBatch, steps: Steps | None) -> str | None:
+        """Have the batch written once, by a new worker if the last one died. Why it failed, or None."""
+        assert self._workers is not None
+        try:
+            worker = await self._workers.take(batch.number)
+            await worker.send(batch)
+            event = await worker.receive()
+            while isinstance(event, StepDone):
+                await worker.send(await _recorded(event.step, steps))
+                event = await worker.receive()
+        except WorkerDied as error:
+            await self._workers.close()
+            return str(error)
+        except BaseException:
+            await self._workers.close()
+            raise
+        match event:
+            case Done(number=batch.number) if event.published + event.present == len(batch.ranges):
+                self.last_batch["foreach_batch"] = round(event.seconds, 3)
+                return None
+            case Failed():
+                return event.error
+        raise AssertionError(f"batch {batch.number} answered by {event!r}")
+
+    def _start(self, directories: Directories, scratch: str, next_batch: int) -> Start:
+        return Start(
+            scratch=scratch,
+            spool=directories.spool.uri,
+            master=self._options.master,
+            conf=dict(self._options.conf),
+            destination=self._destination.to,
+            next_batch=next_batch,
+            safe_until=finite(self._context.safe_until()),
+            columns=self._options.columns,
+            scope=scope(self._context.cluster, self._context.group, "spark"),
+        )
+
+    def _prepare(self) -> Directories:
+        try:
+            self._destination.claim(self._owner)
+        except NotOurs as error:
+            raise ConfigError([f"{WHERE}: {error}"]) from error
+        except OSError as error:
+            where = f" {error.filename} cannot be used:" if error.filename else ""
+            raise ConfigError([f"{WHERE}:{where} {error.strerror or error}"]) from error
+        return make_directories(self._options)
+
+
+async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
+    if steps is None:
+        return StepRecorded(error=f'step "{step}" is not recorded: the batch is not planned')
+    try:
+        await steps.record(step)
+    except (StepNotRecorded, ZooKeeperError, ValueError) as error:
+        return StepRecorded(error=str(error))
+    return StepRecorded()

@@ -1,0 +1,104 @@
+"""The worker process that the sink uses at the moment: started, kept informed of the lease, replaced after it died."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import anyio
+import structlog
+
+from kzconsumer.errors import SinkFailed
+from kzconsumer_spark.daemon.options import SparkOptions
+from kzconsumer_spark.daemon.worker_process import END_SECONDS, WorkerDied, WorkerProcess
+from kzconsumer_spark.pipe.messages import Start
+
+_HEARTBEAT_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class Workers:
+    """At most one worker at a time. `close` must be called once the first one may have been started."""
+
+    def __init__(
+        self,
+        options: SparkOptions,
+        environment: Mapping[str, str],
+        scratch: Path,
+        start: Callable[[str, int], Start],
+        safe_until: Callable[[], float],
+    ) -> None:
+        """`start` makes the first message to a worker, of its directory and the number of its first batch."""
+        self._options = options
+        self._environment = environment
+        self._scratch = scratch
+        self._start = start
+        self._safe_until = safe_until
+        self.worker: WorkerProcess | None = None
+
+    def __repr__(self) -> str:
+        return f"Workers({self.worker})"
+
+    async def start_first(self, next_batch: int) -> None:
+        """With as many attempts as a batch has. Raises SinkFailed after the last one, ConfigError at once."""
+        for attempt, pause in self._options.tries():
+            try:
+                await self.take(next_batch)
+                return
+            except WorkerDied as error:
+                reason = error
+                _log.warning("spark start failed", attempt=attempt, error=str(error))
+            await anyio.sleep(pause)
+        raise SinkFailed(f"Spark did not start in {self._options.attempts} attempts: {reason}") from reason
+
+    async def take(self, next_batch: int) -> WorkerProcess:
+        """The worker; a new one if there is none.
+
+        Raises WorkerDied when Spark does not start or not in time, ConfigError for settings that Spark refuses.
+        """
+        if self.worker is not None:
+            return self.worker
+        directory = self._scratch / f"worker-{time.monotonic_ns()}"
+        start = self._start(str(directory), next_batch)
+        log = str(directory / "spark.log")
+        began = time.monotonic()
+        _log.info("spark starting", master=start.master, log=log)
+        try:
+            with anyio.fail_after(self._options.start_timeout):
+                self.worker = await WorkerProcess.open(start, self._environment)
+        except TimeoutError as error:
+            raise WorkerDied(f"Spark was not ready within {self._options.start_timeout:g} s") from error
+        _log.info(
+            "spark ready",
+            application=self.worker.application,
+            pid=self.worker.pid,
+            seconds=round(time.monotonic() - began, 1),
+            log=log,
+        )
+        return self.worker
+
+    async def stop(self) -> None:
+        """Let Spark end; only between batches."""
+        if self.worker is not None:
+            await self.worker.stop()
+
+    async def close(self) -> None:
+        """Kill the worker; no write of it is under way after this."""
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            await worker.close()
+
+    async def send_heartbeats(self) -> None:
+        while True:
+            if self.worker is not None:
+                with contextlib.suppress(WorkerDied):  # the next batch notices that it is dead
+                    await self.worker.heartbeat(self._safe_until())
+            await anyio.sleep(_HEARTBEAT_SECONDS)
+
+
+def start_limit(options: SparkOptions) -> float:
+    """Seconds: all attempts, the end of the worker after each, and a minute for the destination."""
+    pauses = options.retry_backoff * (2.0 ** min(options.attempts - 1, 64) - 1)
+    return min(60 + options.attempts * (options.start_timeout + END_SECONDS) + pauses, 1e9)

@@ -1,0 +1,1 @@
+"""The destination `delta`: a table of Delta Lake."""

@@ -1,0 +1,66 @@
+"""The Delta destination in the worker: ranges as Parquet files, committed to the table by one entry of its log.
+
+Owns this worker's staging directory inside the table's.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_spark.delta.target import DeltaTarget
+from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
+from kzconsumer_spark.ranges.destination import Written
+from kzconsumer_spark.ranges.files import RangeFiles
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.plain_parquet import Codec
+from kzconsumer_spark.ranges.tags import Shaping
+
+
+class DeltaDestination:
+    """Each range's rows in the table once, with the version of its partition."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        to: ToDelta,
+        lease: Lease,
+        shaping: Shaping | None = None,
+        codec: Codec | None = None,
+    ) -> None:
+        """`shaping`, `codec`: see `RangeFiles`."""
+        self._files = RangeFiles(session, to.files, shaping, codec)
+        self._target = DeltaTarget(to)
+        self._lease = lease
+        sweep(self._target.attempts)
+        self._staging = PrivateDirectory(self._target.attempts)
+
+    def __repr__(self) -> str:
+        return f"DeltaDestination({self._target.path})"
+
+    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
+        for failed in sorted(self._staging.path.iterdir()):
+            shutil.rmtree(failed)
+        table = self._target.open()
+        missing = self._target.missing(table, ranges)
+        if not missing:
+            return Written(0, 0, len(ranges))
+        attempt = uuid.uuid4().hex
+        output = self._staging.path / attempt
+        staged = [StagedRange(part, 0, 0, ()) for part in missing if not part.records]
+        columns = None
+        if with_rows := [part for part in missing if part.records]:
+            files, kinds = self._files.stage(with_rows, output)
+            staged += files
+            columns = kinds.json()
+        published = self._target.publish(table, staged, attempt, columns, self._lease.require)
+        shutil.rmtree(output, ignore_errors=True)
+        return Written(sum(each.rows for each in staged), published, len(ranges) - published)
+
+    def close(self) -> None:
+        self._staging.remove()

@@ -1,0 +1,200 @@
+"""The log of a Delta table: what it says, and one entry more, behind the very entry up to which it has been read.
+
+Owns no state but how much of the log is known to be on disk; all calls of the package `deltalake` are here.
+`DeltaTarget` says what is committed. Blocking; what the log refuses is raised as OSError.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from kzconsumer.durable_files import sync_directory, sync_file
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import LedgerEntry, NotOurs
+from kzconsumer_spark.delta.columns import require_fit, rules_of, table_columns
+
+_COMMITS: Final = "kzconsumer"  # our key in what the log says of a commit
+_SYNCED: Final = 100  # entries of the log that are made durable for whoever wrote them
+
+
+class AddedFile(NamedTuple):
+    """A file in the table's directory, with its values of the partition columns."""
+
+    name: str
+    values: Mapping[str, str | None]
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What our commits say of themselves in the log: whose, and which ranges."""
+
+    scope: str
+    ranges: tuple[LedgerEntry, ...]
+
+
+class History(NamedTuple):
+    """Our commits, in order, in the log as far as it goes back: to version `begins`."""
+
+    begins: int
+    commits: tuple[Committed, ...]
+
+
+class DeltaLog:
+    """Of the table at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._synced = -1
+
+    def __repr__(self) -> str:
+        return f"DeltaLog({self._path})"
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now."""
+        with self._errors():
+            try:
+                return DeltaTable(self._path)
+            except TableNotFoundError:
+                return None
+
+    def refresh(self, table: DeltaTable) -> DeltaTable:
+        """The same one, as it is now."""
+        with self._errors():
+            table.update_incremental()
+        return table
+
+    def make(self, columns: str, partition_by: Sequence[str]) -> None:
+        """A table of Spark's columns, as JSON, unless there is one. Raises Misfit."""
+        with self._errors():
+            schema = Schema.from_json(table_columns(columns, partition_by))
+            DeltaTable.create(str(self._path), schema, mode="ignore", partition_by=list(partition_by))
+
+    def version(self, table: DeltaTable, application: str) -> int | None:
+        with self._errors():
+            return table.transaction_version(application)
+
+    def commit(
+        self, table: DeltaTable, said: Committed, versions: Mapping[str, int], files: Sequence[AddedFile] = ()
+    ) -> bool:
+        """Add files to the table and set versions of applications; False if anybody has committed since it was read.
+
+        Where it raises, it may have been done all the same.
+        """
+        now = int(time.time() * 1000)
+        properties = CommitProperties(
+            custom_metadata={_COMMITS: msgspec.to_builtins(said)},
+            # Tried again by `deltalake` itself it would be put behind entries that nobody here has looked at.
+            max_commit_retries=0,
+            app_transactions=[Transaction(application, version, now) for application, version in versions.items()],
+        )
+        with self._errors():
+            try:
+                table.create_write_transaction(
+                    [self._action(file) for file in files],
+                    "append",
+                    table.schema(),
+                    partition_by=table.metadata().partition_columns,
+                    commit_properties=properties,
+                )
+            except CommitFailedError:
+                return False
+        return True
+
+    def sync(self, table: DeltaTable) -> None:
+        """Wait until what this table was read from is on disk: `deltalake` does not."""
+        log, last = self._path / "_delta_log", table.version()
+        for version in range(max(0, self._synced + 1, last - _SYNCED), last + 1):
+            entry = log / f"{version:020d}.json"
+            if entry.exists():
+                sync_file(entry)
+        sync_directory(log)
+        self._synced = last
+
+    def history(self, table: DeltaTable) -> History:
+        with self._errors():
+            found = sorted(table.history(), key=lambda each: each["version"])
+        ours = (msgspec.convert(each[_COMMITS], Committed) for each in found if _COMMITS in each)
+        return History(found[0]["version"] if found else table.version() + 1, tuple(ours))
+
+    def files(self, table: DeltaTable) -> frozenset[str]:
+        """Those that the table consists of now."""
+        with self._errors():
+            return frozenset(table.get_add_actions(flatten=True).column("path").to_pylist())
+
+    def require_simple(self, table: DeltaTable, partition_by: tuple[str, ...]) -> None:
+        """Raises NotOurs where files of rows alone are not all that the table wants."""
+        metadata = table.metadata()
+        if tuple(metadata.partition_columns) != partition_by:
+            theirs = metadata.partition_columns
+            raise NotOurs(
+                f"partition_by is {list(partition_by)}, and the table at {self._path} is partitioned by {theirs}"
+            )
+        if rules := rules_of(table.schema().to_json(), metadata.configuration):
+            raise NotOurs(f"the table at {self._path} has {', '.join(rules)}, which is not supported")
+
+    def require_fit(self, table: DeltaTable, columns: str) -> None:
+        """Raises Misfit for columns that are not the table's."""
+        with self._errors():
+            require_fit(columns, table.schema().to_json())
+
+    def _action(self, file: AddedFile) -> AddAction:
+        path = self._path / file.name
+        status = path.stat()
+        return AddAction(file.name, status.st_size, file.values, int(status.st_mtime * 1000), True, statistics(path))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Make one line of what there is to say of this table. Raises OSError, Misfit."""
+        try:
+            yield
+        except DeltaError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            raise OSError(f"Delta table {self._path}: {lines[0] if lines else type(error).__name__}") from error
+        except Misfit as error:
+            raise Misfit(f"Delta table {self._path}: {error}") from None
+
+
+_MILLISECOND = datetime.timedelta(milliseconds=1)
+
+
+def statistics(file: Path) -> str:
+    """JSON. Raises OSError."""
+    footer = pq.read_metadata(file)
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for number in range(footer.num_columns):
+        column = footer.schema.column(number)
+        if column.path != column.name or column.max_definition_level > 1:
+            continue  # inside of another one
+        found: list[Any] = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
+        known = [each for each in found if each is not None and each.has_null_count]
+        if len(known) < len(found):
+            continue
+        nulls[column.name] = sum(each.null_count for each in known)
+        bounds = [(each.min, each.max) for each in known if each.has_min_max]
+        if len(bounds) == len(found) and bounds and isinstance(bounds[0][0], int | datetime.date):
+            lowest[column.name] = _told(min(low for low, _ in bounds))
+            highest[column.name] = _told(max(high for _, high in bounds), up=True)
+    told = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    return msgspec.json.encode(told).decode()
+
+
+def _told(value: Any, *, up: bool = False) -> Any:
+    """As in the log, where times are of whole milliseconds."""
+    if not isinstance(value, datetime.datetime):
+        return value.isoformat() if isinstance(value, datetime.date) else value
+    if up and value.microsecond % 1000:
+        value += _MILLISECOND
+    whole = value.strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{whole}.{value.microsecond // 1000:03d}{'' if value.tzinfo is None else 'Z'}"

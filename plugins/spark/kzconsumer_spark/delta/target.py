@@ -1,0 +1,264 @@
+"""A Delta table that ranges are committed to: its mark, how far each partition is in it, and who writes a range.
+
+Owns what lies under `<path>/_kzconsumer/`, as readers and VACUUM of Delta pass over names that begin with `_`, and the
+files that it adds. The daemon claims and asks, the worker publishes. A partition is one *application* of Delta's
+protocol, whose version is where its last range ends; a range that was kept aside is one by itself, too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+from deltalake import DeltaTable
+
+from kzconsumer.durable_files import create_whole, sync_directory, sync_file
+from kzconsumer.model import RangeIdentity
+from kzconsumer_files.names import (
+    AnyRange,
+    LedgerEntry,
+    NotOurs,
+    Owner,
+    RecordRange,
+    aside_entry,
+    fingerprint,
+    ledger_entry,
+    partition_name,
+    range_name,
+    scope,
+)
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_spark.delta.columns import partition_values
+from kzconsumer_spark.delta.log import AddedFile, Committed, DeltaLog, History
+from kzconsumer_spark.pipe.messages import ToDelta
+
+_TRIES: Final = 100
+_Range = TypeVar("_Range", bound=AnyRange)
+
+
+class Overtaken(Exception):
+    """The table ends inside of a range: somebody has set offsets back without a new reset epoch."""
+
+
+class _Addition(NamedTuple):
+    part: RecordRange
+    entry: LedgerEntry
+    files: tuple[AddedFile, ...]
+
+
+class DeltaTarget:
+    """Blocking. What the table's log refuses is raised as OSError."""
+
+    remembers = True
+
+    def __init__(self, to: ToDelta) -> None:
+        self._to = to
+        self.path = Path(to.path)
+        self._log = DeltaLog(self.path)
+        self._state = self.path / "_kzconsumer"
+        self.attempts = self._state / "attempts"
+        self._id = ""
+
+    def __repr__(self) -> str:
+        return f"DeltaTarget({self.path})"
+
+    @property
+    def to(self) -> ToDelta:
+        """What the worker is told: with the scope that `find` has made."""
+        return self._to
+
+    @property
+    def fingerprint(self) -> str:
+        """A mark in the directory stands for its path, under which members may know it by different names."""
+        return fingerprint("delta", self._id, self._to.partition_by)
+
+    def claim(self, owner: Owner) -> None:
+        """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
+
+        Raises NotOurs for what is no place for a table, or a table with rules of its own for writers.
+        """
+        self.attempts.mkdir(parents=True, exist_ok=True)
+        marker = self._state / "delta.json"
+        if not marker.exists():
+            self._require_place()
+            create_whole(marker, msgspec.json.encode({"version": 1, "id": uuid.uuid4().hex}))
+        self.find(owner)
+
+    def find(self, owner: Owner) -> None:
+        marker = self._state / "delta.json"
+        try:
+            self._id = msgspec.json.decode(marker.read_bytes())["id"]
+        except FileNotFoundError:
+            raise NotOurs(f"{self.path} is not marked as a Delta table that a group writes to") from None
+        except (msgspec.DecodeError, LookupError, TypeError) as error:
+            raise NotOurs(f"{marker} cannot be read: {error}") from error
+        self._to = msgspec.structs.replace(self._to, scope=scope(owner.cluster, owner.group, owner.sink))
+        if (table := self.open()) is not None:
+            self._log.require_simple(table, self._to.partition_by)
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        table = self.open()
+        if table is None:
+            return [each for each in ranges if self._empty_file(each).exists()]
+        self._log.sync(table)
+        found = (each for each in ranges if self._reaches(table, each) or self._empty_file(each).exists())
+        return [each for each in found if not self._is_aside(table, each)]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """By an entry of the log. Without a table there is a file instead: who makes the table looks for it then."""
+        table = self.open()
+        if table is None:
+            place = self._aside_file(part)
+            place.parent.mkdir(exist_ok=True)
+            create_whole(place, b"")
+            table = self.open()
+        if table is None:
+            return True
+        said = Committed(self._to.scope, (aside_entry(part, records, ""),))
+        versions = {self._application(part): part.until, self._aside_application(part): part.until}
+        # Whoever made the table may have looked for the file too early: from here on only the log counts.
+        while self._log.version(table, self._aside_application(part)) is None:
+            if self._reaches(table, part):
+                return False
+            self._log.commit(table, said, versions)
+            self._log.refresh(table)
+        self._log.sync(table)
+        return True
+
+    def open(self) -> DeltaTable | None:
+        """The table as it is now. Raises OSError."""
+        return self._log.open()
+
+    def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
+        """Those that the table has not; what it has is on disk. Raises KeptAside, Overtaken, OSError."""
+        self._require_not_aside(table, ranges)
+        if table is None:
+            return list(ranges)
+        self._log.sync(table)
+        missing = [part for part in ranges if not self._reaches(table, part)]
+        self._require_behind(table, missing)
+        return missing
+
+    def publish(
+        self,
+        table: DeltaTable | None,
+        staged: Sequence[StagedRange],
+        attempt: str,
+        columns: str | None,
+        require_lease: Callable[[], None],
+    ) -> int:
+        """Commit the ranges that the table has not; how many these were. `attempt` is a name that no other has.
+
+        `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
+        disk, whoever wrote it. Raises Misfit, Overtaken, OSError; what came of a commit is then found by the next look;
+        KeptAside when it has all others. Files that are moved into the table's directory and not committed are no part
+        of the table: VACUUM's.
+        """
+        if table is None and columns is not None:
+            self._log.make(columns, self._to.partition_by)
+        table = self._log.refresh(table) if table is not None else self.open()
+        if table is None:
+            # No table, no rows: nothing that readers could ever see of these ranges, but a claim asks for the last one.
+            for each in staged:
+                place = self._empty_file(each.part)
+                place.parent.mkdir(exist_ok=True)
+                create_whole(place, b"")
+            return 0
+        self._require_room(table, columns)
+        additions = [self._moved(each, attempt) for each in staged]
+        sync_directory(self.path)
+        for _ in range(_TRIES):
+            missing = [each for each in additions if self._is_open(table, each.part)]
+            if not missing:
+                break
+            self._require_behind(table, [each.part for each in missing])
+            self._require_room(table, columns)
+            said = Committed(self._to.scope, tuple(each.entry for each in missing))
+            versions = {self._application(each.part): each.part.until for each in missing}
+            require_lease()
+            committed = self._log.commit(table, said, versions, [file for each in missing for file in each.files])
+            self._log.refresh(table)
+            if committed:
+                break
+        else:
+            raise OSError(f"{self.path}: others committed to the table first, {_TRIES} times")
+        self._log.sync(table)
+        self._require_not_aside(table, [each.part for each in staged])
+        return len(missing)
+
+    def history(self, table: DeltaTable) -> History:
+        """Of this group. Raises OSError."""
+        begins, commits = self._log.history(table)
+        return History(begins, tuple(each for each in commits if each.scope == self._to.scope))
+
+    def files(self, table: DeltaTable) -> frozenset[str]:
+        """Those that the table consists of now. Raises OSError."""
+        return self._log.files(table)
+
+    def _moved(self, staged: StagedRange, attempt: str) -> _Addition:
+        """With its files in the table's directory, under names that no other attempt has."""
+        files = []
+        for number, (file, name) in enumerate(staged.files):
+            final = f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
+            sync_file(file)
+            file.rename(self.path / final)
+            files.append(AddedFile(final, partition_values(name)))
+        names = tuple(file.name for file in files)
+        entry = ledger_entry(staged.part, staged.rows, staged.quarantined, names, attempt)
+        return _Addition(staged.part, entry, tuple(files))
+
+    def _reaches(self, table: DeltaTable, part: AnyRange) -> bool:
+        """Whether the table has the range, or nobody may write it any more."""
+        return (self._log.version(table, self._application(part)) or 0) >= part.until
+
+    def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
+        """Whether nobody may publish the range. Once something behind it is published, its file says no more."""
+        if table is None or not self._reaches(table, part):
+            return self._aside_file(part).exists()
+        return self._log.version(table, self._aside_application(part)) is not None
+
+    def _is_open(self, table: DeltaTable, part: AnyRange) -> bool:
+        return not self._reaches(table, part) and not self._is_aside(table, part)
+
+    def _application(self, part: AnyRange) -> str:
+        return partition_name(part, self._to.scope)
+
+    def _aside_application(self, part: AnyRange) -> str:
+        return f"{self._to.scope}+{range_name(part)}+aside"
+
+    def _aside_file(self, part: AnyRange) -> Path:
+        return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
+
+    def _empty_file(self, part: AnyRange) -> Path:
+        """Says of a range without rows that it was published while there was no table."""
+        return self._state / "empty" / f"{self._to.scope}+{range_name(part)}"
+
+    def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:
+        for part in ranges:
+            if self._is_aside(table, part):
+                raise KeptAside(range_name(part))
+
+    def _require_behind(self, table: DeltaTable, ranges: Sequence[AnyRange]) -> None:
+        for part in ranges:
+            version = self._log.version(table, self._application(part))
+            if version is not None and part.first < version < part.until:
+                raise Overtaken(
+                    f"the table at {self.path} has {part.topic}-{part.partition} up to offset {version}, within"
+                    f" {part.topic}-{part.partition}[{part.first}..{part.until}): offsets were set back by another"
+                    " tool; set them with kzconsumer offsets reset"
+                )
+
+    def _require_room(self, table: DeltaTable, columns: str | None) -> None:
+        self._log.require_simple(table, self._to.partition_by)
+        if columns is not None:
+            self._log.require_fit(table, columns)
+
+    def _require_place(self) -> None:
+        if (self._state / "owner.json").exists():
+            raise NotOurs(f"{self.path} is a target of files: give another path")
+        foreign = next((each for each in sorted(self.path.iterdir()) if each.name[0] not in "._"), None)
+        if foreign is not None and self.open() is None:
+            raise NotOurs(f"{self.path} is not empty ({foreign.name}) and no Delta table")

@@ -1,0 +1,1 @@
+"""The destination `function`: a function of the user."""

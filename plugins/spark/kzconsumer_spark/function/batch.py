@@ -1,0 +1,141 @@
+"""What a user's function is told of its batch: the ranges, each with its token, whether it is a replay, and `once`.
+
+Pure but for what a step does. `function_destination` makes one for each call; a function gets it by taking a third
+argument. Everything here that names a range is the same at every replay, whoever makes it; nothing hangs on batch_id.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from kzconsumer.sinks.steps import check_step
+from kzconsumer_files.names import partition_name
+from kzconsumer_spark.pipe.messages import SpooledRange
+
+
+class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive records of one partition in the DataFrame: all of the log with `first <= offset < until`.
+
+    `records` counts them (offsets may have gaps). `incarnation` tells a topic from an earlier one of its name, `epoch`
+    counts the partition's offset resets. `token` names the range for ever: at most 400 printable ASCII characters,
+    never those of another range, of any group. `txn_app_id` is the same for all ranges of the partition, incarnation
+    and epoch, and `txn_version`, the range's end, grows from each of them to the next: made for Delta's `txnAppId` and
+    `txnVersion`.
+    """
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    incarnation: int
+    epoch: int
+    records: int
+    token: str
+    txn_app_id: str
+
+    @property
+    def txn_version(self) -> int:
+        return self.until
+
+
+class FunctionBatch:
+    """The third argument of a function: ranges of different partitions, never two of the same one."""
+
+    def __init__(
+        self,
+        ranges: Iterable[FunctionRange],
+        *,
+        is_replay: bool,
+        done: Sequence[str],
+        before_step: Callable[[], None],
+        record: Callable[[str], None],
+    ) -> None:
+        """`before_step` returns when a step may begin, `record` when it is known for ever that one is done."""
+        self.ranges = tuple(ranges)
+        self.is_replay = is_replay
+        """A member planned this very range and did not commit it: it may be written already, or half of it. It is the
+        only one of its batch."""
+        self._done = list(done)
+        self._before_step = before_step
+        self._record = record
+        self._recording = threading.Lock()
+        self._over = False
+
+    def __repr__(self) -> str:
+        kind = "replay" if self.is_replay else "batch"
+        return f"FunctionBatch({kind} of {', '.join(part.token for part in self.ranges)})"
+
+    @property
+    def records(self) -> int:
+        """How many came in: as many rows as the DataFrame has, but for those that the settings of columns left out."""
+        return sum(part.records for part in self.ranges)
+
+    def once(self, step: str, run: Callable[[], object]) -> bool:
+        """Call `run` unless `step` is known to be done for these records; whether it was called.
+
+        When this returns, it is: a replay, or another attempt, will not call it. Where the process dies between the end
+        of `run` and that, it is called again: each step is done at least once, and should stand being done twice. What
+        `run` raises goes through, and nothing is recorded. Raises ValueError for a step without a proper name (1 to 100
+        printable characters, 32 steps at most), RuntimeError where it cannot be recorded, as when the partitions have
+        gone to another member: then it must be raised on.
+        """
+        check_step(step, self._done)
+        if step in self._done:
+            return False
+        self._require_open(step)
+        self._before_step()
+        require_done(run())
+        with self._recording:
+            self._require_open(step)
+            self._record(step)
+            self._done.append(step)
+        return True
+
+    def close(self) -> None:
+        """The function has returned: what it left running can no more record anything."""
+        with self._recording:
+            self._over = True
+
+    def _require_open(self, step: str) -> None:
+        if self._over:
+            raise RuntimeError(f'step "{step}" comes after the function returned')
+
+
+def function_range(part: SpooledRange, scope: str) -> FunctionRange:
+    partition = partition_name(part, scope)
+    return FunctionRange(
+        topic=part.topic,
+        partition=part.partition,
+        first=part.first,
+        until=part.until,
+        incarnation=part.incarnation,
+        epoch=part.epoch,
+        records=part.records,
+        token=f"{partition}+{part.first:020d}+{part.until:020d}",
+        txn_app_id=partition,
+    )
+
+
+def takes_batch(function: Callable[..., Any]) -> bool:
+    """Whether a function wants the batch: its third positional parameter has no default, or is called `batch`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:  # some functions written in C do not tell theirs
+        return False
+    third = parameters[2] if len(parameters) > 2 else None
+    if third is None or third.kind not in (third.POSITIONAL_ONLY, third.POSITIONAL_OR_KEYWORD):
+        return False
+    return third.default is third.empty or third.name == "batch"
+
+
+def require_done(returned: object) -> None:
+    """Refuse what would still have to be run: a plain function may return the coroutine of an async one, say."""
+    if inspect.iscoroutine(returned):
+        returned.close()  # and no warning that nobody awaited it
+    if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        raise TypeError(f"the function returned a {type(returned).__name__}: it must do its work before it returns")

@@ -1,0 +1,1 @@
+"""The destination `jdbc`: a table in PostgreSQL."""

@@ -1,0 +1,141 @@
+"""The JDBC destination in the worker: Spark inserts ranges into a staging table, one transaction publishes them.
+
+Owns this worker's connection and staging table. Executors write the stage and nothing else, the worker publishes. After
+any failure both are given up for new ones: a task of the failed job may still be writing. A stage takes the rows of
+each task once, however often Spark runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql import functions as sql
+
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.jdbc.database import Connection
+from kzconsumer_spark.jdbc.database import password as read_password
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.ranges.destination import Written
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
+
+DRIVER: Final = "org.postgresql.Driver"
+_TYPES: Final[dict[type[types.DataType], str]] = {
+    types.StringType: "text",
+    types.BinaryType: "bytea",
+    types.BooleanType: "boolean",
+    types.ByteType: "smallint",
+    types.ShortType: "smallint",
+    types.IntegerType: "integer",
+    types.LongType: "bigint",
+    types.FloatType: "real",
+    types.DoubleType: "double precision",
+    types.DateType: "date",
+    types.TimestampType: "timestamptz",
+    types.TimestampNTZType: "timestamp",
+}
+
+
+class JdbcDestination:
+    """Each range's rows in the table once, with a row of the ledger."""
+
+    def __init__(self, session: SparkSession, to: ToJdbc, lease: Lease, shaping: Shaping | None = None) -> None:
+        self._session = session
+        self._to = to
+        self._lease = lease
+        self._shaping = shaping or AsTheyCame()
+        self._table = JdbcTable(to)
+        self._held: tuple[Connection, str] | None = None
+        _require_driver(session)
+
+    def __repr__(self) -> str:
+        return f"JdbcDestination({self._to.table})"
+
+    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
+        try:
+            connection, stage = self._hold()
+            missing = self._table.missing(connection, ranges)
+            if not missing:
+                return Written(0, 0, len(ranges))
+            rows = dict.fromkeys(missing, 0)
+            columns: list[str] = []
+            quarantined: Mapping[OffsetRange, int] = {}
+            if with_rows := [part for part in missing if part.records]:
+                frame, quarantined = tagged(self._session, with_rows, self._shaping)
+                columns = [name for name in frame.columns if name not in RANGE_COLUMNS]
+                self._table.create(connection, {name: column_type(frame.schema[name].dataType) for name in columns})
+                self._write_stage(storable(frame), self._table.stages.make(connection, stage, columns))
+                counts = self._table.stages.rows(connection, stage)
+                rows |= {part: counts.get((part.topic, part.partition), 0) for part in with_rows}
+                require_all(rows, self._shaping)
+            published = self._table.publish(connection, rows, quarantined, stage, columns, self._lease.require)
+            self._table.stages.drop(connection, stage)
+        except BaseException:
+            self.close()
+            raise
+        return Written(sum(rows.values()), published, len(ranges) - published)
+
+    def close(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            connection, stage = held
+            with contextlib.suppress(OSError):
+                self._table.stages.drop(connection, stage)
+            connection.close()
+
+    def _hold(self) -> tuple[Connection, str]:
+        """The connection, tried, and our stage's name; new ones where there are none or the old ones are lost."""
+        if self._held is not None:
+            try:
+                self._table.stages.drop(*self._held)
+            except OSError:
+                self.close()
+        if self._held is None:
+            connection = self._table.connect()
+            self._held = connection, self._table.stages.own(connection)
+        return self._held
+
+    def _write_stage(self, frame: DataFrame, stage: str) -> None:
+        password = read_password(self._to)
+        frame = frame.withColumn(STAGED_ROW, sql.monotonically_increasing_id())
+        writer = frame.write.format("jdbc").mode("append").option("reWriteBatchedInserts", "true")
+        # What the driver says of a row that fails has the values of all rows beside it.
+        writer = writer.option("logServerErrorDetail", "false")
+        writer = writer.options(**self._to.write_options).option("url", self._to.url).option("dbtable", stage)
+        # Text goes into columns of any type that PostgreSQL can make of it: jsonb, uuid, enumerations.
+        writer = writer.option("driver", DRIVER).option("stringtype", "unspecified").option("user", self._to.user)
+        (writer if password is None else writer.option("password", password)).save()
+
+
+def storable(frame: DataFrame) -> DataFrame:
+    """The frame with JSON text in place of what no column of a database holds: structures, maps, arrays of these."""
+    nested = [field.name for field in frame.schema if column_type(field.dataType) == "jsonb"]
+    return frame.withColumns({name: sql.to_json(sql.col(f"`{name}`")) for name in nested}) if nested else frame
+
+
+def column_type(kind: types.DataType) -> str:
+    """The type of a column that is made for a column of the frame."""
+    if isinstance(kind, types.DecimalType):
+        return f"numeric({kind.precision},{kind.scale})"
+    if isinstance(kind, types.ArrayType) and type(kind.elementType) in _ARRAYS:
+        return f"{column_type(kind.elementType)}[]"
+    return _TYPES.get(type(kind), "jsonb")
+
+
+_ARRAYS: Final = (types.StringType, types.BooleanType, types.IntegerType, types.LongType, types.DoubleType)
+
+
+def _require_driver(session: SparkSession) -> None:
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(DRIVER, True, True)
+    except Exception as error:
+        raise RuntimeError(
+            f'Spark has no {DRIVER}: name PostgreSQL\'s driver by conf."spark.jars" (the path of its jar) or'
+            ' conf."spark.jars.packages" ("org.postgresql:postgresql:42.7.4")'
+        ) from error

@@ -1,0 +1,248 @@
+"""A table in PostgreSQL that ranges are inserted into: its owner, its ledger, and the transaction that publishes.
+
+Beside the user's table, in the same schema: `kzconsumer_owners` (the id of each group in each table),
+`kzconsumer_ledger` (a row for each published range) and the staging tables of `stage`. The daemon claims and asks, the
+worker stages and publishes, both by psycopg: all that they need to know of a range is one query, and the daemon does
+not wait for a JVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from psycopg.sql import SQL, Identifier
+
+from kzconsumer.model import OffsetRange, RangeIdentity
+from kzconsumer_files.fold_plan import Span
+from kzconsumer_files.names import AnyRange, NotOurs, Owner, RecordRange, fingerprint, identity_of, range_name
+from kzconsumer_files.overlap import Overlap, require_apart
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_spark.jdbc.database import Connection, columns_of, connect, database_errors, fetch, in_schema
+from kzconsumer_spark.jdbc.stage import Stages
+from kzconsumer_spark.pipe.messages import ToJdbc
+from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
+
+_Range = TypeVar("_Range", bound=AnyRange)
+_Records = TypeVar("_Records", bound=RecordRange)
+
+OWNERS: Final = "kzconsumer_owners"
+LEDGER: Final = "kzconsumer_ledger"
+_SETUP_LOCK: Final = 0x6B7A636F6E73  # one process at a time makes tables: CREATE IF NOT EXISTS is no protection
+_RANGE: Final = SQL('topic, "partition", incarnation, epoch, first, until')
+_RANGE_ARRAYS: Final = SQL("%s::text[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]")
+_IDENTITY: Final = SQL("owner, {}").format(_RANGE)
+_LOOK_BACK: Final = 1000  # ranges
+_COUNTS: Final = SQL("records_in, records_out, records_quarantined")
+_TEN: Final = SQL(", ").join([SQL("%s")] * 10)
+
+
+class JdbcTable:
+    """Blocking, and safe to use from several threads. Errors of the database are raised as OSError."""
+
+    remembers = True
+
+    def __init__(self, to: ToJdbc) -> None:
+        self._to = to
+        *schema, name = to.table.split(".")
+        self._schema = schema[0] if schema else None
+        self._table = self._name(name)
+        self.stages = Stages(self._schema, self._table)
+
+    def __repr__(self) -> str:
+        return f"JdbcTable({self._to.table} at {urlsplit(self._to.url.removeprefix('jdbc:')).netloc})"
+
+    @property
+    def to(self) -> ToJdbc:
+        """With the id that `claim` has found."""
+        return self._to
+
+    @property
+    def fingerprint(self) -> str:
+        """Contains the group's id in the database instead of an address: members may use different names for one."""
+        return fingerprint("jdbc", self._to.owner_id)
+
+    def connect(self) -> Connection:
+        """Raises OSError, ConfigError."""
+        return connect(self._to)
+
+    def claim(self, owner: Owner) -> None:
+        """Make the ledger if there is none, and find or make the id of this group's ranges in it."""
+        told = owner.cluster, owner.group, owner.sink
+        with self.connect() as connection, database_errors(), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+            for name, columns in _TABLES.items():
+                if not self._exists(connection, self._name(name)):
+                    connection.execute(SQL("CREATE TABLE {} ({})").format(self._name(name), columns))
+            connection.execute(
+                SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
+                [uuid.uuid4(), self._to.table, *told],
+            )
+        self.find(owner)
+
+    def find(self, owner: Owner) -> None:
+        """Find the id. Raises NotOurs if the ledger has none of this group."""
+        told = self._to.table, owner.cluster, owner.group, owner.sink
+        query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
+        with self.connect() as connection, database_errors():
+            known = self._exists(connection, self._name(OWNERS))
+            found = fetch(connection, query.format(self._name(OWNERS)), told) if known else []
+        if not found:
+            raise NotOurs(f"table {self._to.table} has nothing of {owner}")
+        self._to = msgspec.structs.replace(self._to, owner_id=str(found[0][0]))
+
+    def has(self, ranges: Sequence[RangeIdentity]) -> list[RangeIdentity]:
+        with self.connect() as connection:
+            found = self._kept_aside(connection, ranges)
+        return [each for each in ranges if found[each] is False]
+
+    def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        """Waits for a writer that is publishing the range: as in `publish`, the first one to insert its row wins."""
+        enter = SQL("INSERT INTO {} ({}, {}, kept_aside) VALUES ({}, true) ON CONFLICT DO NOTHING").format(
+            self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
+        )
+        with self.connect() as connection, database_errors(), connection.transaction():
+            self._require_apart(connection, part)
+            connection.execute(enter, [*self._identity(part), records, 0, 0])
+            return self._kept_aside(connection, [part])[part] is True
+
+    def _require_apart(self, connection: Connection, part: RangeIdentity) -> None:
+        """In a transaction: no other writer publishes ranges of the partition until it ends. Raises Overlap.
+
+        Of ranges that do not overlap, only the last one that begins before this one's end can reach into it. A ledger
+        of an earlier version may have some that overlap, so more than one are checked.
+        """
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", [_partition_key(self._to.owner_id, part)])
+        own = SQL('(owner, topic, "partition", incarnation, epoch) = (%s, %s, %s, %s, %s)')
+        query = SQL(
+            "SELECT first, until FROM (SELECT first, until FROM {} WHERE {} AND first < %s"
+            " ORDER BY first DESC LIMIT %s) AS before WHERE until > %s AND (first, until) <> (%s, %s)"
+        ).format(self._name(LEDGER), own)
+        line = self._identity(part)[:5]
+        found = fetch(connection, query, [*line, part.until, _LOOK_BACK, part.first, part.first, part.until])
+        if found:
+            last = SQL("SELECT first, until FROM {} WHERE {} ORDER BY until DESC LIMIT 1")
+            found += fetch(connection, last.format(self._name(LEDGER), own), line)
+            require_apart(part, (Span(*row) for row in found))
+
+    def missing(self, connection: Connection, ranges: Sequence[_Range]) -> list[_Range]:
+        """Those without a row in the ledger. Raises KeptAside."""
+        found = self._kept_aside(connection, ranges)
+        for part, kept_aside in found.items():
+            if kept_aside:
+                raise KeptAside(range_name(part))
+        return [part for part, kept_aside in found.items() if kept_aside is None]
+
+    def _kept_aside(self, connection: Connection, ranges: Sequence[_Range]) -> dict[_Range, bool | None]:
+        """Whether ranges are kept aside; None for a range without a row in the ledger."""
+        query = SQL("SELECT {}, kept_aside FROM {} JOIN unnest({}) AS asked ({}) USING ({}) WHERE owner = %s").format(
+            _RANGE, self._name(LEDGER), _RANGE_ARRAYS, _RANGE, _RANGE
+        )
+        identities = [identity_of(part) for part in ranges]
+        with database_errors():
+            arrays: list[object] = [list(each) for each in zip(*identities, strict=True)]
+            rows = fetch(connection, query, [*arrays, self._to.owner_id]) if identities else []
+        found = {RangeIdentity(*row[:-1]): bool(row[-1]) for row in rows}
+        return {part: found.get(identity) for part, identity in zip(ranges, identities, strict=True)}
+
+    def create(self, connection: Connection, columns: Mapping[str, str]) -> None:
+        """Make the user's table with these columns and types if there is none."""
+        with database_errors(), connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
+            if self._exists(connection, self._table):
+                return
+            parts = [SQL("{} {}").format(Identifier(name), SQL(kind)) for name, kind in columns.items()]
+            if self._to.unique_key:
+                parts.append(SQL("UNIQUE ({})").format(columns_of(self._to.unique_key)))
+            connection.execute(SQL("CREATE TABLE {} ({})").format(self._table, SQL(", ").join(parts)))
+
+    def publish(
+        self,
+        connection: Connection,
+        rows: Mapping[_Records, int],
+        quarantined: Mapping[OffsetRange, int],
+        stage: str,
+        columns: Sequence[str],
+        require_lease: Callable[[], None],
+    ) -> int:
+        """Insert ledger rows and staged rows of the ranges that are not published yet; returns how many these are.
+
+        One transaction. A writer that inserts the ledger row of a range second waits for the first one, and inserts
+        nothing if that commits. A row whose unique key is in the table already is counted: readers see it. Raises
+        KeptAside and, when all others are published, Overlap for a range that overlaps a published one.
+        """
+        enter = SQL("INSERT INTO {} ({}, {}) VALUES ({}) ON CONFLICT DO NOTHING").format(
+            self._name(LEDGER), _IDENTITY, _COUNTS, _TEN
+        )
+        conflict = (
+            SQL(" ON CONFLICT ({}) DO NOTHING").format(columns_of(self._to.unique_key))
+            if self._to.unique_key
+            else SQL("")
+        )
+        insert = SQL(
+            "INSERT INTO {} ({}) SELECT {} FROM {} WHERE ({}) IN (SELECT * FROM unnest(%s::text[], %s::int[])){}"
+        ).format(
+            self._table,
+            columns_of(columns),
+            columns_of(columns),
+            self._name(stage),
+            columns_of((RANGE_TOPIC, RANGE_PARTITION)),
+            conflict,
+        )
+        require_lease()
+        with database_errors(), connection.transaction():
+            # In one order, or two writers of the same ranges might wait for each other.
+            ordered = sorted(rows, key=lambda part: part.range)
+            overlaps: dict[_Records, Overlap] = {}
+            for part in ordered:
+                try:
+                    self._require_apart(connection, identity_of(part))
+                except Overlap as error:
+                    overlaps[part] = error
+            ours = [
+                part
+                for part in ordered
+                if part not in overlaps
+                and connection.execute(
+                    enter, [*self._identity(part), part.records, rows[part], quarantined.get(part.range, 0)]
+                ).rowcount
+            ]
+            if any(rows[part] for part in ours):
+                connection.execute(insert, [[part.topic for part in ours], [part.partition for part in ours]])
+            require_lease()
+        self.missing(connection, [part for part in rows if part not in ours and part not in overlaps])
+        for overlap in overlaps.values():
+            raise overlap
+        return len(ours)
+
+    def _identity(self, part: AnyRange) -> list[object]:
+        return [self._to.owner_id, *(getattr(part, field) for field in RangeIdentity._fields)]
+
+    def _name(self, name: str) -> Identifier:
+        return in_schema(self._schema, name)
+
+    def _exists(self, connection: Connection, name: Identifier) -> bool:
+        return fetch(connection, SQL("SELECT to_regclass(%s)"), [name.as_string(connection)]) != [(None,)]
+
+
+_TABLES: Final = {
+    OWNERS: SQL(
+        'id uuid PRIMARY KEY, "table" text, cluster text, "group" text, sink text,'
+        ' UNIQUE ("table", cluster, "group", sink)'
+    ),
+    LEDGER: SQL(
+        'owner uuid, topic text, "partition" int, incarnation bigint, epoch bigint, first bigint, until bigint,'
+        " records_in bigint NOT NULL, records_out bigint NOT NULL, records_quarantined bigint NOT NULL,"
+        " published timestamptz NOT NULL DEFAULT now(), kept_aside boolean NOT NULL DEFAULT false, PRIMARY KEY ({})"
+    ).format(_IDENTITY),
+}
+
+
+def _partition_key(owner: str, part: RangeIdentity) -> int:
+    """A lock's name for a partition in a group's ledger."""
+    name = msgspec.json.encode([owner, part.topic, part.partition])
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "big", signed=True)

@@ -1,0 +1,189 @@
+"""What the daemon and its Spark worker say to each other: one JSON object a line, commands down, events up.
+
+Pure. `worker_process` (daemon) and `worker` use it. The two always come from the same installation, so there are no
+versions of these messages. Record data never goes this way, only the names of spool files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.pipe.column_options import Columns
+
+
+class SpooledRange(msgspec.Struct, frozen=True, kw_only=True):
+    """One range of a batch and the Parquet file that holds its `records` rows (no file when there are none)."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+    incarnation: int
+    epoch: int
+    records: int
+    file: str | None
+
+    @property
+    def range(self) -> OffsetRange:
+        return OffsetRange(self.topic, self.partition, self.first, self.until)
+
+
+class ToFiles(msgspec.Struct, frozen=True, kw_only=True, tag="files"):
+    """Publish ranges as files of `format` in the directory `path`."""
+
+    path: str
+    format: Literal["parquet", "orc", "json", "csv"] = "parquet"
+    partition_by: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+
+
+class ToDelta(msgspec.Struct, frozen=True, kw_only=True, tag="delta"):
+    """Commit ranges to the Delta table at `path`. `scope` stands for the group, once the daemon has found it."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+    scope: str = ""
+
+    @property
+    def files(self) -> ToFiles:
+        """The files that the table consists of."""
+        return ToFiles(path=self.path, partition_by=self.partition_by, write_options=self.write_options)
+
+
+class ToJdbc(msgspec.Struct, frozen=True, kw_only=True, tag="jdbc"):
+    """Insert ranges into a table. It says where the password is, never the password itself.
+
+    `owner_id` is the group's in the table's ledger, once the daemon has claimed it.
+    """
+
+    url: str
+    table: str
+    user: str
+    password_file: str | None = None
+    password_env: str | None = None
+    unique_key: tuple[str, ...] = ()
+    write_options: Mapping[str, str] = {}
+    owner_id: str = ""
+
+
+class ToFunction(msgspec.Struct, frozen=True, kw_only=True, tag="function"):
+    """Call the function that `function` ("module:function") names."""
+
+    function: str
+
+
+To: TypeAlias = ToFiles | ToDelta | ToJdbc | ToFunction
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """The first command: how to build the session, what to do with batches, the number of the first one to come.
+
+    `spool`: where spool files will be; the executors of a cluster must see it.
+    """
+
+    scratch: str
+    master: str
+    spool: str = ""
+    conf: dict[str, str]
+    destination: To
+    next_batch: int
+    safe_until: float
+    columns: Columns = Columns()
+    scope: str = ""  # of a function's tokens
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """The daemon lives; `safe_until` (seconds of `kzconsumer.clock`) is the lease as it is now."""
+
+    safe_until: float
+
+
+class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
+    """Make these ranges durable. Numbers go up by one; a number that failed may come again.
+
+    `steps` are those of the work that are known to be done: by whoever planned the range that this `is_replay` of, or
+    by an attempt that failed.
+    """
+
+    number: int
+    ranges: tuple[SpooledRange, ...]
+    is_replay: bool = False
+    steps: tuple[str, ...] = ()
+
+
+class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
+    """The answer to a StepDone: it is known for ever now, or why it is not."""
+
+    error: str | None = None
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Stop Spark and exit. Only sent between batches."""
+
+
+Command: TypeAlias = Start | Heartbeat | RunBatch | StepRecorded | Stop
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """The session is up and the query waits for its first batch."""
+
+    application: str
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """foreachBatch returned: the batch is durable. `published` and `present` count ranges by who put them there."""
+
+    number: int
+    rows: int
+    published: int
+    present: int
+    seconds: float
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The batch (or, without a number, the start) failed; `error` is one line, the rest is in the log.
+
+    `settings`: it is a fault of the settings, as a ConfigError has it; trying again changes nothing.
+    """
+
+    number: int | None
+    error: str
+    settings: bool = False
+
+
+class StepDone(msgspec.Struct, frozen=True, kw_only=True, tag="step"):
+    """A step of the batch in hand is done; the worker waits for the answer, StepRecorded."""
+
+    number: int
+    step: str
+
+
+Event: TypeAlias = Ready | Done | Failed | StepDone
+
+_commands: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
+_events: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+def encode(message: Command | Event) -> bytes:
+    """One line, newline included."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    return _commands.decode(line)
+
+
+def decode_event(line: bytes) -> Event:
+    return _events.decode(line)
+
+
+class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the process is told, as JSON on its standard input."""
+
+    start: Start
+    ranges: tuple[SpooledRange, ...]

@@ -1,0 +1,109 @@
+"""The settings of the worker's Spark session: small, and with those on which exactness rests.
+
+Pure. `session` builds with them, `options` refuses what the user may not set. The user's `conf` comes after our
+defaults and before what must hold; nothing of it is overridden silently.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Mapping
+from typing import Final
+
+from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.messages import Start, ToDelta, ToFiles, ToFunction, ToJdbc
+
+_DEFAULTS: Final = {
+    "spark.app.name": "kzconsumer",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # Spark still writes INT96 if not told; every reader of Parquet knows this one, and it is half as long.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A query of one batch in flight needs no history, and its checkpoint is scratch.
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.numRecentProgressUpdates": "1",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # Listing a batch's spool files in the driver is cheaper than in a job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+}
+# Nobody else is to reach a Spark that is all in one process; the executors of a cluster must reach their driver.
+_LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# Opening a file "costs" as much as a partition may hold: each spool file is read by one task and written as one file.
+_ONE_FILE_PER_RANGE: Final = {
+    "spark.sql.files.maxPartitionBytes": str(1 << 40),
+    "spark.sql.files.openCostInBytes": str(1 << 40),
+    "spark.sql.files.maxRecordsPerFile": "0",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.speculation": "false",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "spark.hadoop.parquet.enable.summary-metadata": "false",
+    # With 2 the files of a task stay that Spark runs again, because it heard too late or never that it had ended.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
+}
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_EXECUTOR_JAVA_OPTIONS: Final = "spark.executor.extraJavaOptions"
+_ZONE: Final = "spark.sql.session.timeZone"
+_OFFSET: Final = re.compile(r"([+-])((0[0-9]|1[0-7]):[0-5][0-9]|18:00)")
+
+# Each open file is a writer with buffers of its own; with more of them than this a task sorts its rows first.
+_FILES_DEFAULTS: Final = {"spark.sql.maxConcurrentOutputFileWriters": "64"}
+# A task that staged its rows fails when it is run again: the batch has attempts of its own.
+_EACH_TASK_ONCE: Final = {"spark.speculation": "false", "spark.task.maxFailures": "1"}
+_ALWAYS: Final = frozenset({"spark.master", "spark.local.dir"})
+
+#: Keys of `conf` that the user may not set, by the kind of destination.
+RESERVED: Final[dict[type, frozenset[str]]] = {
+    ToFiles: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToDelta: _ALWAYS | _ONE_FILE_PER_RANGE.keys(),
+    ToJdbc: _ALWAYS | _EACH_TASK_ONCE.keys(),
+    ToFunction: _ALWAYS,
+}
+
+
+def time_zone(conf: Mapping[str, str]) -> str:
+    """In which timestamps become dates and text. Not the machine's: members of a group may run in different ones."""
+    return conf.get(_ZONE, "UTC")
+
+
+def require_zone(conf: Mapping[str, str]) -> None:
+    """Raises ValueError for a time zone that Spark, Java and Python may read as different ones, such as `UTC+2`."""
+    zone = time_zone(conf)
+    if zone != "UTC" and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
+        raise ValueError(
+            f'conf.{_ZONE}: "{zone}" is not UTC, an offset such as +05:30 (at most 18:00)'
+            " or the name of a time zone such as Europe/Berlin"
+        )
+
+
+def environment_zone(conf: Mapping[str, str]) -> str:
+    """The same as the variable TZ has it, for Python processes; signs of offsets mean the opposite there."""
+    zone = time_zone(conf)
+    offset = _OFFSET.fullmatch(zone)
+    return zone if offset is None else f"<{zone.replace(':', '')}>{'-' if offset[1] == '+' else '+'}{offset[2]}"
+
+
+def settings(start: Start) -> dict[str, str]:
+    """Everything the session is built with."""
+    zone = {_ZONE: time_zone(start.conf), "spark.executorEnv.TZ": environment_zone(start.conf)}
+    defaults = _DEFAULTS | zone | ({} if is_cluster(start.master) else _LOCAL_DEFAULTS)
+    warehouse = {"spark.sql.warehouse.dir": f"{start.scratch}/warehouse"}
+    own = {"spark.master": start.master, "spark.local.dir": start.scratch}
+    match start.destination:
+        case ToFiles() | ToDelta():
+            merged = defaults | _FILES_DEFAULTS | warehouse | start.conf | own | _ONE_FILE_PER_RANGE
+        case ToJdbc():
+            merged = defaults | warehouse | start.conf | own | _EACH_TASK_ONCE
+        case ToFunction():
+            merged = defaults | warehouse | start.conf | own
+    # ORC and columns of a database that have no time zone get what Java's own says.
+    java_zone = f"-Duser.timezone={'GMT' if _OFFSET.fullmatch(zone[_ZONE]) else ''}{zone[_ZONE]}"
+    merged[_EXECUTOR_JAVA_OPTIONS] = f"{java_zone} {start.conf.get(_EXECUTOR_JAVA_OPTIONS, '')}".strip()
+    # What the JVM leaves in its temporary directory goes with the scratch directory, also after a kill.
+    merged[_JAVA_OPTIONS] = (
+        f'{java_zone} {start.conf.get(_JAVA_OPTIONS, "")} -Djava.io.tmpdir="{start.scratch}" -XX:-UsePerfData'
+    )
+    return merged

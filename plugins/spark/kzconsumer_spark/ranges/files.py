@@ -1,0 +1,145 @@
+"""Ranges as files of Spark's, each known to be of its range, in a directory given: what may then be published.
+
+Owns no state. The destinations `files` and `delta` call it. Parquet of the records as they are is written by Arrow
+here; where Spark is told how to write it, or executors are to do it, by a plain write of Spark's, each file recognised
+by its footer. For whatever else may be in the files, or be their layout, Spark sorts rows into directories by range, in
+one job: about 1.7 times the processor time of its plain write at 50,000 records a range, where a job for each range
+takes twice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from kzconsumer_files.names import data_file
+from kzconsumer_files.publication import StagedRange
+from kzconsumer_spark.pipe.cluster import is_cluster
+from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
+from kzconsumer_spark.ranges.parts import match_parts, read_part
+from kzconsumer_spark.ranges.plain_parquet import Codec, write_part
+from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
+from kzconsumer_spark.ranges.tags import (
+    RANGE_COLUMNS,
+    RANGE_PARTITION,
+    RANGE_TOPIC,
+    AsTheyCame,
+    RowsLost,
+    Shaping,
+    count_rows,
+    require_all,
+    tagged,
+)
+
+#: How to learn from a file how many rows it has. There is no such way for text: Spark counts what it writes.
+_ROWS_OF: Final[dict[str, Callable[[Path], int]]] = {
+    "parquet": lambda path: pq.read_metadata(path).num_rows,
+    "orc": lambda path: orc.ORCFile(path).nrows,
+}
+# What follows the number of the file in the names that Spark gives: "part-00000-<uuid>.c000.json.gz"
+_EXTENSION: Final = re.compile(r"[.-]c\d{3,}((?:\.\w+)+)")
+
+
+class StagedFiles(NamedTuple):
+    """Files by range, and the columns that are in them or are their directories."""
+
+    ranges: list[StagedRange]
+    columns: StructType
+
+
+class RangeFiles:
+    """Writes ranges as `to` says, but for its path."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        to: ToFiles,
+        shaping: Shaping | None = None,
+        codec: Codec | None = None,
+    ) -> None:
+        """`codec`: with which Arrow may write what is not shaped; None leaves it to Spark."""
+        self._session = session
+        self._to = to
+        self._shaping = shaping or AsTheyCame()
+        self._codec = codec
+        self._kafka = session.createDataFrame([], SCHEMA).schema
+        # On a cluster what executors have written may not be seen here (yet): Spark's own count tells.
+        self._elsewhere = is_cluster(session.sparkContext.master)
+
+    def __repr__(self) -> str:
+        return f"RangeFiles({self._to.format})"
+
+    def stage(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
+        """Write into `output`, which is made. All of them have records."""
+        if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
+            return self._stage_by_range(ranges, output)
+        if self._codec is None or self._elsewhere:
+            staged = self._stage_plain(ranges, output)
+        else:
+            staged = self._stage_here(ranges, output, self._codec)
+        return StagedFiles(staged, self._kafka)
+
+    @staticmethod
+    def _stage_here(ranges: Sequence[SpooledRange], output: Path, codec: Codec) -> list[StagedRange]:
+        output.mkdir()
+        files = [output / data_file(part) for part in ranges]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(write_part, ranges, files, repeat(codec)))
+        written = match_parts(map(read_part, files), ranges)
+        return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in written]
+
+    def _stage_plain(self, ranges: Sequence[SpooledRange], output: Path) -> list[StagedRange]:
+        # The session's settings make every spool file a task of its own, so this is one file for each range.
+        read_spool(self._session, ranges).write.options(**self._to.write_options).parquet(str(output))
+        files = match_parts(map(read_part, sorted(output.glob("*.parquet"))), ranges)
+        return [StagedRange(part, part.records, 0, [(file, data_file(part))]) for part, file in files]
+
+    def _stage_by_range(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
+        frame, quarantined = tagged(self._session, ranges, self._shaping)
+        columns = StructType([each for each in frame.schema if each.name not in RANGE_COLUMNS])
+        count = _ROWS_OF.get(self._to.format)
+        if count is None or self._elsewhere:
+            frame, counted = count_rows(frame, ranges)
+        writer = frame.write.format(self._to.format).options(**self._to.write_options)
+        writer.partitionBy(*RANGE_COLUMNS, *self._to.partition_by).save(str(output))
+        found = {part: _files_of(part, output, self._to.format) for part in ranges}
+        if count is None:
+            rows = dict(zip(ranges, counted(), strict=True))
+        else:
+            rows = {part: sum(count(file) for file, _ in files) for part, files in found.items()}
+            if self._elsewhere and list(rows.values()) != counted():
+                raise RowsLost(f"Spark wrote {counted()} rows, by range; in the files here are {list(rows.values())}")
+        require_all(rows, self._shaping)
+        staged = [StagedRange(part, rows[part], quarantined.get(part.range, 0), files) for part, files in found.items()]
+        return StagedFiles(staged, columns)
+
+
+def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, str]]:
+    """The files that Spark wrote of a range, each with its final name, below the user's partition directories."""
+    top = output / f"{RANGE_TOPIC}={part.topic}" / f"{RANGE_PARTITION}={part.partition}"
+    numbers: dict[Path, int] = {}
+    found = []
+    for file in sorted(each for each in top.rglob("part-*") if each.is_file()):
+        directory = file.parent.relative_to(top)
+        number = numbers[directory] = numbers.get(directory, -1) + 1
+        # Parquet and ORC say inside how they are compressed; of text only the name does.
+        extension = kind if kind in _ROWS_OF else _extension(file.name)
+        found.append((file, str(directory / data_file(part, extension, number))))
+    return found
+
+
+def _extension(name: str) -> str:
+    match = _EXTENSION.search(name)
+    if match is None:
+        raise ValueError(f"Spark named a file {name}: no extension can be told from it")
+    return match[1].removeprefix(".")

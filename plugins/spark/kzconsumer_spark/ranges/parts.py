@@ -1,0 +1,71 @@
+"""Which range a Parquet file written by Spark holds, told from the file's own footer.
+
+`match_parts` is pure; `read_part` reads one footer. The parquet destination believes no task number or file name: a
+part is published as a range only if topic, partition, offsets and row count say that it is that range and all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.pipe.messages import SpooledRange
+
+
+class PartMismatch(Exception):
+    """Spark's output is not one whole file for each range."""
+
+
+class Part(NamedTuple):
+    """What one file holds: smallest and largest value of the identifying columns, and its rows."""
+
+    path: Path
+    topics: tuple[str, str]
+    partitions: tuple[int, int]
+    offsets: tuple[int, int]
+    rows: int
+
+
+def read_part(path: Path) -> Part:
+    """Raises PartMismatch when the footer lacks statistics of the identifying columns, as an empty file does."""
+    footer = pq.read_metadata(path)
+    columns = {footer.schema.column(n).path: n for n in range(footer.num_columns)}
+    bounds: dict[str, tuple[Any, Any]] = {}
+    for name in ("topic", "partition", "offset"):
+        if name not in columns:
+            raise PartMismatch(f"{path.name} has no column {name}")
+        found = [footer.row_group(group).column(columns[name]).statistics for group in range(footer.num_row_groups)]
+        known = [each for each in found if each is not None and each.has_min_max and not each.null_count]
+        if not known or len(known) != len(found):
+            raise PartMismatch(f"{path.name} has no statistics of {name}")
+        lowest: list[Any] = [each.min for each in known]
+        highest: list[Any] = [each.max for each in known]
+        bounds[name] = (min(lowest), max(highest))
+    return Part(path, bounds["topic"], bounds["partition"], bounds["offset"], footer.num_rows)
+
+
+def match_parts(parts: Iterable[Part], ranges: Sequence[SpooledRange]) -> list[tuple[SpooledRange, Path]]:
+    """The file of each range, in the order of `ranges`, every part used. Raises PartMismatch for anything else."""
+    by_partition = {(part.topic, part.partition): part for part in ranges}
+    files: dict[OffsetRange, Path] = {}
+    for part in parts:
+        whole = by_partition.get((part.topics[0], part.partitions[0]))
+        one = part.topics[0] == part.topics[1] and part.partitions[0] == part.partitions[1]
+        if whole is None or not one:
+            raise PartMismatch(f"{part.path.name} holds {part.topics[0]}-{part.partitions[0]}, which was not asked for")
+        if not whole.first <= part.offsets[0] <= part.offsets[1] < whole.until or part.rows != whole.records:
+            raise PartMismatch(
+                f"{part.path.name} holds {part.rows} rows {part.offsets[0]}..{part.offsets[1]} of {whole.range},"
+                f" which has {whole.records}"
+            )
+        if whole.range in files:
+            raise PartMismatch(f"{whole.range} is in two files")
+        files[whole.range] = part.path
+    missing = [part.range for part in ranges if part.range not in files]
+    if missing:
+        raise PartMismatch(f"Spark wrote no file for {', '.join(map(str, missing))}")
+    return [(part, files[part.range]) for part in ranges]

@@ -1,0 +1,23 @@
+"""Spool files as a DataFrame with the columns of Spark's own Kafka source.
+
+Owns no state. The destinations call it in the worker. The schema is stated, never inferred: a spool file leaves out
+columns that are null throughout, and Spark must not read a file to learn its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from kzconsumer_spark.pipe.messages import SpooledRange
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,"
+    " headers array<struct<key: string, value: binary>>"
+)
+
+
+def read_spool(session: SparkSession, ranges: Sequence[SpooledRange]) -> DataFrame:
+    """The records of `ranges` (those that have any), in no order across ranges."""
+    return session.read.schema(SCHEMA).parquet(*(part.file for part in ranges if part.file is not None))

@@ -1,0 +1,88 @@
+"""Which range a row belongs to, through whatever makes the rows to write of the records that came.
+
+Owns no state. Destinations whose frame may have any columns and fewer rows tag each record with its range's partition
+(a batch has never two ranges of one), in columns that pass the shaping by and are never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
+
+from kzconsumer.model import OffsetRange
+from kzconsumer_spark.pipe.messages import SpooledRange
+from kzconsumer_spark.ranges.spool_reader import read_spool
+
+
+class Shaped(NamedTuple):
+    """The frame to write, and for each range how many of its records are in quarantine instead."""
+
+    frame: DataFrame
+    quarantined: Mapping[OffsetRange, int]
+
+
+class Shaping(Protocol):
+    """The frame of the spool into the frame to write.
+
+    Any columns, and with them `identity.RANGE_COLUMNS` as they came; rows may be left out or changed, none moves to
+    another range.
+    """
+
+    @property
+    def leaves_out_rows(self) -> bool:
+        """False where the frame is written as it comes."""
+        ...
+
+    @property
+    def columns(self) -> StructType | None:
+        """Those of the frame to write, if they are known without a record."""
+        ...
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped: ...
+
+
+class RowsLost(Exception):
+    """What Spark wrote of a range is not every record of it, though nothing was to be left out."""
+
+
+class AsTheyCame:
+    """Nothing is changed."""
+
+    leaves_out_rows = False
+    columns = None
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+        return Shaped(frame, {})
+
+
+def tagged(session: SparkSession, ranges: Sequence[SpooledRange], shaping: Shaping) -> Shaped:
+    """The rows to write of `ranges`, each with the range columns."""
+    tags = {RANGE_TOPIC: sql.col("topic"), RANGE_PARTITION: sql.col("partition")}
+    return shaping.shape(read_spool(session, ranges).withColumns(tags), ranges)
+
+
+def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
+    """The frame, and what tells, once it has been written, how many rows of each range it had."""
+    observation = Observation()
+    here = [(sql.col(RANGE_TOPIC) == part.topic) & (sql.col(RANGE_PARTITION) == part.partition) for part in ranges]
+    counts = [sql.count_if(condition).alias(str(number)) for number, condition in enumerate(here)]
+    return frame.observe(observation, *counts), lambda: [observation.get[str(n)] for n in range(len(ranges))]
+
+
+def require_all(rows: Mapping[SpooledRange, int], shaping: Shaping) -> None:
+    """Raises RowsLost where a range has not the rows that it had in the spool, and none was to be left out."""
+    for part, count in rows.items():
+        if not shaping.leaves_out_rows and count != part.records:
+            raise RowsLost(f"Spark wrote {count} rows of {part.range}, which has {part.records}")
+
+
+RANGE_TOPIC: Final = "_kz_topic"
+RANGE_PARTITION: Final = "_kz_partition"
+#: By these columns a staged row is known to be of a range: a batch has never two ranges of one partition.
+RANGE_COLUMNS: Final = (RANGE_TOPIC, RANGE_PARTITION)
+#: Of a row staged in a database: Spark's `monotonically_increasing_id`, the task's partition above and the row below.
+STAGED_ROW: Final = "_kz_row"

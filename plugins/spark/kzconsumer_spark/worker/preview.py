@@ -1,0 +1,81 @@
+"""A Spark process that shapes one batch for somebody to look at, and ends: as the worker would, without a destination.
+
+Reads a `PreviewRequest` from standard input, writes a `Preview` or a `Failed` to standard output. `preview` starts it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.reports import BadRecord, Preview
+from kzconsumer_spark.columns.shaping import BadPosition, Shaping
+from kzconsumer_spark.pipe.messages import Failed, PreviewRequest, encode
+from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
+from kzconsumer_spark.worker.process import reason_of, start_session, take_pipes
+
+MOST_BAD = 100
+_ORDER = {f"_kz_{name}": name for name in ("topic", "partition", "offset")}
+
+
+def main() -> None:
+    requests, answers = take_pipes()
+    request = msgspec.json.decode(requests.read(), type=PreviewRequest)
+    Path(request.start.scratch).mkdir()
+    try:
+        answer = msgspec.json.encode(shape(request))
+    except BaseException as error:
+        settings = isinstance(error, ConfigError)
+        answer = encode(Failed(number=None, error=reason_of(error, request.start), settings=settings))
+    answers.write(answer)
+    answers.flush()
+    os._exit(0)  # the JVM goes with our session
+
+
+def shape(request: PreviewRequest) -> Preview:
+    session = start_session(request.start)
+    # Nothing is put aside, so there need be no place for it.
+    shaping = Shaping(session, msgspec.structs.replace(request.start.columns, quarantine=None), SCHEMA)
+    spool = read_spool(session, request.ranges).withColumns({name: F.col(of) for name, of in _ORDER.items()})
+    frame, bad = shaping.preview(spool, MOST_BAD)
+    return previewed(frame.orderBy(*_ORDER).drop(*_ORDER), bad)
+
+
+def previewed(frame: DataFrame, bad: Sequence[BadPosition]) -> Preview:
+    """The rows of a frame, in its order, and where the bad records are."""
+    return Preview(
+        columns=tuple((field.name, field.dataType.simpleString()) for field in frame.schema),
+        rows=tuple(tuple(map(shown, row)) for row in frame.collect()),
+        bad=tuple(BadRecord(*each) for each in bad),
+    )
+
+
+def shown(value: object) -> object:
+    """What JSON can say of a cell: bytes as text where they are text, else as hexadecimal digits behind 0x."""
+    match value:
+        case bytes() | bytearray():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return f"0x{value.hex()}"
+        case datetime.date() | datetime.timedelta() | Decimal():
+            return str(value)
+        case Mapping():
+            return {str(key): shown(item) for key, item in value.items()}
+        case tuple() if hasattr(value, "asDict"):
+            return {name: shown(item) for name, item in value.asDict().items()}
+        case list() | tuple():
+            return [shown(item) for item in value]
+    return value
+
+
+if __name__ == "__main__":
+    main()
