@@ -32,7 +32,7 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.logs.facts import facts
 from kzconsumer.logs.setup import to_standard_error
 from kzconsumer.member import Member
-from kzconsumer.model import ConsumerThreadId, TopicPartition, Wants
+from kzconsumer.model import ConsumerThreadId, Form, TopicPartition
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
@@ -450,7 +450,7 @@ async def connect(
     *,
     listener: RebalanceListener | None = None,
     lease: Lease | None = None,
-    wants: Wants = "columns",
+    wants: Form = "messages",
     destination: Destination | None = None,
     stop_at: Mapping[TopicPartition, int] | None = None,
     acknowledge: Acknowledge = "implicit",
@@ -458,13 +458,14 @@ async def connect(
     """A connector; leaving the block commits what is processed and leaves the group.
 
     `listener` is told of partitions that come, go and are lost. `lease` is for callers that must know it before there
-    is a connector. With `wants="raw"` nothing is decoded: for callers that take chunks of bytes from the streams'
-    queues; the streams cannot be iterated then. `destination` is that of a replayable sink, whose ranges are planned:
-    then, too, the queues are for a sink runner, and not to be iterated. `stop_at`: for each partition that ends the
-    first offset that is not read any more, and the streams end when all that is owned is done; beside it
-    `[subscription] stop_at` does not count, with which they end when the group's run is over (docs/scheduled-jobs.md).
-    With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in any order, and not when
-    the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
+    is a connector. `wants` is the form of the records in the streams' queues, for callers that take chunks from there;
+    streams of raw bytes, which are not decoded, cannot be iterated. `destination` is that of a replayable sink, whose
+    ranges are planned: then, too, the queues are for a sink runner, and not to be iterated. `stop_at`: for each
+    partition that ends the first offset that is not read any more, and the streams end when all that is owned is done;
+    beside it `[subscription] stop_at` does not count, with which they end when the group's run is over
+    (docs/scheduled-jobs.md). With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so,
+    in any order, and not when the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its
+    records are not.
 
     Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read, and where offsets must be in
     ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server lets us
@@ -476,7 +477,7 @@ async def connect(
     security = partial(load_security, settings.brokers, settings.source)
     security()
     load_access(settings.zookeeper, settings.source)
-    read = reading(wants, settings.fetch.largest_body, few=True)
+    read = reading(wants, settings.fetch.largest_body)
     ends = None if stop_at is None else {TopicPartition.of(partition): offset for partition, offset in stop_at.items()}
     stops = Stops(ends) if ends is not None or settings.subscription.stop_at is not None else None
     in_run = stops is not None and stops.of_the_group

@@ -12,8 +12,6 @@ from functools import partial
 
 import anyio
 import anyio.lowlevel
-import numpy as np
-import pyarrow as pa
 import structlog
 from anyio import to_thread
 
@@ -48,7 +46,7 @@ from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
@@ -290,7 +288,7 @@ class BrokerFetcher:
             del arrived[0]  # what is queued must not be taken back, however the rest ends
             served.append(state)
             self._enqueue(state, start, len(part.records), result)
-            self._count(state.topic_partition.topic, start, len(part.records), result)
+            self._count(state.topic_partition.topic, len(part.records), result)
             partition, corrupt = state.topic_partition, result.corrupt
             if corrupt is not None:
                 found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
@@ -323,9 +321,8 @@ class BrokerFetcher:
                 break
         return decoded
 
-    def _count(self, topic: str, start: int, size: int, decoded: Decoded) -> None:
-        rows = decoded.batch.num_rows if decoded.batch is not None else max(0, decoded.next_offset - start)
-        self._tallies.records[topic] += rows
+    def _count(self, topic: str, size: int, decoded: Decoded) -> None:
+        self._tallies.records[topic] += len(decoded.records)
         self._tallies.bytes[topic] += size
 
     @staticmethod
@@ -339,13 +336,11 @@ class BrokerFetcher:
             if size >= FEW_BYTES:
                 state.expansion = held / size
             state.queue.reserve(held - size)
-            batch, few = decoded.batch, decoded.few
-            if state.end is not None and until > state.end and decoded.raw is None:
-                batch = _before(batch if few is None else few.columns(), state.end)
-                few, until = None, max(state.end, start)
+            records = decoded.records
+            if state.end is not None and until > state.end and not records.whole_batches:
+                records, until = records.below(state.end), max(state.end, start)
             at_end = state.end is not None and until >= state.end
-            chunk = FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw, few=few, at_end=at_end)
-            state.queue.put(chunk)
+            state.queue.put(Chunk(tracker, start, until, records, held, at_end=at_end))
         else:
             state.queue.give_back(size)
         if decoded.corrupt is None and until > start:
@@ -453,11 +448,3 @@ def _quick(arrived: Arrived) -> bool:
         compiled()
         and all(len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived)
     )
-
-
-def _before(batch: pa.RecordBatch | None, stop: int) -> pa.RecordBatch | None:
-    """The rows of lower offsets; None when there are none."""
-    if batch is None:
-        return None
-    rows = int(np.searchsorted(batch.column("offset").to_numpy(), stop))
-    return batch.slice(0, rows) if rows else None

@@ -20,7 +20,7 @@ from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import Planning
 from kzconsumer.sinks.range_checksum import checksum
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.zookeeper.lease import Lease
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
@@ -475,10 +475,10 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
     assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
 
 
-def replay_of(part: FetchedChunk) -> OffsetTracker:
+def replay_of(part: Chunk) -> OffsetTracker:
     """The claim that has planned just this chunk, and did not commit it."""
-    assert part.batch is not None
-    plan = plan_of(part.first, part.until, records=part.batch.num_rows, checksum=checksum([part.batch]))
+    batch = part.records.columns()
+    plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=checksum([batch]))
     return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
 
 
