@@ -101,8 +101,8 @@ class PartitionFetchState:
         self._pause = FIRST_PAUSE
         self.failures = 0
 
-    def bears_another(self, attempts: int) -> bool:
-        """One more failure at this position; whether that leaves some of the attempts."""
+    def count_attempt(self, attempts: int) -> bool:
+        """Count a failure at this position. False once there have been `attempts` of them in a row."""
         self.failures += 1
         return self.failures < attempts
 

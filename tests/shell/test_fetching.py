@@ -17,7 +17,7 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.counters import Tallies
-from kzconsumer.fetcher import broker_fetcher, reading
+from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
@@ -134,7 +134,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 ) -> None:
     """Where the queue is full those left are fetched again when it has room, and nothing is lost."""
     size = 16 << 20
-    monkeypatch.setattr(broker_fetcher, "MOST_DECODED", size)
+    monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     before = pa.total_allocated_bytes()
@@ -160,7 +160,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not decoded for want of room come first in the next request."""
     size = 4 << 20
-    monkeypatch.setattr(broker_fetcher, "MOST_DECODED", size)
+    monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     taken: list[int] = []
@@ -232,7 +232,7 @@ _HELD = """
 import sys
 from pathlib import Path
 
-from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.delivery import Arrival, enqueue
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
@@ -250,7 +250,7 @@ def fetch():
     size = len(data)
     queue.reserve(size)
     part = FetchedPartition(state.topic_partition, 0, 1, -1, -1, (), memoryview(bytes(data)))
-    BrokerFetcher._enqueue(state, 0, size, read(part, 0))
+    enqueue(Arrival(state, part, 0), read(part, 0))
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
