@@ -12,6 +12,9 @@ import msgspec
 Wants: TypeAlias = Literal["columns", "raw"]
 """What a sink is given: decoded records, or the bytes of whole record batches as the broker sent them."""
 
+Form: TypeAlias = Literal["messages", "columns", "raw"]
+"""The form in which a member keeps records on their way to its consumer. Messages can be taken as columns, too."""
+
 MOST_STREAMS = 5000
 """Of one member, those of all its topics together: a registration of more is taken for unreadable."""
 

@@ -30,7 +30,7 @@ from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.logs.facts import facts
 from kzconsumer.member import Member
-from kzconsumer.model import TopicPartition, Wants
+from kzconsumer.model import Form, TopicPartition
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
@@ -66,11 +66,11 @@ class Sessions:
         *,
         listener: RebalanceListener | None = None,
         lease: Lease | None = None,
-        wants: Wants = "columns",
+        form: Form = "messages",
         destination: Destination | None = None,
         stop_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """With `wants="raw"` nothing is decoded: the streams' queues hold chunks of bytes and cannot be iterated.
+        """`form` is that of the records in the streams' queues; streams of raw bytes cannot be iterated.
 
         `destination` is that of a replayable sink, whose ranges are planned; the queues are for its runner then, too.
         Raises PluginError, and ConfigError where offsets must be in ZooKeeper but would not be.
@@ -118,7 +118,7 @@ class Sessions:
             streams=self.streams,
             paused=self.paused,
             brokers=self._brokers,
-            read=reading(wants, settings.fetch.largest_body, few=True),
+            read=reading(form, settings.fetch.largest_body),
             destination=destination,
             stops=self._stops,
             assignor=cast(Assignor, assignor),

@@ -1,25 +1,21 @@
-"""One broker's fetcher: one task, one connection, one request after the other for all its partitions.
+"""One broker's fetch loop: one task, one connection, one request after the other for all its partitions.
 
-Owns the fetch states of the partitions this broker leads. The FetcherManager starts it and hands it partitions; one
-whose leader is elsewhere is *sent* back to the leader finder. The next request is on its way while the last response is
-decoded, unless that is small; a partition whose stream's queue is full is left out, and holds up no other.
+Holds the fetch states of the partitions that this broker leads. The FetcherManager starts it and hands it partitions;
+one whose leader is elsewhere goes back to the leader finder. The next request is on its way while the last response is
+decoded (`delivery`), unless that is small; a partition whose queue is full is left out of it, and delays no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable
 
 import anyio
 import anyio.lowlevel
-import numpy as np
-import pyarrow as pa
 import structlog
-from anyio import to_thread
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import NONE, error_code
+from kzconsumer.brokers.protocol.error_codes import error_code
 from kzconsumer.brokers.protocol.fetch import (
     ISOLATION_LEVELS,
     READ_COMMITTED,
@@ -33,51 +29,27 @@ from kzconsumer.counters import Tallies
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLost,
-    KzConsumerError,
     ProtocolError,
     SecurityError,
     UnsupportedVersion,
 )
-from kzconsumer.fetcher.corrupt_batch import Unusable, unreadable, without_way
-from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
+from kzconsumer.fetcher.corrupt_batch import unreadable
+from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
-from kzconsumer.records.decode import Decoded, compiled, scan_next_offset, warmed
+from kzconsumer.records.decode import scan_next_offset, warmed
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.streams.chunk import FetchedChunk
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
-# A response below this many bytes is read and handed on before the next request is made.
-FEW_BYTES = 64 * 1024
-# What compiled kernels read in a millisecond is no work for a thread: to hand it over and to take turns with it costs
-# more, and the bytes go cold. Records of one partition up to this size, unless they grow as compressed ones do.
-QUICK_BYTES = 2 * 1024 * 1024
-QUICK_EXPANSION = 2.0
-# Bytes read so without a turn of the event loop, which would go on with the socket and leave these go cold.
-MOST_AT_ONCE = 4 * 1024 * 1024
-# Bytes that the compressed batches of a small response may take for the event loop to decompress them, all together:
-# a millisecond. Nothing compressed is read there in a larger response.
-ROOM_AT_ONCE = 256 * 1024
-# The same while plain Python reads them: ten milliseconds.
-ROOM_WHILE_COLD = 16 * 1024
-# Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
-MOST_DECODED = 256 * 1024 * 1024
-# Bytes of memory that a chunk takes beside its records': the columns of a single record take six KB.
-CHUNK_BYTES = 6 * 1024
 # Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
 BYTES_WHILE_COLD = 64 * 1024
-# A corrupt batch is fetched again: another replica may lead by then, and have it whole.
-ATTEMPTS_AT_A_BATCH = 3
 # While a full queue keeps a partition out, the broker may hold an answer back only this long.
 IMPATIENT_MS = 10
-
-Arrived = list[tuple[PartitionFetchState, FetchedPartition, int]]
-Hopeless = tuple[PartitionFetchState, FetchedPartition, Unusable]
 
 
 class BrokerFetcher:
@@ -99,11 +71,9 @@ class BrokerFetcher:
         self._settings = settings
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
-        self._read = read
         self._limit = limit
-        self._corrupt = CorruptPolicy(settings)
+        self._delivery = Delivery(broker, brokers, settings, read, tallies)
         self._find_leader = find_leader
-        self._tallies = tallies
         self._tally = tallies.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
@@ -145,10 +115,10 @@ class BrokerFetcher:
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
         """Until the connection is lost, or worn out: the next one goes on where this one ends."""
-        arrived: Arrived = []
+        arrived: list[Arrival] = []
         try:
             while True:
-                if 0 < _size(arrived) < FEW_BYTES:
+                if 0 < size_of(arrived) < SMALL_RESPONSE:
                     await self._deliver(arrived)
                     await anyio.lowlevel.checkpoint()  # the streams have it before the next request is made
                 time = now()
@@ -175,7 +145,7 @@ class BrokerFetcher:
                     self.wake()
                     return
         finally:
-            self._take_back(arrived)
+            take_back(arrived)
 
     def _accept(self, response: FetchResponse, sent: float) -> list[FetchedPartition]:
         """A function of its own: the caller's frame would keep the last response in memory while it waits for room."""
@@ -206,13 +176,13 @@ class BrokerFetcher:
                 parked = parked or not state.queue.has_room
         return asked, parked
 
-    def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> Arrived:
+    def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> list[Arrival]:
         """Move the positions on by the batches' framing, so that the next request can go out before the decoding.
 
         Not for few bytes: those are read at once, and the next request follows.
         """
-        arrived: Arrived = []
-        few = sum(len(part.records) for part in fetched) < FEW_BYTES
+        arrived: list[Arrival] = []
+        small = sum(len(part.records) for part in fetched) < SMALL_RESPONSE
         for part in fetched:
             state = self._states.get(part.topic_partition)
             position = asked.get(part.topic_partition)
@@ -220,7 +190,7 @@ class BrokerFetcher:
                 continue  # the partition or its position changed while the request was on its way
             outcome = judge(part.error)
             if outcome is FetchOutcome.FIND_LEADER or (
-                outcome is FetchOutcome.UNREADABLE and state.bears_another(ATTEMPTS[part.error])
+                outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
             ):
                 log.info(
                     "leader sought",
@@ -240,12 +210,12 @@ class BrokerFetcher:
                 state.high_watermark = part.last_stable_offset if stable else part.high_watermark
                 size = len(part.records)
                 if size:
-                    if not few:
+                    if not small:
                         state.position = scan_next_offset(part.records, position.offset)
                     # No whole batch, or few bytes: the decoding tells.
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size)
-                    arrived.append((state, part, position.offset))
+                    arrived.append(Arrival(state, part, position.offset))
         self._move_back(state for state, _, _ in arrived)
         return arrived
 
@@ -255,148 +225,11 @@ class BrokerFetcher:
             if state in self:
                 self._states[state.topic_partition] = self._states.pop(state.topic_partition)
 
-    @staticmethod
-    def _take_back(arrived: Arrived) -> None:
-        """What was taken and not delivered has to be fetched again."""
-        for state, part, start in arrived:
-            state.position = start
-            state.decoding = False
-            state.queue.give_back(len(part.records))
-
-    async def _deliver(self, arrived: Arrived) -> None:
-        """Read and queue, and empty the list; then deal with the batches that are not worth another attempt."""
-        began = now()
-        room = (ROOM_AT_ONCE if compiled() else ROOM_WHILE_COLD) if _size(arrived) < FEW_BYTES else 0
-        quick = _quick(arrived)
-        decoded: Iterator[Decoded] = iter(())  # by a thread
-        hopeless: list[Hopeless] = []
-        served: list[PartitionFetchState] = []
-        put_off = False
-        seconds, at_once, held = 0.0, 0, 0
-        while arrived:
-            state, part, start = arrived[0]
-            result = self._read(part, start, room) if quick else next(decoded, None)
-            if result is None or result.no_room:
-                quick = False
-                if held >= MOST_DECODED and not state.queue.has_room:
-                    self._take_back([arrived.pop(0)])
-                    put_off = True
-                    continue
-                decoded = iter(await to_thread.run_sync(self._read_some, tuple(arrived)))
-                result = next(decoded)
-            room = 0 if result.corrupt else room - result.decompressed  # nobody knows what a corrupt batch has cost
-            held += result.size
-            seconds += now() - began
-            del arrived[0]  # what is queued must not be taken back, however the rest ends
-            served.append(state)
-            self._enqueue(state, start, len(part.records), result)
-            self._count(state.topic_partition.topic, start, len(part.records), result)
-            partition, corrupt = state.topic_partition, result.corrupt
-            if corrupt is not None:
-                found = Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
-                if not self._try_again(state, found):
-                    hopeless.append((state, part, found))
-            elif result.incomplete and not self._grow(state):
-                limit = self._settings.largest_batch
-                reason = f"is larger than largest_batch = {limit} bytes of the table [fetch]"
-                hopeless.append((state, part, Unusable(partition, start, 0, reason, cut_off=True)))
-            at_once += len(part.records)
-            if at_once >= MOST_AT_ONCE and arrived:
-                await anyio.lowlevel.checkpoint()  # everything else has its turn
-                at_once = 0
-            began = now()
-        if put_off:
-            self._move_back(served)
-        if seconds:
-            self._tally.decoding.add(seconds)
-        for each in hopeless:
-            await self._give_up(*each)
-
-    def _read_some(self, arrived: Sequence[tuple[PartitionFetchState, FetchedPartition, int]]) -> list[Decoded]:
-        """Read the first of them, at least one: what several hold together is bounded. For a thread."""
-        decoded: list[Decoded] = []
-        held = 0
-        for _, part, start in arrived:
-            decoded.append(self._read(part, start))
-            held += decoded[-1].size
-            if held >= MOST_DECODED:
-                break
-        return decoded
-
-    def _count(self, topic: str, start: int, size: int, decoded: Decoded) -> None:
-        rows = decoded.batch.num_rows if decoded.batch is not None else max(0, decoded.next_offset - start)
-        self._tallies.records[topic] += rows
-        self._tallies.bytes[topic] += size
-
-    @staticmethod
-    def _enqueue(state: PartitionFetchState, start: int, size: int, decoded: Decoded) -> None:
-        tracker, until = state.tracker, decoded.next_offset
-        state.decoding = False
-        state.position = until  # where the framing said otherwise, the answer in flight is dropped
-        if until > start:
-            # Compressed records may take many times the bytes that were fetched.
-            held = max(size, decoded.size) + CHUNK_BYTES
-            if size >= FEW_BYTES:
-                state.expansion = held / size
-            state.queue.reserve(held - size)
-            batch, few = decoded.batch, decoded.few
-            if state.end is not None and until > state.end and decoded.raw is None:
-                batch = _before(batch if few is None else few.columns(), state.end)
-                few, until = None, max(state.end, start)
-            at_end = state.end is not None and until >= state.end
-            chunk = FetchedChunk(tracker, start, until, batch, held, raw=decoded.raw, few=few, at_end=at_end)
-            state.queue.put(chunk)
-        else:
-            state.queue.give_back(size)
-        if decoded.corrupt is None and until > start:
-            state.succeed()
-
-    def _try_again(self, state: PartitionFetchState, found: Unusable) -> bool:
-        if not state.bears_another(ATTEMPTS_AT_A_BATCH):
-            return False
-        log.warning(
-            "corrupt batch, fetching it again",
-            **state.tracker.topic_partition._asdict(),
-            reason=str(found.error),
-            attempt=state.failures,
-        )
-        self._send_back([state])
-        return True
-
-    def _grow(self, state: PartitionFetchState) -> bool:
-        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
-        if state.max_bytes >= self._settings.largest_batch:
-            return False
-        state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
-        return True
-
-    async def _give_up(self, state: PartitionFetchState, part: FetchedPartition, found: Unusable) -> None:
-        """Go on behind a batch that cannot be used, if the policy and its framing allow it; else the stream fails."""
-        try:
-            leads_on = partial(self._leads_on, state)
-            until = await self._corrupt.way_over(found, part.records, state.high_watermark or 0, leads_on)
-            if until is None and not self._grow(state):
-                raise without_way(found)
-        except (ConnectionLost, ProtocolError):
-            raise  # nothing is known of the batch: it is fetched again
-        except KzConsumerError as error:
-            self._fail(state, error)
-            return
-        if until is not None:
-            if state.end is not None:
-                until = min(until, state.end)  # a range that is replayed is written as it was planned
-            state.pass_over(found.offset, until)
-            state.succeed()
-
-    async def _leads_on(self, state: PartitionFetchState, offset: int) -> bool:
-        """Whether the log ends at the offset, or the broker has something there."""
-        if state.high_watermark == offset:
-            return True
-        control = await self._brokers.connection(self.broker, "control")
-        asked = {state.topic_partition: FetchPosition(offset, self._settings.max_bytes)}
-        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=self._settings.response_bytes, partitions=asked)
-        response = await control.call(request, timeout=self._settings.request_timeout)
-        return any(part.error == NONE and part.records for part in response.partitions)
+    async def _deliver(self, arrived: list[Arrival]) -> None:
+        done = await self._delivery.deliver(arrived)
+        self._move_back(done.move_back)
+        self._forget(done.forget)
+        self._send_back(done.send_back)
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         state.fail(error)
@@ -422,7 +255,7 @@ class BrokerFetcher:
         self._forget(leaving)
         for state in leaving:
             state.pause(now())
-        self._find_leader(state for state in leaving if state.open)
+        self._find_leader(state for state in leaving if state.open and not state.failed)
 
     def _forget(self, states: Iterable[PartitionFetchState]) -> None:
         queues = set()
@@ -441,23 +274,3 @@ class BrokerFetcher:
             self._work = anyio.Event()
         with anyio.move_on_after(max(min(pauses) - now(), 0) if pauses else None):
             await self._work.wait()
-
-
-def _size(arrived: Arrived) -> int:
-    return sum(len(part.records) for _, part, _ in arrived)
-
-
-def _quick(arrived: Arrived) -> bool:
-    """Whether reading it takes so little time that it can be done at once."""
-    return _size(arrived) < FEW_BYTES or (
-        compiled()
-        and all(len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived)
-    )
-
-
-def _before(batch: pa.RecordBatch | None, stop: int) -> pa.RecordBatch | None:
-    """The rows of lower offsets; None when there are none."""
-    if batch is None:
-        return None
-    rows = int(np.searchsorted(batch.column("offset").to_numpy(), stop))
-    return batch.slice(0, rows) if rows else None

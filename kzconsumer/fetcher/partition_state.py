@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 
 if TYPE_CHECKING:
     from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -88,21 +88,21 @@ class PartitionFetchState:
     def pass_over(self, first: int, until: int) -> None:
         """Go on behind a hole of the log. It comes after what was fetched before it."""
         at_end = self.end is not None and until >= self.end
-        self.queue.put(FetchedChunk(self.tracker, first, until, None, 0, at_end=at_end))
+        self.queue.put(Chunk(self.tracker, first, until, at_end=at_end))
         self.position = until
 
     def fail(self, error: Exception) -> None:
         """The stream raises `error` after everything before it; nobody is to ask for the partition again."""
         self.failed = True
         at = self.position if self.position is not None else self.tracker.consumed
-        self.queue.put(FetchedChunk(self.tracker, at, at, None, 0, error))
+        self.queue.put(Chunk(self.tracker, at, at, error=error))
 
     def succeed(self) -> None:
         self._pause = FIRST_PAUSE
         self.failures = 0
 
-    def bears_another(self, attempts: int) -> bool:
-        """One more failure at this position; whether that leaves some of the attempts."""
+    def count_attempt(self, attempts: int) -> bool:
+        """Count a failure at this position. False once there have been `attempts` of them in a row."""
         self.failures += 1
         return self.failures < attempts
 

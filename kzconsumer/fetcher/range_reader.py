@@ -26,6 +26,7 @@ from kzconsumer.errors import ConnectionLost, CorruptRecord, KzConsumerError, No
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
+from kzconsumer.records.forms import Records
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.sessions import LIMIT, open_session
 from kzconsumer.registry.topics import TopicRegistry
@@ -119,9 +120,9 @@ class GrouplessReader:
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue
                     answered.add(part.topic_partition)
-                    batch, next_offset = await self._records(part, rest, sizes)
-                    if batch is not None and batch.num_rows:
-                        yield part.topic_partition, batch
+                    records, next_offset = await self._records(part, rest, sizes)
+                    if records:
+                        yield part.topic_partition, records.columns()
                     left[part.topic_partition] = rest._replace(first=next_offset)
             left = {each: rest for each, rest in left.items() if rest.first < rest.until}
             if left != before or (follow and answered == before.keys()):
@@ -163,20 +164,16 @@ class GrouplessReader:
 
     async def _records(
         self, part: FetchedPartition, rest: OffsetRange, sizes: dict[TopicPartition, int]
-    ) -> tuple[pa.RecordBatch | None, int]:
+    ) -> tuple[Records, int]:
         """The records of the range, and where it goes on."""
         if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
             raise OffsetLost(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
         decoded = await to_thread.run_sync(self._decode, part, rest.first)
         if decoded.incomplete:
             sizes[part.topic_partition] *= 2
-        batch = decoded.batch
-        if batch is not None and decoded.next_offset > rest.until:
-            offsets = batch.column("offset").to_numpy()
-            batch = batch.slice(0, int(offsets.searchsorted(rest.until)))
-        if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and batch is None:
+        if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and not decoded.records:
             raise CorruptRecord(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
-        return batch, decoded.next_offset
+        return decoded.records.below(rest.until), decoded.next_offset
 
 
 @asynccontextmanager

@@ -7,14 +7,40 @@ nor raises: what it cannot use ends the table, with the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from crc32c import crc32c
 
 from kzconsumer.records import layout as L
-from kzconsumer.records.checksum import TABLES, crc32c_of
 from kzconsumer.records.compression import BadCompression, Body, Scratch, decompress
 from kzconsumer.records.kernel_set import KernelSet, Table
+
+# From this size on crc32c may release the GIL. Below, giving it up costs more than it gives: to get it back from
+# a busy thread takes up to the interpreter's switch interval (5 ms), for a checksum of microseconds.
+_RELEASE_GIL_FROM = 1 << 20
+
+_POLYNOMIALS = (0x82F63B78, 0xEDB88320)  # CRC-32C of magic 2, CRC-32 of magic 0 and 1
+
+
+def _build_tables() -> npt.NDArray[np.uint32]:
+    """`tables[polynomial, k, byte]`: the CRC of `byte` followed by k zero bytes ("slicing by 8")."""
+    tables = np.zeros((2, 8, 256), np.uint32)
+    for table, polynomial in zip(tables, _POLYNOMIALS, strict=True):
+        crc: npt.NDArray[Any] = np.arange(256, dtype=np.uint32)
+        for _ in range(8):
+            crc = (crc >> 1) ^ np.where(crc & 1, np.uint32(polynomial), np.uint32(0))
+        table[0] = crc
+        for k in range(1, 8):
+            table[k] = (table[k - 1] >> 8) ^ table[0][table[k - 1] & 255]
+    tables.setflags(write=False)
+    return tables
+
+
+TABLES = _build_tables()
+"""Lookup tables of both checksums, for the kernels."""
 
 
 class BatchTable:
@@ -78,7 +104,8 @@ class BatchTable:
         framing = self.table[: self.rows, : L.CRC + 1]
         rows = np.flatnonzero(framing[:, L.CRC] >= 0)
         for row, (position, end, crc) in zip(rows.tolist(), framing[rows].tolist(), strict=True):
-            if crc32c_of(self.records[position + L.CHECKED_FROM : end]) != crc:
+            checked = self.records[position + L.CHECKED_FROM : end]
+            if crc32c(checked, 0, int(len(checked) >= _RELEASE_GIL_FROM)) != crc:
                 self.end(row, L.REASONS[L.BAD_CRC], position)
                 return
 

@@ -15,7 +15,7 @@ from kzconsumer.records import layout as L
 from kzconsumer.records.batches import BatchTable
 from kzconsumer.records.columns import SCHEMA, RecordColumns
 from kzconsumer.records.compression import NoRoom
-from kzconsumer.records.few_records import FewRecords
+from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, Records
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, ready_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -49,25 +49,21 @@ class Corruption(msgspec.Struct, frozen=True):
 class Decoded(msgspec.Struct, frozen=True):
     """What one fetch response held for one partition."""
 
-    batch: pa.RecordBatch | None
-    """Rows of `SCHEMA` with strictly increasing offsets, all >= start; None without rows."""
+    records: Records
+    """All at or above the offset that was asked for (`start`)."""
     next_offset: int
     """Where to go on: after the last offset that a decoded batch stands for, also when compaction or a control record
     took the record itself. `start` when no batch was decoded, and always the offset of `corrupt`."""
-    incomplete: bool
+    incomplete: bool = False
     """There were bytes but not one whole batch: the fetch size is too small."""
-    corrupt: Corruption | None
+    corrupt: Corruption | None = None
     """The batch after the decoded ones cannot be used."""
-    size: int
-    """Bytes of memory that `batch` or `raw` holds."""
-    raw: memoryview | None = None
-    """Instead of `batch`: the whole batches as they were fetched, for who asked for bytes (`whole_batches`)."""
+    size: int = 0
+    """Bytes of memory that `records` holds."""
     no_room: bool = False
     """The compressed batches take more than the `room` given: nothing was decoded."""
     decompressed: int = 0
     """Bytes that compressed batches were decompressed to."""
-    few: FewRecords | None = None
-    """Instead of `batch`: the records one by one, for who asked for messages (`few_records`)."""
 
 
 def decode(
@@ -128,14 +124,15 @@ def _decode(
     try:
         most_records, size = batches.open_bodies(start)
     except NoRoom:
-        return Decoded(None, start, False, None, 0, no_room=True)
+        return Decoded(NO_RECORDS, start, no_room=True)
     if room is None and size > len(records):  # there is time to load the kernels for what has expanded
         kernels = choose(size)
     batch = _read(batches, topic, partition, start, kernels, most_records, size)
     next_offset = batches.next_offset(start)
     corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
     held = 0 if batch is None else batch.get_total_buffer_size()
-    return Decoded(batch, next_offset, incomplete, corrupt, held, decompressed=batches.decompressed)
+    found = NO_RECORDS if batch is None else ColumnRecords(batch)
+    return Decoded(found, next_offset, incomplete, corrupt, held, decompressed=batches.decompressed)
 
 
 def scan_next_offset(records: memoryview, start: int) -> int:

@@ -19,7 +19,6 @@ _SOURCES = (
     "kernels.py",
     "framing_kernels.py",
     "batch_kernels.py",
-    "cell_kernels.py",
     "message_kernels.py",
     "transaction_kernels.py",
     "pointers.py",

@@ -29,7 +29,7 @@ def scan(
     """Walk the framing of `size` bytes at `address` and fill the batch table.
 
     `check`: compare checksums (of all but large magic 2 batches, whose CRC is put into the table). `crc_tables`:
-    `checksum.TABLES`.
+    `batches.TABLES`.
     Result: (status, position of the first byte not taken into the table, rows filled). After TABLE_FULL call again with
     a larger table; after PARTIAL or any BAD_ status the rows filled are whole and good.
     """

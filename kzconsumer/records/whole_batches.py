@@ -11,11 +11,17 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 
 from kzconsumer.records import layout as L
 from kzconsumer.records.batches import BatchTable
 from kzconsumer.records.decode import Corruption, Decoded, kernels_for
+from kzconsumer.records.forms import NO_RECORDS, RawRecords
 from kzconsumer.records.kernel_set import KernelSet
+
+VIEWED_SHARE = 5
+"""Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill it together, and are
+mostly held together. By itself a chunk keeps at most five times its bytes."""
 
 _HEADER = struct.Struct(">qi")
 _TIMESTAMP = struct.Struct(">q")
@@ -49,7 +55,7 @@ class Walked(msgspec.Struct, frozen=True):
 
 
 def keep(records: memoryview, start: int) -> Decoded:
-    """What `decode` gives, with the bytes themselves in place of columns: `raw` instead of `batch`.
+    """What `decode` gives, with the bytes themselves in place of columns (`RawRecords`).
 
     Batches that end below `start` are left out. One that holds `start` is kept whole, so that its first offset may lie
     below: cut, it would not be what the log has. Control batches and those of aborted transactions are kept like
@@ -67,8 +73,19 @@ def keep_with(kernels: KernelSet, records: memoryview, start: int) -> Decoded:
     corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
     used = batches.table[: batches.rows]
     wanted = np.flatnonzero(used[:, L.LAST] >= start)
-    raw = records[int(used[wanted[0], L.POSITION]) : int(used[-1, L.END])] if len(wanted) else None
-    return Decoded(None, next_offset, incomplete, corrupt, 0 if raw is None else len(raw), raw)
+    if not len(wanted):
+        return Decoded(NO_RECORDS, next_offset, incomplete, corrupt)
+    kept = records[int(used[wanted[0], L.POSITION]) : int(used[-1, L.END])]
+    return Decoded(RawRecords(_own(kept), next_offset - start), next_offset, incomplete, corrupt, len(kept))
+
+
+def _own(view: memoryview) -> memoryview:
+    """The bytes of a view, copied if they are less than a `VIEWED_SHARE` of the response that it keeps in memory."""
+    if VIEWED_SHARE * len(view) >= memoryview(view.obj).nbytes:
+        return view
+    copy = memoryview(pa.allocate_buffer(len(view))).cast("B")
+    copy[:] = view
+    return copy.toreadonly()
 
 
 def walk(data: memoryview, *, check: bool) -> Walked:

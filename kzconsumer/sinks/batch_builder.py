@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from kzconsumer.model import Wants
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.forms import ColumnRecords, Records
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 
 # A record batch takes six KiB beside its records. This many in a row with fewer bytes than that are joined.
 SMALL = 6 * 1024
@@ -26,19 +27,21 @@ class _Range(msgspec.Struct):
     begun: float  # when its first chunk came
     first: int
     until: int
-    batches: list[pa.RecordBatch] = msgspec.field(default_factory=list)
-    raw: list[memoryview] = msgspec.field(default_factory=list)
+    pieces: list[Records] = msgspec.field(default_factory=list)
     records: int = 0
     bytes: int = 0
     at_end: bool = False  # nothing more is fetched of this partition
-    small: int = 0  # how many batches at the end are small
+    small: int = 0  # how many pieces at the end are small
 
-    def append(self, batch: pa.RecordBatch, size: int) -> None:
-        self.batches.append(batch)
-        self.small = self.small + 1 if size < SMALL else 0
+    def append(self, piece: Records, size: int) -> None:
+        self.pieces.append(piece)
+        self.records += len(piece)
+        self.bytes += size
+        self.small = self.small + 1 if size < SMALL and not piece.whole_batches else 0
         if self.small == JOINED:
-            joined = pa.concat_batches(self.batches[-JOINED:])  # type: ignore[attr-defined]  # not in the stubs
-            self.batches[-JOINED:] = [joined]
+            batches = [piece.columns() for piece in self.pieces[-JOINED:]]
+            joined = ColumnRecords(pa.concat_batches(batches))  # type: ignore[attr-defined]  # not in the stubs
+            self.pieces[-JOINED:] = [joined]
             self.small = int(joined.nbytes < SMALL)
 
 
@@ -88,7 +91,7 @@ class BatchBuilder:
         """When the range that has waited longest was begun; inf where there is none."""
         return next((part.begun for part in self._ranges.values()), math.inf)  # they are in that order
 
-    def add(self, chunk: FetchedChunk, now: float) -> None:
+    def add(self, chunk: Chunk, now: float) -> None:
         """A partition's chunks come in order, each beginning where the last one ended."""
         replayed = chunk.tracker.replay is not None
         ranges = self._replays if replayed else self._ranges
@@ -101,17 +104,12 @@ class BatchBuilder:
             )
         part.until = chunk.until
         part.at_end = chunk.at_end
-        records = size = 0
-        if chunk.batch is not None:
-            records, size = chunk.batch.num_rows, chunk.batch.nbytes
-            part.append(chunk.batch, size)
-        elif chunk.raw is not None:
-            part.raw.append(chunk.raw)
-            records, size = chunk.until - chunk.first, len(chunk.raw)  # nobody has counted: what there may be at most
-        part.records += records
-        part.bytes += size
+        if not chunk.records:
+            return
+        size = chunk.records.nbytes
+        part.append(chunk.records, size)
         if not replayed:  # its limits were those it was planned with
-            self._records += records
+            self._records += len(chunk.records)
             self._bytes += size
 
     def cut(self, now: float) -> tuple[Batch, list[OffsetTracker]]:
@@ -145,13 +143,14 @@ class BatchBuilder:
         return None
 
     def _data(self, tracker: OffsetTracker, part: _Range) -> RangeData:
+        raw = self._wants == "raw"
         return RangeData(
             topic=tracker.topic_partition.topic,
             partition=tracker.topic_partition.partition,
             first=part.first,
             until=part.until,
-            batches=tuple(part.batches),
+            batches=() if raw else tuple(piece.columns() for piece in part.pieces),
             incarnation=tracker.incarnation,
             epoch=tracker.epoch,
-            raw=tuple(part.raw) if self._wants == "raw" else None,
+            raw=tuple(piece.raw for piece in part.pieces) if raw else None,
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.model import TopicPartition
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Rejected
 from kzconsumer.streams.message import Message, messages
@@ -48,5 +49,5 @@ def _message(part: RangeData, offset: int) -> Message | None:
         offsets = batch.column("offset").to_numpy()
         row = int(np.searchsorted(offsets, offset))
         if row < len(offsets) and offsets[row] == offset:
-            return messages(batch.slice(row, 1), part.topic, part.partition)[0]
+            return messages(ColumnRecords(batch).slice(row, row + 1).rows(), part.topic_partition)[0]
     return None

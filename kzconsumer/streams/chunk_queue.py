@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import anyio
 
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 
 
 class EndOfStream(Exception):
@@ -63,8 +63,8 @@ class ChunkQueue:
         """`total`: what all queues of a member share; a queue by itself needs none."""
         self._max_bytes = max_bytes
         self._total = total or ByteBudget(sys.maxsize)
-        self._chunks: deque[FetchedChunk] = deque()
-        self._held: dict[OffsetTracker, deque[FetchedChunk]] = {}  # of paused partitions
+        self._chunks: deque[Chunk] = deque()
+        self._held: dict[OffsetTracker, deque[Chunk]] = {}  # of paused partitions
         self._bytes = 0
         self._closed = False
         self._arrival = anyio.Event()
@@ -93,7 +93,7 @@ class ChunkQueue:
         """The reserved bytes have come to nothing."""
         self._free(size)
 
-    def put(self, chunk: FetchedChunk) -> None:
+    def put(self, chunk: Chunk) -> None:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
         if self._closed or not chunk.tracker.open:
             self._free(chunk.size)
@@ -105,7 +105,7 @@ class ChunkQueue:
         self._chunks.append(chunk)
         self._arrival.set()
 
-    async def get(self) -> FetchedChunk:
+    async def get(self) -> Chunk:
         """The next chunk of an open claim. Raises EndOfStream once closed. Cancelled, it takes nothing."""
         while True:
             if (chunk := self.get_nowait()) is not None:
@@ -116,7 +116,7 @@ class ChunkQueue:
                 self._arrival = anyio.Event()
             await self._arrival.wait()
 
-    def get_nowait(self) -> FetchedChunk | None:
+    def get_nowait(self) -> Chunk | None:
         while self._chunks:
             chunk = self._chunks.popleft()
             self._free(chunk.size)
@@ -124,7 +124,7 @@ class ChunkQueue:
                 return chunk
         return None
 
-    def hold(self, tracker: OffsetTracker, rest: FetchedChunk | None) -> None:
+    def hold(self, tracker: OffsetTracker, rest: Chunk | None) -> None:
         """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, counted again."""
         queued = self._take(tracker)
         if rest is not None:
@@ -145,7 +145,7 @@ class ChunkQueue:
         self._total.give_back(_bytes(self._held.pop(tracker, ())))
         self._free(_bytes(self._take(tracker)))
 
-    def _take(self, tracker: OffsetTracker) -> list[FetchedChunk]:
+    def _take(self, tracker: OffsetTracker) -> list[Chunk]:
         taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
         self._chunks = deque(chunk for chunk in self._chunks if chunk.tracker is not tracker)
         return taken
@@ -182,5 +182,5 @@ class ChunkQueue:
             on_room()
 
 
-def _bytes(chunks: Iterable[FetchedChunk]) -> int:
+def _bytes(chunks: Iterable[Chunk]) -> int:
     return sum(chunk.size for chunk in chunks)

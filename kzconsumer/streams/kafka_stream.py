@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 from kzconsumer.streams.message import HandedOut, Message
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
@@ -64,7 +64,7 @@ class KafkaStream:
         self._unacknowledged = unacknowledged
         self._set_aside = set_aside
         self._batches = HandedOutBatches()
-        self._chunk: FetchedChunk | None = None
+        self._chunk: Chunk | None = None
         self._patience = anyio.CancelScope()  # for the lease, for acknowledgements; `close` ends it
         self._row = 0  # rows of the chunk made into messages or batches
         self._lot = FIRST_ROWS
@@ -114,8 +114,7 @@ class KafkaStream:
                 chunk = await self._next_chunk()
             except EndOfStream:
                 return
-            assert chunk.batch is not None  # it has rows
-            batch = chunk.batch.slice(self._row)
+            batch = chunk.records.slice(self._row).columns()
             self._take(batch.num_rows)
             self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
             chunk.tracker.hand_over(chunk.until)
@@ -202,12 +201,10 @@ class KafkaStream:
     def pause(self, tracker: OffsetTracker) -> None:
         """Hand out nothing more of a claim until `resume`; what is not handed out is kept back."""
         chunk, rest = self._chunk, None
-        if chunk is not None and chunk.tracker is tracker and not self._cut and chunk.batch is not None:
+        if chunk is not None and chunk.tracker is tracker and not self._cut:
             self._give_back_rows()
-            if self._row < chunk.rows:
-                first = self._passed if self._message is None else self._message.offset + 1
-                # A slice keeps all of its batch in memory.
-                rest = FetchedChunk(tracker, first, chunk.until, chunk.batch.slice(self._row), chunk.size)
+            if self._row < len(chunk.records):
+                rest = chunk.rest(self._row, self._passed if self._message is None else self._message.offset + 1)
                 self._cut = True
         self.queue.hold(tracker, rest)
 
@@ -249,14 +246,14 @@ class KafkaStream:
             self._passed = handed_out.until
         self._message = self._batch = None
 
-    async def _next_chunk(self) -> FetchedChunk:
+    async def _next_chunk(self) -> Chunk:
         """The one that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
         await anyio.lowlevel.checkpoint()  # a loop over what is queued must not hold up the heartbeats
         while True:
             chunk = self._chunk
-            if chunk is not None and not self._cut and self._row < chunk.rows:
+            if chunk is not None and not self._cut and self._row < len(chunk.records):
                 if not self._lease.held:
                     await self._wait_for_lease()
                     continue  # the claim may have been closed meanwhile
@@ -271,8 +268,6 @@ class KafkaStream:
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error
-            if chunk.raw is not None:
-                raise TypeError("this member fetches raw bytes for a sink: its streams have no records to iterate")
             self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
 
     async def _wait_for_lease(self) -> None:

@@ -1,26 +1,22 @@
-"""One record as application code sees it, and rows of them out of a column batch.
+"""One record as application code sees it.
 
-Pure. Called by streams/kafka_stream only. What nearly every application reads (offset, key, value) is made with the
-message; the rest is looked up when it is asked for, in what the messages made together share.
+What nearly every application reads (offset, key, value) is part of the message; timestamp and headers are looked up on
+demand in what the messages made together share.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.python_records import Record
+from kzconsumer.records.forms import NO_HEADERS, Headers, Rows
 
-Headers = tuple[tuple[str, bytes | None], ...]
-
-NO_HEADERS: Headers = ()
 _NO_TIMESTAMP = -1
 
 
@@ -145,69 +141,20 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 def messages(
-    batch: pa.RecordBatch, topic: str, partition: int, claim: OffsetTracker | None = None, begin: int = 0
+    rows: Rows, topic_partition: TopicPartition, claim: OffsetTracker | None = None, begin: int = 0
 ) -> list[Message]:
-    """The rows of a batch of one partition, as messages; with a claim they stand for all of it from `begin` on."""
-    rows = batch.num_rows
-    if rows == 0:
+    """Messages of one partition; with a claim they stand for all of it from offset `begin` on."""
+    offsets = rows.offsets
+    if not offsets:
         return []
-    column = batch.column(2).to_numpy()
-    first, last = int(column[0]), int(column[-1])
-    gapless = last - first == rows - 1
-    offsets = range(first, last + 1) if gapless else column.tolist()
-    keys = batch.column(3)
-    none: Iterable[None] = repeat(None)
-    timestamps = batch.column(5).view(pa.int64())
     shared = _Shared(
-        topic,
-        partition,
-        first,
-        None if gapless else offsets,
-        _copy(timestamps.fill_null(_NO_TIMESTAMP) if timestamps.null_count else timestamps),
-        _copy(batch.column(7)),
-        _headers(cast("pa.ListArray[Any]", batch.column(6))),
+        *topic_partition,
+        offsets[0],
+        None if isinstance(offsets, range) else offsets,
+        rows.timestamps,
+        rows.timestamp_types,
+        rows.headers,
         claim,
         begin,
     )
-    return list(
-        map(
-            Message,
-            offsets,
-            none if keys.null_count == rows else keys.to_pylist(),
-            batch.column(4).to_pylist(),
-            repeat(shared),
-        )
-    )
-
-
-def few_messages(
-    records: Sequence[Record], topic: str, partition: int, claim: OffsetTracker | None = None, begin: int = 0
-) -> list[Message]:
-    """Records of one partition, at least one, as messages; claim and `begin` as above."""
-    first = records[0].offset
-    gapless = records[-1].offset - first == len(records) - 1
-    shared = _Shared(
-        topic,
-        partition,
-        first,
-        None if gapless else [record.offset for record in records],
-        [record.timestamp for record in records],
-        [record.timestamp_type for record in records],
-        [tuple((str(key, "utf-8", "replace"), value) for key, value in record.headers) for record in records]
-        if any(record.headers for record in records)
-        else None,
-        claim,
-        begin,
-    )
-    return [Message(record.offset, record.key, record.value, shared) for record in records]
-
-
-def _copy(numbers: pa.Array[Any]) -> Sequence[int]:
-    return cast("Sequence[int]", np.array(numbers.to_numpy()).data)
-
-
-def _headers(column: pa.ListArray[Any]) -> list[Headers] | None:
-    ends = column.offsets.to_numpy()  # flatten() would import pyarrow.compute: 35 ms of the first message
-    if ends[0] == ends[-1]:
-        return None
-    return [tuple((pair["key"], pair["value"]) for pair in row or ()) for row in column.to_pylist()]
+    return list(map(Message, offsets, rows.keys, rows.values, repeat(shared)))

@@ -18,10 +18,11 @@ from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer_spark.daemon.sink import SparkSink
 from tests.support.owned_ranges import Owned
@@ -54,7 +55,7 @@ class Preparing(WithoutPreparing):
         await self._sink.prepare(batch)
 
 
-def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> FetchedChunk:
+def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> Chunk:
     until = first + rows
     columns = {
         "topic": pa.array([tracker.topic_partition.topic] * rows).cast(SCHEMA.field("topic").type),
@@ -67,7 +68,7 @@ def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> Fet
         "headers": pa.array([[]] * rows, SCHEMA.field("headers").type),
     }
     batch = pa.record_batch([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-    return FetchedChunk(tracker, first, until, batch, batch.nbytes)
+    return Chunk(tracker, first, until, ColumnRecords(batch), batch.nbytes)
 
 
 async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> float:

@@ -10,6 +10,7 @@ import ctypes
 import random
 from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -17,13 +18,11 @@ from kzconsumer.records import batches
 from kzconsumer.records import layout as L
 from kzconsumer.records.compression import Body, Scratch
 from kzconsumer.records.decode import Decoded, decode_with
-from kzconsumer.records.few_records import read_few
+from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
 from kzconsumer.records.kernel_set import Transactions as TransactionCells
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.records.python_records import Record as FewRecord
-from kzconsumer.streams.message import few_messages
 from kzconsumer.testing.record_sets import (
     CODECS,
     LEGACY_CODECS,
@@ -80,23 +79,28 @@ def guarded(kernels: KernelSet) -> KernelSet:
 
 
 def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
-    rows: list[Row] = []
-    if decoded.batch is not None:
-        decoded.batch.validate(full=True)
-        columns = {name: decoded.batch.column(name) for name in decoded.batch.schema.names}
-        columns["timestamp"] = columns["timestamp"].cast("int64")
-        names = ("offset", "timestamp", "timestamp_type", "key", "value")
-        headers = [[(h["key"], h["value"]) for h in row] for row in columns["headers"].to_pylist() if row is not None]
-        rows = list(zip(*(columns[name].to_pylist() for name in names), headers, strict=True))
+    batch = decoded.records.columns()
+    batch.validate(full=True)
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns["timestamp"] = columns["timestamp"].cast("int64")
+    names = ("offset", "timestamp", "timestamp_type", "key", "value")
+    headers = [[(h["key"], h["value"]) for h in row] for row in columns["headers"].to_pylist() if row is not None]
+    rows = list(zip(*(columns[name].to_pylist() for name in names), headers, strict=True))
     return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
 
 
-def plain_few(records: list[FewRecord], next_offset: int) -> tuple[list[Row], int, bool, bool]:
-    rows = [
-        (m.offset, m.timestamp, m.timestamp_type, m.key, m.value, list(m.headers))
-        for m in few_messages(records, "topic", 3)
-    ]
-    return rows, next_offset, False, False
+def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
+    """The same, by way of what messages are made of."""
+    found = decoded.records.rows()
+    times = [None if time == L.NO_TIMESTAMP else time for time in found.timestamps]
+    headers = found.headers or repeat(())
+    rows = list(zip(found.offsets, times, found.timestamp_types, found.keys, found.values, map(list, headers)))  # noqa: B905
+    return rows, decoded.next_offset, decoded.incomplete, decoded.corrupt is not None
+
+
+def unlike(decoded: Decoded, wanted: tuple[list[Row], int, bool, bool], about: str) -> list[str]:
+    found = plain(decoded), plain_rows(decoded)
+    return [f"{about}: {got} instead of {wanted}" for got in found if got != wanted]
 
 
 def seeds() -> list[bytes]:
@@ -200,13 +204,17 @@ def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[li
         kinds["corrupt" if wanted[3] else "good"] += 1
         kinds["rows"] += bool(wanted[0])
         kinds["hidden"] += followed.hidden > 0
-        if (few := read_few(placed, start, check=False)) is not None:
+        if (few := decode_few(placed, topic="topic", partition=3, start=start, check=False)) is not None:
             kinds["few"] += 1
-            if (got := plain_few(*few)) != (unhidden := reference(data, start, Transactions([]))):
-                found.append(f"few records, start {start}, {data.hex()}: {got} instead of {unhidden}")
+            unhidden = reference(data, start, Transactions([]))
+            about = f"few records, start {start}, {data.hex()}"
+            found += [
+                f"{about}: {got} instead of {unhidden}" for got in (plain(few), plain_rows(few)) if got != unhidden
+            ]
         for number, kernels in enumerate(kernel_sets):
-            got = plain(decode_with(kernels, placed, "topic", 3, start, aborted))
-            if got != wanted:
-                about = f"kernels {number}, start {start}, aborted {aborted}, {data.hex()}"
-                found.append(f"{about}: {got} instead of {wanted}")
+            decoded = decode_with(kernels, placed, "topic", 3, start, aborted)
+            about = f"kernels {number}, start {start}, aborted {aborted}, {data.hex()}"
+            found += [
+                f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted
+            ]
     return found, kinds

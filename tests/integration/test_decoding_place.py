@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kzconsumer.fetcher import broker_fetcher, reading
+from kzconsumer.fetcher import delivery, reading
 from kzconsumer.records import decode
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
@@ -32,8 +32,8 @@ async def test_only_what_is_quick_is_decoded_in_the_event_loop(
 ) -> None:
     await asyncio.to_thread(decode.warm)
     if not compiled:
-        monkeypatch.setattr(broker_fetcher, "compiled", lambda: False)
-    monkeypatch.setattr(broker_fetcher, "MOST_AT_ONCE", 256 * 1024)  # turns of the loop between partitions, too
+        monkeypatch.setattr(delivery, "compiled", lambda: False)
+    monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # turns of the loop between partitions, too
     decoded: list[tuple[int, bool]] = []
 
     def noted(records: memoryview, **more: Any) -> decode.Decoded:
@@ -54,7 +54,7 @@ async def test_only_what_is_quick_is_decoded_in_the_event_loop(
 
     values = {value for batch in batches for value in batch.column("value").to_pylist()}
     assert values == {each.value for each in sent}
-    told = [thread for size, thread in decoded if size >= broker_fetcher.FEW_BYTES]
+    told = [thread for size, thread in decoded if size >= delivery.SMALL_RESPONSE]
     assert told[0], "the first of a partition may grow: nobody knows"
     assert told[-1] == in_thread
     if in_thread:

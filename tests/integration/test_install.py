@@ -132,7 +132,7 @@ from kzconsumer.testing.record_sets import Record, record_batch
 kernels = load_kernels() if {compiled} else PYTHON_KERNELS
 assert (kernels is PYTHON_KERNELS) != {compiled}, "numba does not work"
 records = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
-print(decode_with(kernels, memoryview(records), "orders", 0, 7).batch["value"].to_pylist())
+print(decode_with(kernels, memoryview(records), "orders", 0, 7).records.columns()["value"].to_pylist())
 """
 
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
 from kzconsumer.sinks.interface import Batch
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 
 PARTITIONS = 4
 LARGEST_CHUNK = 7
@@ -73,8 +74,8 @@ class Model:
     def arrive(self, partition: int, records: int) -> None:
         first = self.offsets[partition]
         self.offsets[partition] = until = first + max(records, 1)
-        rows = ROWS.slice(0, records) if records else None
-        self.builder.add(FetchedChunk(self.trackers[partition], first, until, rows, 0), self.now)
+        rows = ColumnRecords(ROWS.slice(0, records))
+        self.builder.add(Chunk(self.trackers[partition], first, until, rows), self.now)
         self.waiting.setdefault(partition, Waiting(self.now)).records += records
         held = sum(each.records for each in self.waiting.values())
         assert held < self.most + LARGEST_CHUNK
@@ -147,11 +148,11 @@ def test_a_quiet_partition_stays_back_while_a_busy_one_goes() -> None:
 def test_nothing_is_waited_for_when_everything_is_at_its_end() -> None:
     builder = BatchBuilder(BatchSettings(max_time=600.0, min_records=100))
     trackers = [OffsetTracker(TopicPartition("t", n), 0) for n in range(2)]
-    builder.add(FetchedChunk(trackers[0], 0, 3, ROWS.slice(0, 3), 0, at_end=True), 0.0)
+    builder.add(Chunk(trackers[0], 0, 3, ColumnRecords(ROWS.slice(0, 3)), at_end=True), 0.0)
     assert builder.due_at < 0
-    builder.add(FetchedChunk(trackers[1], 0, 5, ROWS.slice(0, 5), 0), 0.0)
+    builder.add(Chunk(trackers[1], 0, 5, ColumnRecords(ROWS.slice(0, 5))), 0.0)
     assert builder.due_at == 600
-    builder.add(FetchedChunk(trackers[1], 5, 7, None, 0, at_end=True), 1.0)
+    builder.add(Chunk(trackers[1], 5, 7, at_end=True), 1.0)
     assert builder.due_at < 0
     assert builder.cut(1.0)[0].records == 8
     assert builder.cut(1.0) == (Batch(()), [])

@@ -17,15 +17,15 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.counters import Tallies
-from kzconsumer.fetcher import broker_fetcher, reading
+from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
-from kzconsumer.model import Broker, Wants
+from kzconsumer.model import Broker, Form
 from kzconsumer.records import decode
 from kzconsumer.settings.sections import FetchSettings
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 from tests.support.chunks import tracker
@@ -42,13 +42,13 @@ def at(offset: int, batch: bytes) -> bytes:
 
 @asynccontextmanager
 async def fetching(
-    broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Wants = "columns"
+    broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Form = "messages"
 ) -> AsyncIterator[None]:
     """A fetcher of these partitions, each into its queue, from offset 0 on."""
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            reading.reading(wants, SETTINGS.largest_body, few=True), RateLimit(None), lambda states: None, Tallies(),
+            reading.reading(wants, SETTINGS.largest_body), RateLimit(None), lambda states: None, Tallies(),
         )  # fmt: skip
         fetcher.add(
             PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes) for partition, queue in partitions
@@ -61,7 +61,7 @@ async def fetching(
             await asyncio.wait([task])
 
 
-async def take(queue: ChunkQueue, enough: Callable[[FetchedChunk], bool]) -> None:
+async def take(queue: ChunkQueue, enough: Callable[[Chunk], bool]) -> None:
     """Take chunks until one is the last that is wanted."""
     async with asyncio.timeout(LIMIT):
         while not enough(await queue.get()):
@@ -116,7 +116,7 @@ async def test_what_the_event_loop_decompresses_of_a_small_response_is_bounded(
 
     ends = dict.fromkeys(range(PARTITIONS), 0)
 
-    def enough(chunk: FetchedChunk) -> bool:
+    def enough(chunk: Chunk) -> bool:
         ends[chunk.tracker.topic_partition.partition] = chunk.until
         return set(ends.values()) == {2}
 
@@ -134,13 +134,13 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 ) -> None:
     """Where the queue is full those left are fetched again when it has room, and nothing is lost."""
     size = 16 << 20
-    monkeypatch.setattr(broker_fetcher, "MOST_DECODED", size)
+    monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     before = pa.total_allocated_bytes()
     taken: list[int] = []
 
-    def enough(chunk: FetchedChunk) -> bool:
+    def enough(chunk: Chunk) -> bool:
         taken.append(chunk.tracker.topic_partition.partition)
         return len(taken) == PARTITIONS
 
@@ -160,12 +160,12 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were not decoded for want of room come first in the next request."""
     size = 4 << 20
-    monkeypatch.setattr(broker_fetcher, "MOST_DECODED", size)
+    monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
     queue = ChunkQueue(1 << 20)
     taken: list[int] = []
 
-    def enough(chunk: FetchedChunk) -> bool:
+    def enough(chunk: Chunk) -> bool:
         taken.append(chunk.tracker.topic_partition.partition)
         return len(taken) == 4 * PARTITIONS
 
@@ -183,8 +183,8 @@ QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
 BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
 
-@pytest.mark.parametrize("wants", ["columns", "raw"])
-async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Wants) -> None:
+@pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
+async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -> None:
     await asyncio.to_thread(decode.warm)
     stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
     before = pa.total_allocated_bytes()
@@ -210,7 +210,7 @@ async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
         fetching(broker, [(n, queue) for n in range(4)], "raw"),
     ):
         chunks = [await queue.get() for _ in range(4)]
-    views = [chunk.raw for chunk in chunks if chunk.raw is not None]
+    views = [chunk.records.raw for chunk in chunks]
     assert [len(view) for view in views] == 4 * [len(BUSY)]
     assert len({id(view.obj) for view in views}) == 1
 
@@ -232,7 +232,7 @@ _HELD = """
 import sys
 from pathlib import Path
 
-from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
+from kzconsumer.fetcher.delivery import Arrival, enqueue
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
@@ -243,14 +243,14 @@ from tests.support.chunks import tracker
 
 queue = ChunkQueue(16 << 20)
 state = PartitionFetchState(tracker(), queue, 0, 1 << 20)
-read = reading(sys.argv[1], 1 << 28, few=sys.argv[2] == "few")
+read = reading(sys.argv[1], 1 << 28)
 data = record_batch([Record(b"key", b"value")], base_offset=0)
 
 def fetch():
     size = len(data)
     queue.reserve(size)
     part = FetchedPartition(state.topic_partition, 0, 1, -1, -1, (), memoryview(bytes(data)))
-    BrokerFetcher._enqueue(state, 0, size, read(part, 0))
+    enqueue(Arrival(state, part, 0), read(part, 0))
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -265,9 +265,9 @@ print(resident() - before, queue.filled[1] - counted)
 """
 
 
-@pytest.mark.parametrize(("wants", "few"), [("columns", "few"), ("columns", "all"), ("raw", "all")])
-async def test_small_chunks_are_counted_with_what_they_take(wants: str, few: str) -> None:
+@pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
+async def test_small_chunks_are_counted_with_what_they_take(wants: Form) -> None:
     """A chunk of one record of ten bytes takes kilobytes: a queue of those must not hold many times its limit."""
-    done = await anyio.run_process([sys.executable, "-c", _HELD, wants, few], stderr=None)
+    done = await anyio.run_process([sys.executable, "-c", _HELD, wants], stderr=None)
     held, counted = map(int, done.stdout.split())
     assert held < 2 * counted + MIB

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.decode import decode_with
-from kzconsumer.records.few_records import FewRecords, read_few
+from kzconsumer.records.few_records import decode_few
+from kzconsumer.records.forms import RawRecords
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.testing.record_sets import Record, record_batch
 from kzconsumer.zookeeper.lease import Lease
@@ -23,7 +24,7 @@ def tracker(partition: int = 0, start: int = 0) -> OffsetTracker:
     return OffsetTracker(TopicPartition(TOPIC, partition), start)
 
 
-def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] | None = None) -> FetchedChunk:
+def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] | None = None) -> Chunk:
     """The records of `first <= offset < until`, or only those at `offsets` (a compacted log), fetched for a claim."""
     present = range(first, until) if offsets is None else offsets
     data = record_batch(
@@ -33,32 +34,29 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
         last_offset_delta=until - first - 1,
     )
     topic, partition = claim.topic_partition
-    decoded = decode_with(
-        PYTHON_KERNELS, memoryview(data), topic, partition, first
-    )  # the compiled ones take seconds to load
+    few = decode_few(memoryview(data), topic=topic, partition=partition, start=first) if ONE_BY_ONE else None
+    # The compiled kernels take seconds to load.
+    decoded = few or decode_with(PYTHON_KERNELS, memoryview(data), topic, partition, first)
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
-    if ONE_BY_ONE and (read := read_few(memoryview(data), first)) is not None:
-        few = FewRecords(read[0], lambda: decoded.batch)
-        return FetchedChunk(claim, first, until, None, len(data), few=few)
-    return FetchedChunk(claim, first, until, decoded.batch, len(data))
+    return Chunk(claim, first, until, decoded.records, len(data))
 
 
-def raw_chunk(claim: OffsetTracker, first: int, until: int, data: memoryview) -> FetchedChunk:
+def raw_chunk(claim: OffsetTracker, first: int, until: int, data: memoryview) -> Chunk:
     """Bytes that stand for these offsets, as a fetcher keeps them for a sink that wants no columns."""
-    return FetchedChunk(claim, first, until, None, len(data), raw=data)
+    return Chunk(claim, first, until, RawRecords(data, until - first), len(data))
 
 
-def hole(claim: OffsetTracker, first: int, until: int) -> FetchedChunk:
+def hole(claim: OffsetTracker, first: int, until: int) -> Chunk:
     """A range that holds no record."""
-    return FetchedChunk(claim, first, until, None, 0)
+    return Chunk(claim, first, until)
 
 
-def failure(claim: OffsetTracker, at: int, error: Exception) -> FetchedChunk:
+def failure(claim: OffsetTracker, at: int, error: Exception) -> Chunk:
     """The end of a claim's records, with its reason."""
-    return FetchedChunk(claim, at, at, None, 0, error)
+    return Chunk(claim, at, at, error=error)
 
 
-def put(queue: ChunkQueue, *chunks: FetchedChunk) -> None:
+def put(queue: ChunkQueue, *chunks: Chunk) -> None:
     """As a fetcher does: the bytes are reserved when they arrive, the chunk is put when it is decoded."""
     for one in chunks:
         queue.reserve(one.size)

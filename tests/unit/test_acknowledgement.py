@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams import unacknowledged
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
@@ -21,7 +21,7 @@ from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, put, tracker
 from tests.unit.test_kafka_stream import LIMIT, rows, stream_of, take
 
 
-def explicit(*chunks: FetchedChunk, most: int = 1_000) -> KafkaStream:
+def explicit(*chunks: Chunk, most: int = 1_000) -> KafkaStream:
     stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(most))
     put(stream.queue, *chunks)
     return stream

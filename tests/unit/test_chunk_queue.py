@@ -7,15 +7,15 @@ import asyncio
 import anyio
 import pytest
 
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue, EndOfStream
 from tests.support.chunks import chunk, hole, put, tracker
 
 LIMIT = 2.0
 
 
-def sized(size: int, first: int = 0) -> FetchedChunk:
-    return FetchedChunk(tracker(), first, first + 1, None, size)
+def sized(size: int, first: int = 0) -> Chunk:
+    return Chunk(tracker(), first, first + 1, size=size)
 
 
 async def test_chunks_come_in_the_order_they_were_put() -> None:
@@ -70,10 +70,10 @@ def test_a_reservation_given_back_makes_room() -> None:
 def test_chunks_of_closed_claims_are_dropped() -> None:
     queue = ChunkQueue(100)
     closed, open_claim = tracker(0), tracker(1)
-    early, kept = FetchedChunk(closed, 0, 1, None, 100), FetchedChunk(open_claim, 0, 1, None, 10)
+    early, kept = Chunk(closed, 0, 1, size=100), Chunk(open_claim, 0, 1, size=10)
     put(queue, early, kept)
     closed.close()
-    late = FetchedChunk(closed, 1, 2, None, 50)
+    late = Chunk(closed, 1, 2, size=50)
     put(queue, late)
     assert queue.get_nowait() is kept
     assert repr(queue) == "<ChunkQueue 0 chunks 0 of 100 bytes>"
@@ -83,8 +83,8 @@ def test_drop_forgets_one_claims_chunks() -> None:
     queue, told = ChunkQueue(100), list[bool]()
     queue.subscribe(lambda: told.append(True))
     going, staying = tracker(0), tracker(1)
-    kept = [FetchedChunk(staying, n, n + 1, None, 20) for n in range(2)]
-    put(queue, FetchedChunk(going, 0, 1, None, 60), kept[0], FetchedChunk(going, 1, 2, None, 60), kept[1])
+    kept = [Chunk(staying, n, n + 1, size=20) for n in range(2)]
+    put(queue, Chunk(going, 0, 1, size=60), kept[0], Chunk(going, 1, 2, size=60), kept[1])
     queue.drop(going)
     assert [queue.get_nowait(), queue.get_nowait(), queue.get_nowait()] == [*kept, None]
     assert told == [True]
@@ -200,14 +200,14 @@ def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
     total, held, other = ByteBudget(1000), tracker(), tracker()
     queue, told = ChunkQueue(100, total), list[str]()
     queue.subscribe(lambda: told.append("room"))
-    put(queue, FetchedChunk(held, 0, 1, None, 60))
+    put(queue, Chunk(held, 0, 1, size=60))
     queue.reserve(60)  # of the same claim, in decoding
     assert not queue.has_room
     held.paused = True
     queue.hold(held, None)
     assert told == ["room"]
-    queue.put(FetchedChunk(held, 1, 2, None, 60))
-    put(queue, FetchedChunk(other, 0, 1, None, 60))
+    queue.put(Chunk(held, 1, 2, size=60))
+    put(queue, Chunk(other, 0, 1, size=60))
     assert queue.has_room
     assert (chunk := queue.get_nowait()) is not None
     assert chunk.tracker is other
@@ -224,7 +224,7 @@ def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
 def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> None:
     total, claim = ByteBudget(100), tracker()
     queue = ChunkQueue(1000, total)
-    put(queue, FetchedChunk(claim, 0, 1, None, 60))
+    put(queue, Chunk(claim, 0, 1, size=60))
     queue.reserve(70)
     if paused:
         claim.paused = True
@@ -237,5 +237,5 @@ def test_nothing_stays_counted_in_the_shared_budget(end: str, paused: bool) -> N
         queue.give_back(70)
     else:
         claim.close()
-        queue.put(FetchedChunk(claim, 1, 2, None, 70))
+        queue.put(Chunk(claim, 1, 2, size=70))
     assert repr(total) == "<ByteBudget 0 of 100 bytes>"

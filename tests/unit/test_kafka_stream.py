@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.errors import OffsetLost
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
 from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
 from kzconsumer.zookeeper.lease import Lease
@@ -31,7 +31,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(chunks, "ONE_BY_ONE", request.param == "few")
 
 
-def stream_of(*chunks: FetchedChunk, lease: Lease | None = None) -> KafkaStream:
+def stream_of(*chunks: Chunk, lease: Lease | None = None) -> KafkaStream:
     stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), lease or LeaseInHand())
     put(stream.queue, *chunks)
     return stream

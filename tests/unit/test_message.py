@@ -1,4 +1,4 @@
-"""Rows of a column batch as messages: every field, every null."""
+"""Decoded records as messages: every field, every null, whatever form they were decoded to."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import pickle
 import pyarrow as pa
 import pytest
 
+from kzconsumer.model import TopicPartition
 from kzconsumer.records.decode import decode
-from kzconsumer.records.few_records import FEW, read_few
-from kzconsumer.streams.message import Message, few_messages, messages
+from kzconsumer.records.few_records import MOST_RECORDS, decode_few
+from kzconsumer.records.forms import Records
+from kzconsumer.streams import message
+from kzconsumer.streams.message import Message
 from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
 
 
-def decoded(data: bytes, start: int = 0) -> pa.RecordBatch:
-    batch = decode(memoryview(data), topic="orders", partition=3, start=start).batch
-    assert batch is not None
-    return batch
+def decoded(data: bytes, start: int = 0) -> Records:
+    return decode(memoryview(data), topic="orders", partition=3, start=start).records
+
+
+def messages(records: Records) -> list[Message]:
+    return message.messages(records.rows(), TopicPartition("orders", 3))
 
 
 def test_every_field() -> None:
@@ -26,7 +31,7 @@ def test_every_field() -> None:
         Record(None, b"", (), -1),
         Record(b"", None, (), 0),
     ]
-    assert messages(decoded(record_batch(records, base_offset=40)), "orders", 3) == [
+    assert messages(decoded(record_batch(records, base_offset=40))) == [
         Message.of(
             topic="orders",
             partition=3,
@@ -44,35 +49,35 @@ def test_every_field() -> None:
 
 def test_the_brokers_clock() -> None:
     batch = decoded(record_batch([Record(None, b"v")], base_offset=0, log_append_time=1_800_000_000_000))
-    (message,) = messages(batch, "orders", 3)
-    assert (message.timestamp, message.timestamp_type) == (1_800_000_000_000, 1)
+    (only,) = messages(batch)
+    assert (only.timestamp, only.timestamp_type) == (1_800_000_000_000, 1)
 
 
 def test_before_there_were_timestamps() -> None:
-    (message,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)), "orders", 3)
-    assert message == Message.of("orders", 3, 7, b"k", b"v", None, (), -1)
+    (only,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)))
+    assert only == Message.of("orders", 3, 7, b"k", b"v", None, (), -1)
 
 
 def test_rows_of_a_slice() -> None:
     """A stream makes a chunk's rows into messages piece by piece; headers must not slip to other rows."""
     records = [Record(None, b"%d" % n, ((b"n", b"%d" % n),) if n % 2 else ()) for n in range(6)]
     batch = decoded(record_batch(records, base_offset=10))
-    found = messages(batch.slice(2, 3), "orders", 3)
+    found = messages(batch.slice(2, 5))
     assert [(each.offset, each.value, each.headers) for each in found] == [
         (12, b"2", ()),
         (13, b"3", (("n", b"3"),)),
         (14, b"4", ()),
     ]
-    without = messages(batch.slice(0, 1), "orders", 3)
+    without = messages(batch.slice(0, 1))
     assert [each.headers for each in without] == [()]
-    assert messages(batch.slice(0, 0), "orders", 3) == []
+    assert messages(batch.slice(0, 0)) == []
 
 
 def test_a_compacted_log() -> None:
     """Offsets with gaps: what is looked up for a message is its own, and not its neighbour's."""
     records = [Record(b"k%d" % n, b"%d" % n, ((b"n", b"%d" % n),), 1000 + n) for n in range(5)]
     data = record_batch(records, base_offset=100, offset_deltas=[0, 3, 4, 9, 20])
-    found = messages(decoded(data, 100), "orders", 3)
+    found = messages(decoded(data, 100))
     assert [(each.offset, each.key, each.timestamp, each.headers) for each in found] == [
         (100 + delta, b"k%d" % n, 1000 + n, (("n", b"%d" % n),)) for n, delta in enumerate([0, 3, 4, 9, 20])
     ]
@@ -87,10 +92,11 @@ def test_few_records_make_the_messages_that_columns_make() -> None:
     data = record_batch(records, base_offset=40, offset_deltas=[0, 7, 9])
     data += record_batch(records[1:], base_offset=60, log_append_time=77)
     for start in (0, 41, 49, 61):
-        few = read_few(memoryview(data), start)
+        few = decode_few(memoryview(data), topic="orders", partition=3, start=start)
         assert few is not None
-        assert few_messages(few[0], "orders", 3) == messages(decoded(data, start), "orders", 3)
-        assert few[1] == 62
+        assert messages(few.records) == messages(decoded(data, start))
+        assert few.records.columns() == decoded(data, start).columns()
+        assert few.next_offset == 62
 
 
 @pytest.mark.parametrize(
@@ -102,28 +108,28 @@ def test_few_records_make_the_messages_that_columns_make() -> None:
         (record_batch([Record(None, b"v")], base_offset=3)[:-1], 0),
         (record_batch([Record(None, b"v")], base_offset=3)[:-1] + b"!", 0),
         (record_batch([Record(None, b"v")], base_offset=3) + b"\0", 0),
-        (record_batch([Record(None, b"v")] * (FEW + 1), base_offset=3), 0),
+        (record_batch([Record(None, b"v")] * (MOST_RECORDS + 1), base_offset=3), 0),
         (record_batch([Record(None, b"v")], base_offset=3), 4),
         (b"", 0),
     ],
     ids=["compressed", "control", "old", "cut off", "corrupt", "a tail", "many", "nothing wanted", "nothing"],
 )
 def test_what_is_out_of_the_ordinary_is_left_to_columns(data: bytes, start: int) -> None:
-    assert read_few(memoryview(data), start) is None
+    assert decode_few(memoryview(data), topic="orders", partition=3, start=start) is None
 
 
 def test_a_message_that_is_kept_keeps_no_chunk_in_memory() -> None:
     gc.collect()  # what earlier tests have left would go in between
     before = pa.total_allocated_bytes()
     batch = decoded(record_batch([Record(b"k", bytes(1000), (), n) for n in range(1000)], base_offset=0))
-    kept = messages(batch.slice(500, 10), "orders", 3)[4]
+    kept = messages(batch.slice(500, 510))[4]
     del batch
     assert (kept.offset, kept.timestamp, kept.value) == (504, 504, bytes(1000))
     assert pa.total_allocated_bytes() == before
 
 
 def test_as_a_value() -> None:
-    one, other = messages(decoded(record_batch([Record(b"k", b"v"), Record(b"k", b"w")], base_offset=0)), "orders", 3)
+    one, other = messages(decoded(record_batch([Record(b"k", b"v"), Record(b"k", b"w")], base_offset=0)))
     again = pickle.loads(pickle.dumps(one))
     assert again == one
     assert hash(again) == hash(one)

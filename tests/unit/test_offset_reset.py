@@ -100,4 +100,4 @@ async def test_a_planned_range_that_retention_overtakes_ends_where_it_was_planne
     await resolved(logs, state, policy, "fail")
     chunk = state.queue.get_nowait()
     assert chunk is not None
-    assert (chunk.first, chunk.until, chunk.batch, state.position, logs.stored) == (10, 20, None, 20, [])
+    assert (chunk.first, chunk.until, len(chunk.records), state.position, logs.stored) == (10, 20, 0, 20, [])

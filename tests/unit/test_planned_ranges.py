@@ -16,16 +16,16 @@ from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.counters import Tallies
 from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
-from kzconsumer.fetcher import fetcher_manager
-from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
-from kzconsumer.fetcher.corrupt_batch import Unusable
+from kzconsumer.fetcher import delivery, fetcher_manager
+from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
+from kzconsumer.fetcher.delivery import Arrival, Delivery
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.decode import Decoded
+from kzconsumer.records.decode import Corruption, Decoded
+from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -204,14 +204,16 @@ async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_rang
     async def far_behind(*_: object) -> int:
         return 40
 
+    def corrupt(part: FetchedPartition, start: int, room: int | None = None) -> Decoded:
+        return Decoded(NO_RECORDS, 7, corrupt=Corruption(7, "its checksum is wrong", 0))
+
+    monkeypatch.setattr(CorruptPolicy, "way_over", far_behind)
+    monkeypatch.setattr(delivery, "ATTEMPTS_AT_A_BATCH", 1)
     state = planned(0, 5, 9)
-    fetcher = BrokerFetcher(
-        Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        RateLimit(None), lambda states: None, Tallies(),
-    )  # fmt: skip
-    monkeypatch.setattr(fetcher._corrupt, "way_over", far_behind)
-    part = cast(FetchedPartition, type("Part", (), {"records": b""}))
-    await fetcher._give_up(state, part, Unusable(state.topic_partition, 7, 0, "its checksum is wrong"))
-    chunk = state.queue.get_nowait()
-    assert chunk is not None
-    assert (chunk.first, chunk.until, state.position) == (7, 9, 9)
+    state.queue.reserve(1)
+    part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))
+    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), corrupt, Tallies())
+    assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
+    chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
+    assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]
+    assert state.position == 9

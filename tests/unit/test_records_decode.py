@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.records.decode import SCHEMA, Decoded, decode, decode_with, scan_next_offset
+from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -46,20 +47,17 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
     decoded = decode_with(kernels, memoryview(data), "events", 7, start)
-    if decoded.batch is not None:
-        decoded.batch.validate(full=True)
-        assert decoded.batch.schema == SCHEMA
-        assert decoded.size > 0
+    batch = decoded.records.columns()
+    batch.validate(full=True)
+    assert batch.schema == SCHEMA
+    assert (decoded.size > 0) == (len(decoded.records) > 0)
     return decoded
 
 
 def rows(decoded: Decoded) -> list[dict[str, Any]]:
-    if decoded.batch is None:
-        return []
-    timestamps = decoded.batch.column("timestamp").cast(pa.int64())
-    return [
-        row | {"timestamp": time} for row, time in zip(decoded.batch.to_pylist(), timestamps.to_pylist(), strict=True)
-    ]
+    batch = decoded.records.columns()
+    timestamps = batch.column("timestamp").cast(pa.int64())
+    return [row | {"timestamp": time} for row, time in zip(batch.to_pylist(), timestamps.to_pylist(), strict=True)]
 
 
 def expected(
@@ -169,7 +167,7 @@ def test_control_batches_give_no_rows_but_are_passed(kernels: KernelSet) -> None
     assert [row["offset"] for row in rows(decoded)] == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert decoded.next_offset == 12
     only = run(kernels, control_batch(11, producer_id=9, commit=False), 11)
-    assert (only.batch, only.next_offset, only.incomplete, only.size) == (None, 12, False, 0)
+    assert (len(only.records), only.next_offset, only.incomplete, only.size) == (0, 12, False, 0)
 
 
 def test_next_offset_follows_the_bounds_of_a_compacted_batch(kernels: KernelSet) -> None:
@@ -179,7 +177,7 @@ def test_next_offset_follows_the_bounds_of_a_compacted_batch(kernels: KernelSet)
     assert decoded.next_offset == 110
     empty = record_batch([], base_offset=110, last_offset_delta=4)
     assert run(kernels, empty, 110).next_offset == 115
-    assert run(kernels, data + empty, 108) == Decoded(None, 115, False, None, 0)
+    assert run(kernels, data + empty, 108) == Decoded(NO_RECORDS, 115, False, None, 0)
 
 
 def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
@@ -188,7 +186,7 @@ def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
         decoded = run(kernels, whole + partial[:size])
         assert (decoded.next_offset, decoded.incomplete, decoded.corrupt) == (5, False, None)
         assert len(rows(decoded)) == 5
-        assert run(kernels, partial[:size], 5) == Decoded(None, 5, True, None, 0)
+        assert run(kernels, partial[:size], 5) == Decoded(NO_RECORDS, 5, True, None, 0)
 
 
 def test_the_filler_of_a_down_converting_broker_is_a_partial_batch(kernels: KernelSet) -> None:
@@ -199,7 +197,7 @@ def test_the_filler_of_a_down_converting_broker_is_a_partial_batch(kernels: Kern
 
 
 def test_no_bytes(kernels: KernelSet) -> None:
-    assert run(kernels, b"", 17) == Decoded(None, 17, False, None, 0)
+    assert run(kernels, b"", 17) == Decoded(NO_RECORDS, 17, False, None, 0)
 
 
 def test_offsets_strictly_increase(kernels: KernelSet) -> None:
@@ -235,8 +233,7 @@ def test_the_record_bytes_are_not_kept() -> None:
         del buffer
         gc.collect()
         assert watch() is None
-        assert decoded.batch is not None
-        decoded.batch.validate(full=True)
+        decoded.records.columns().validate(full=True)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -279,7 +276,7 @@ def test_nothing_is_decoded_of_what_has_no_room() -> None:
     data = record_batch(RECORDS, base_offset=0)
     data += record_batch([Record(None, bytes(10_000))], base_offset=len(RECORDS), codec="zstd")
     found = decode(memoryview(data), topic="events", partition=7, start=0, room=10_000)
-    assert (found.no_room, found.batch, found.next_offset, found.corrupt) == (True, None, 0, None)
+    assert (found.no_room, len(found.records), found.next_offset, found.corrupt) == (True, 0, 0, None)
     found = decode(memoryview(data), topic="events", partition=7, start=0, room=11_000)
     assert (found.no_room, found.next_offset) == (False, len(RECORDS) + 1)
     assert 10_000 < found.decompressed < 10_100

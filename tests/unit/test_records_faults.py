@@ -37,8 +37,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
     decoded = decode_with(kernels, memoryview(data), "events", 7, start)
-    if decoded.batch is not None:
-        decoded.batch.validate(full=True)
+    decoded.records.columns().validate(full=True)
     return decoded
 
 
@@ -121,13 +120,12 @@ def test_a_fault_ends_decoding_and_is_named(kernels: KernelSet, name: str) -> No
     bad, status = FAULTS[name]
     good = record_batch(RECORDS, base_offset=0)
     decoded = run(kernels, good + bad + record_batch(RECORDS, base_offset=20))
-    assert decoded.batch is not None
-    assert decoded.batch.column("offset").to_pylist() == list(range(10))
+    assert decoded.records.columns().column("offset").to_pylist() == list(range(10))
     assert decoded.corrupt is not None
     assert decoded.corrupt.reason == f"batch at byte {len(good)}: {L.REASONS[status]}"
     assert (decoded.corrupt.offset, decoded.next_offset, decoded.incomplete) == (10, 10, False)
     alone = run(kernels, bad, 7)
-    assert alone.batch is None
+    assert not alone.records
     assert alone.corrupt is not None
     assert (alone.corrupt.offset, alone.next_offset) == (7, 7)
 
@@ -135,8 +133,7 @@ def test_a_fault_ends_decoding_and_is_named(kernels: KernelSet, name: str) -> No
 def test_a_fault_in_a_run_of_messages_leaves_those_before_it(kernels: KernelSet) -> None:
     good = message_set(RECORDS, magic=1, base_offset=0)
     decoded = run(kernels, good + changed(MESSAGE, 26, struct.pack(">i", 9)))
-    assert decoded.batch is not None
-    assert (decoded.batch.num_rows, decoded.next_offset) == (10, 10)
+    assert (len(decoded.records), decoded.next_offset) == (10, 10)
     assert decoded.corrupt is not None
 
 
@@ -144,8 +141,7 @@ def test_a_fault_in_a_later_record_leaves_nothing_of_its_batch(kernels: KernelSe
     bad = one(ZERO, varint(1), varint(1), b"k", varint(9), ZERO)
     body = one(ZERO, ZERO, varint(3), b"key", varint(5), b"value", varint(1), varint(1), b"h", NULL) + bad
     decoded = run(kernels, GOOD + batch_of(body, 2))
-    assert decoded.batch is not None
-    assert decoded.batch.to_pylist() == run(kernels, GOOD).batch.to_pylist()  # type: ignore[union-attr]
+    assert decoded.records.columns().to_pylist() == run(kernels, GOOD).records.columns().to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -160,8 +156,7 @@ def test_a_body_that_does_not_decompress_is_a_fault(kernels: KernelSet, codec: C
     for broken in (body[:-6], body[: len(body) // 2], b"", b"\0" * 9, bytes(100), body[::-1]):
         bad = batch_of(broken, 50, codec) if magic == 2 else message(1, 59, 5, None, broken, CODECS[codec])
         decoded = run(kernels, GOOD + bad)
-        assert decoded.batch is not None
-        assert (decoded.batch.num_rows, decoded.next_offset) == (10, 10)
+        assert (len(decoded.records), decoded.next_offset) == (10, 10)
         assert decoded.corrupt is not None
 
 
@@ -188,8 +183,7 @@ def test_decoding_stops_before_the_bodies_exceed_the_limit(kernels: KernelSet, m
     for codec in ("none", "zstd"):
         data = b"".join(record_batch([Record(None, bytes(3000))], base_offset=n, codec=codec) for n in range(5))
         decoded = run(kernels, data)
-        assert decoded.batch is not None
-        assert (decoded.batch.num_rows, decoded.next_offset, decoded.corrupt) == (3, 3, None)
+        assert (len(decoded.records), decoded.next_offset, decoded.corrupt) == (3, 3, None)
         assert scan_next_offset(memoryview(data), 0) == 5
         rest = run(kernels, data, 3)
         assert (rest.next_offset, rest.corrupt) == (5, None)

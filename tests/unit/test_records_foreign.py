@@ -26,7 +26,7 @@ def columns(kernels: KernelSet, data: bytes, offset: int) -> list[Any]:
     decoded = decode_with(kernels, memoryview(data), "t", 0, offset)
     assert decoded.corrupt is None
     assert decoded.next_offset == offset + len(KEYS)
-    batch = decoded.batch
+    batch = decoded.records.columns()
     assert batch is not None
     batch.validate(full=True)
     return [

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -33,7 +34,7 @@ def run(kernels: KernelSet, data: bytes, aborted: Aborted, start: int = 0) -> De
 
 
 def offsets(decoded: Decoded) -> list[int | None]:
-    return [] if decoded.batch is None else decoded.batch.column("offset").to_pylist()
+    return decoded.records.columns().column("offset").to_pylist()
 
 
 ABORT, COMMIT = False, True
@@ -51,7 +52,7 @@ def test_the_batches_of_an_aborted_transaction_give_no_rows(kernels: KernelSet) 
 
 
 def test_a_response_of_aborted_records_alone_is_passed_over(kernels: KernelSet) -> None:
-    assert run(kernels, sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(None, 8, False, None, 0)
+    assert run(kernels, sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0)
 
 
 def test_the_same_producer_may_abort_commit_and_abort_again(kernels: KernelSet) -> None:

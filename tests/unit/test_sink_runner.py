@@ -19,7 +19,7 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import RangePlans, checksum
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, failure, hole, put, tracker
 from tests.support.owned_ranges import Nothing, Owned
@@ -452,10 +452,10 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
     assert (sink.ranges, commits.made[0]) == ([(0, 0, 3)], [3, 0])
 
 
-def replay_of(part: FetchedChunk) -> OffsetTracker:
+def replay_of(part: Chunk) -> OffsetTracker:
     """The claim that has planned just this chunk, and did not commit it."""
-    assert part.batch is not None
-    plan = plan_of(part.first, part.until, records=part.batch.num_rows, checksum=checksum([part.batch]))
+    batch = part.records.columns()
+    plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=checksum([batch]))
     return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
 
 

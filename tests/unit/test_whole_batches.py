@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.forms import RawRecords
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -38,7 +39,7 @@ def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
         decoded.incomplete,
         decoded.corrupt,
     )
-    assert found.batch is None
+    assert not found.records or isinstance(found.records, RawRecords)
     return found
 
 
@@ -46,18 +47,17 @@ def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
 def test_whole_batches_are_kept_and_a_cut_one_is_not(kernels: KernelSet, kind: str) -> None:
     whole = b"".join(SETS[kind])
     found = kept(kernels, whole)
-    assert bytes(found.raw or b"") == whole
+    assert bytes(found.records.raw) == whole
     cut = kept(kernels, whole[:-1])
-    assert cut.raw is not None
-    assert whole.startswith(cut.raw)
-    assert len(whole) - len(SETS[kind][-1]) <= len(cut.raw) < len(whole)
+    assert whole.startswith(cut.records.raw)
+    assert len(whole) - len(SETS[kind][-1]) <= cut.records.nbytes < len(whole)
     assert kept(kernels, whole[:20]).incomplete
 
 
 def test_a_batch_that_holds_the_start_is_kept_whole_and_those_before_it_are_not(kernels: KernelSet) -> None:
     parts = SETS["batches"]
-    assert bytes(kept(kernels, b"".join(parts), 15).raw or b"") == parts[1] + parts[2]
-    assert kept(kernels, b"".join(parts), 30).raw is None
+    assert bytes(kept(kernels, b"".join(parts), 15).records.raw) == parts[1] + parts[2]
+    assert not kept(kernels, b"".join(parts), 30).records
 
 
 def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
@@ -65,7 +65,7 @@ def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
     bad = bytearray(second)
     bad[-1] ^= 1
     found = kept(kernels, first + bad + third)
-    assert bytes(found.raw or b"") == first
+    assert bytes(found.records.raw) == first
     assert found.corrupt is not None
     assert (found.corrupt.offset, found.corrupt.position) == (10, len(first))
 
@@ -73,7 +73,7 @@ def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
 def test_a_body_that_cannot_be_decompressed_is_kept(kernels: KernelSet) -> None:
     """Nobody looks into it: an archive holds what the log holds."""
     broken = record_batch([], base_offset=0, codec="zstd", body=b"nothing of the kind", count=1)
-    assert bytes(keep_with(kernels, memoryview(broken), 0).raw or b"") == broken
+    assert bytes(keep_with(kernels, memoryview(broken), 0).records.raw) == broken
 
 
 def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:

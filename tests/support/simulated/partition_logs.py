@@ -21,8 +21,9 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import TopicPartition
 from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.registry import paths
-from kzconsumer.streams.chunk import FetchedChunk
+from kzconsumer.streams.chunk import Chunk
 from kzconsumer.zookeeper.operations import Create, Delete, SetData
 from tests.support.simulated.ensemble import Ensemble
 
@@ -128,7 +129,7 @@ class SimulatedFetchers:
         if until > first:
             batch = _records().slice(first, until - first)
             state.queue.reserve(until - first)
-            state.queue.put(FetchedChunk(state.tracker, first, until, batch, until - first))
+            state.queue.put(Chunk(state.tracker, first, until, ColumnRecords(batch), until - first))
             state.position = until
 
 

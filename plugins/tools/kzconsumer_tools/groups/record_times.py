@@ -80,7 +80,7 @@ def _times(
             continue
         topic, partition = part.topic_partition
         read = decode(part.records, topic=topic, partition=partition, start=positions[part.topic_partition])
-        if read.batch is not None:
-            time = read.batch.column("timestamp")[0]
+        if read.records:
+            time = read.records.columns().column("timestamp")[0]
             found[part.topic_partition] = time.value if time.is_valid else None
     return found

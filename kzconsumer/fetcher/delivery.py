@@ -1,0 +1,245 @@
+"""Decodes what a fetch brought and queues it for the streams.
+
+The fetch loop (`broker_fetcher`) calls `deliver`, and applies what it returns: which partitions it must stop fetching,
+and which of them need their leader looked up. A small response is decoded at once by the event loop, a large one by a
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import anyio.lowlevel
+import structlog
+from anyio import to_thread
+
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.brokers.protocol.error_codes import NONE
+from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
+from kzconsumer.clock import now
+from kzconsumer.counters import Tallies
+from kzconsumer.errors import ConnectionLost, KzConsumerError, ProtocolError
+from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
+from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
+from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.fetcher.reading import Reading
+from kzconsumer.model import Broker
+from kzconsumer.records.decode import Decoded, compiled
+from kzconsumer.settings.sections import FetchSettings
+from kzconsumer.streams.chunk import Chunk
+
+log = structlog.get_logger("kzconsumer.fetcher")
+
+# A response below this many bytes is decoded and queued before the next request is made.
+SMALL_RESPONSE = 64 * 1024
+# What compiled kernels read in a millisecond is no work for a thread: to hand it over and to take turns with it costs
+# more, and the bytes go cold. Records of one partition up to this size, unless they grow as compressed ones do.
+QUICK_BYTES = 2 * 1024 * 1024
+QUICK_EXPANSION = 2.0
+# Bytes decoded so without a turn of the event loop, which would go on with the socket and leave these go cold.
+MOST_AT_ONCE = 4 * 1024 * 1024
+# Bytes that the compressed batches of a small response may take for the event loop to decompress them, all together:
+# a millisecond. Nothing compressed is decoded there in a larger response.
+ROOM_AT_ONCE = 256 * 1024
+# The same while plain Python decodes them: ten milliseconds.
+ROOM_WHILE_COLD = 16 * 1024
+# Bytes decoded of one response beyond which a partition whose queue is full has to be fetched again.
+MOST_DECODED = 256 * 1024 * 1024
+# Bytes of memory that a chunk takes beside its records': the columns of a single record take six KB.
+CHUNK_BYTES = 6 * 1024
+# A corrupt batch is fetched again: another replica may lead by then, and have it whole.
+ATTEMPTS_AT_A_BATCH = 3
+
+
+class Arrival(NamedTuple):
+    """One partition's part of a response; its bytes are reserved in the queue."""
+
+    state: PartitionFetchState
+    part: FetchedPartition
+    start: int
+    """The offset that was asked for."""
+
+
+class Delivered(NamedTuple):
+    """What the fetch loop has to do after a delivery."""
+
+    forget: list[PartitionFetchState]
+    """Their streams have failed: nothing more is to be fetched of them."""
+    send_back: list[PartitionFetchState]
+    """Their batch was corrupt: it is fetched again, from whichever broker leads by then."""
+    move_back: list[PartitionFetchState]
+    """They had their turn while others were deferred, which come first in the next request."""
+
+
+class Delivery:
+    """The deliveries of one broker's fetch loop."""
+
+    def __init__(
+        self, broker: Broker, brokers: Brokers, settings: FetchSettings, read: Reading, tallies: Tallies
+    ) -> None:
+        self._broker = broker
+        self._brokers = brokers
+        self._settings = settings
+        self._read = read
+        self._corrupt = CorruptPolicy(settings)
+        self._tallies = tallies
+
+    async def deliver(self, arrived: list[Arrival]) -> Delivered:
+        """Decode and queue all of `arrived`, and empty the list: what an exception leaves there was not queued.
+
+        Batches that are not worth another attempt are skipped if the policy allows it, else their streams fail. Raises
+        ConnectionLost or ProtocolError when the broker cannot be asked where to go on.
+        """
+        done = Delivered([], [], [])
+        unusable: list[tuple[Arrival, Unusable]] = []
+        served: list[PartitionFetchState] = []
+        room = (ROOM_AT_ONCE if compiled() else ROOM_WHILE_COLD) if size_of(arrived) < SMALL_RESPONSE else 0
+        quick = _quick(arrived)
+        from_thread: Iterator[Decoded] = iter(())
+        deferred = False
+        began, seconds, at_once, held = now(), 0.0, 0, 0
+        while arrived:
+            state, part, start = arrival = arrived[0]
+            decoded = self._read(part, start, room) if quick else next(from_thread, None)
+            if decoded is None or decoded.no_room:
+                quick = False
+                if held >= MOST_DECODED and not state.queue.has_room:
+                    take_back([arrived.pop(0)])
+                    deferred = True
+                    continue
+                from_thread = iter(await to_thread.run_sync(self._read_some, tuple(arrived)))
+                decoded = next(from_thread)
+            room = 0 if decoded.corrupt else room - decoded.decompressed  # what a corrupt batch has cost is unknown
+            held += decoded.size
+            seconds += now() - began
+            del arrived[0]  # before it is queued: what is queued must not be taken back
+            served.append(state)
+            enqueue(arrival, decoded)
+            self._tallies.records[state.topic_partition.topic] += len(decoded.records)
+            self._tallies.bytes[state.topic_partition.topic] += len(part.records)
+            if (found := self._unusable(arrival, decoded)) is not None:
+                if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
+                    unusable.append((arrival, found))
+                else:
+                    event = "corrupt batch, fetching it again"
+                    log.warning(
+                        event, **state.topic_partition._asdict(), reason=str(found.error), attempt=state.failures
+                    )
+                    done.send_back.append(state)
+            at_once += len(part.records)
+            if at_once >= MOST_AT_ONCE and arrived:
+                await anyio.lowlevel.checkpoint()  # everything else has its turn
+                at_once = 0
+            began = now()
+        if deferred:
+            done.move_back.extend(served)
+        if seconds:
+            self._tallies.of_broker(self._broker.id).decoding.add(seconds)
+        for arrival, found in unusable:
+            if not await self._skip(arrival, found):
+                done.forget.append(arrival.state)
+        return done
+
+    def _read_some(self, arrived: Sequence[Arrival]) -> list[Decoded]:
+        """Decode the first of them, at least one: what several hold together is bounded. For a thread."""
+        decoded: list[Decoded] = []
+        held = 0
+        for _, part, start in arrived:
+            decoded.append(self._read(part, start))
+            held += decoded[-1].size
+            if held >= MOST_DECODED:
+                break
+        return decoded
+
+    def _unusable(self, arrival: Arrival, decoded: Decoded) -> Unusable | None:
+        """The batch at which decoding stopped, unless it was cut short and may be fetched with more bytes."""
+        partition, corrupt = arrival.state.topic_partition, decoded.corrupt
+        if corrupt is not None:
+            return Unusable(partition, corrupt.offset, corrupt.position, corrupt.reason)
+        if decoded.incomplete and not self._grow(arrival.state):
+            reason = f"is larger than largest_batch = {self._settings.largest_batch} bytes of the table [fetch]"
+            return Unusable(partition, arrival.start, 0, reason, cut_off=True)
+        return None
+
+    def _grow(self, state: PartitionFetchState) -> bool:
+        """Brokers before 0.10.1 cut a batch larger than the fetch size short: ask for more, up to a limit."""
+        if state.max_bytes >= self._settings.largest_batch:
+            return False
+        state.max_bytes = min(state.max_bytes * 2, self._settings.largest_batch)
+        return True
+
+    async def _skip(self, arrival: Arrival, found: Unusable) -> bool:
+        """Go on behind a batch that cannot be used, if the policy and its framing allow it; else the stream fails."""
+        state = arrival.state
+        try:
+            leads_on = partial(self._leads_on, state)
+            until = await self._corrupt.way_over(found, arrival.part.records, state.high_watermark or 0, leads_on)
+            if until is None and not self._grow(state):
+                raise without_way(found)
+        except (ConnectionLost, ProtocolError):
+            raise  # nothing is known of the batch: it is fetched again
+        except KzConsumerError as error:
+            state.fail(error)
+            return False
+        if until is not None:
+            if state.end is not None:
+                until = min(until, state.end)  # a range that is replayed is written as it was planned
+            state.pass_over(found.offset, until)
+            state.succeed()
+        return True
+
+    async def _leads_on(self, state: PartitionFetchState, offset: int) -> bool:
+        """Whether the log ends at the offset, or the broker has something there."""
+        if state.high_watermark == offset:
+            return True
+        control = await self._brokers.connection(self._broker, "control")
+        asked = {state.topic_partition: FetchPosition(offset, self._settings.max_bytes)}
+        request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=self._settings.response_bytes, partitions=asked)
+        response = await control.call(request, timeout=self._settings.request_timeout)
+        return any(part.error == NONE and part.records for part in response.partitions)
+
+
+def enqueue(arrival: Arrival, decoded: Decoded) -> None:
+    """Queue what was decoded for the partition's stream, and move its position to where that ends."""
+    state, part, start = arrival
+    size, until = len(part.records), decoded.next_offset
+    state.decoding = False
+    state.position = until  # if the framing said otherwise, the answer in flight is dropped
+    if until <= start:
+        state.queue.give_back(size)
+        return
+    # Compressed records may take many times the bytes that were fetched.
+    held = max(size, decoded.size) + CHUNK_BYTES
+    if size >= SMALL_RESPONSE:
+        state.expansion = held / size
+    state.queue.reserve(held - size)
+    records = decoded.records
+    if state.end is not None and until > state.end and not records.whole_batches:
+        records, until = records.below(state.end), max(state.end, start)
+    at_end = state.end is not None and until >= state.end
+    state.queue.put(Chunk(state.tracker, start, until, records, held, at_end=at_end))
+    if decoded.corrupt is None:
+        state.succeed()
+
+
+def take_back(arrived: Iterable[Arrival]) -> None:
+    """What has arrived and was not queued has to be fetched again."""
+    for state, part, start in arrived:
+        state.position = start
+        state.decoding = False
+        state.queue.give_back(len(part.records))
+
+
+def size_of(arrived: Iterable[Arrival]) -> int:
+    return sum(len(part.records) for _, part, _ in arrived)
+
+
+def _quick(arrived: Sequence[Arrival]) -> bool:
+    """Whether decoding takes so little time that the event loop can do it."""
+    return size_of(arrived) < SMALL_RESPONSE or (
+        compiled()
+        and all(len(part.records) <= QUICK_BYTES and state.expansion < QUICK_EXPANSION for state, part, _ in arrived)
+    )
