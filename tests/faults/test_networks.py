@@ -1,6 +1,7 @@
 """Networks between members and ZooKeeper that fail in every way, one server or three behind them, under steady records.
 
-Every message counts: each record is delivered by somebody, and nobody delivers what another one owns. T is 3 s.
+Every message counts: each record is delivered by somebody, and nobody delivers what another one owns. T is 3 s. The
+same faults in many more orders are in the simulated group (tests/property/test_group_machine.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import random
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.ensemble import Ensemble
+from tests.support.extent import extent
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce
 from tests.support.proxy import FaultProxy
@@ -38,9 +41,12 @@ class Servers(NamedTuple):
     zookeepers: Sequence[ZooKeeperServer]
 
 
-@pytest.fixture(params=["one server", "three servers"])
+ONE, THREE = "one server", "three servers"
+
+
+@pytest.fixture
 def where(request: pytest.FixtureRequest) -> Iterator[Servers]:
-    if request.param == "one server":
+    if request.param == ONE:
         yield Servers(request.getfixturevalue("cluster"), [request.getfixturevalue("zookeeper")])
     else:
         three = request.getfixturevalue("three")
@@ -73,7 +79,14 @@ async def network_to(where: Servers) -> AsyncIterator[Network]:
         yield Network(proxies, "/" + where.cluster.connect.partition("/")[2])
 
 
-@pytest.mark.parametrize("how", [FaultProxy.finish, FaultProxy.reset], ids=["FIN", "RST"])
+@pytest.mark.parametrize(
+    ("where", "how"),
+    extent(
+        [(ONE, FaultProxy.finish), (THREE, FaultProxy.reset)],
+        [*product((ONE, THREE), (FaultProxy.finish, FaultProxy.reset))],
+    ),
+    indirect=["where"],
+)
 async def test_a_member_that_is_cut_off_again_and_again_shares_and_takes_over(
     where: Servers, unique: str, how: Callable[[FaultProxy], None]
 ) -> None:
@@ -101,6 +114,7 @@ async def test_a_member_that_is_cut_off_again_and_again_shares_and_takes_over(
     assert not owners.moved_back
 
 
+@pytest.mark.parametrize("where", extent([THREE], [ONE, THREE]), indirect=True)
 async def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins(where: Servers, unique: str) -> None:
     await create_topic(where.cluster.connect, unique, PARTITIONS)
     async with (
@@ -124,6 +138,7 @@ async def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins(whe
     assert not owners.moved_back
 
 
+@pytest.mark.parametrize("where", extent([ONE], [ONE, THREE]), indirect=True)
 async def test_a_member_behind_a_thin_line_shares_and_takes_over_on_one_connection(where: Servers, unique: str) -> None:
     """Some 900 bytes a second: an answer may take longer than silence is borne, but it arrives."""
     await create_topic(where.cluster.connect, unique, PARTITIONS)

@@ -18,6 +18,7 @@ from kzconsumer.zookeeper.lease import Lease
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from tests.support.extent import only_nightly
 from tests.support.members import Daemon
 from tests.support.printing_member import printing_member
 from tests.support.producing import Sent, produce
@@ -81,6 +82,7 @@ async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
     assert set(records([*first.delivered, *second.delivered]).values()) == {1}
 
 
+@only_nightly  # test_networks stops a leader
 async def test_a_long_stop_of_zookeeper_loses_nothing(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:
@@ -158,6 +160,7 @@ async def backlog(cluster: Cluster, topic: str, number: int) -> None:
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, topic, sent)
 
 
+@only_nightly  # test_networks has a thin line
 async def test_a_rebalance_with_replies_byte_by_byte(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:

@@ -7,7 +7,9 @@ import time
 
 import pytest
 
+from tests.support.members import sessions_of
 from tests.support.simulated.group import SESSION_TIMEOUT, simulated_group
+from tests.support.simulated.network import SLOW
 
 
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
@@ -96,3 +98,52 @@ def test_a_session_that_was_given_up_early_is_ended_no_earlier_than_it_could_exp
         assert not any(session.alive for session in kept)
         assert SESSION_TIMEOUT - 1.5 < group.world.now - began < SESSION_TIMEOUT + 1.5  # 2.6 s more without our doing
         group.check()
+
+
+def test_a_member_that_is_cut_off_again_and_again_keeps_its_session_and_its_part() -> None:
+    with simulated_group(1) as group:
+        group.logs.grow("t", 6)
+        first = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(first.owned) == 6)
+        (session,) = group.ensemble.sessions.values()
+        guest = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        for number in range(60):
+            group.network.cut(first.process, arrives=bool(number % 2))
+            group.world.pass_time(group.world.random.uniform(0.02, 0.3))
+            if number == 40:
+                assert len(guest.owned) == 3
+                group.leave(guest)
+        assert session.alive
+        group.check()
+        group.come_to_rest(10, 3)
+        assert len(first.owned) == 6
+
+
+def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins() -> None:
+    with simulated_group(1) as group:
+        group.logs.grow("t", 6)
+        lost, heir = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab")
+        assert group.world.pass_time(10, lambda: len(lost.owned) == len(heir.owned) == 3)
+        group.silence(lost, 2 * SESSION_TIMEOUT)
+        assert group.world.pass_time(2 * SESSION_TIMEOUT, lambda: len(heir.owned) == 6)
+        assert lost.connector is not None
+        assert not sessions_of(lost.connector).lease.held
+        assert group.world.pass_time(3 * SESSION_TIMEOUT, lambda: len(lost.owned) == len(heir.owned) == 3)
+        group.check()
+        group.come_to_rest(10, 3)
+
+
+def test_a_member_behind_a_slow_line_shares_and_takes_over() -> None:
+    with simulated_group(1) as group:
+        group.logs.grow("t", 6)
+        slow = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(10, lambda: len(slow.owned) == 6)
+        group.network.latency[slow.process] = SLOW
+        (session,) = group.ensemble.sessions.values()
+        guest = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(30, lambda: len(slow.owned) == len(guest.owned) == 3)
+        group.leave(guest)
+        assert group.world.pass_time(30, lambda: len(slow.owned) == 6)
+        assert session.alive
+        group.check()
+        group.come_to_rest(20, 3)

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 NIGHTLY = int(os.environ["KZCONSUMER_NIGHTLY"]) if "KZCONSUMER_NIGHTLY" in os.environ else None
+
+only_nightly = pytest.mark.skipif(NIGHTLY is None, reason="make nightly: another test proves the same in make test")
 
 
 def extent(usual: T, nightly: T) -> T:

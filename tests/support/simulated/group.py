@@ -20,6 +20,7 @@ from kzconsumer import consumer as consumer_module
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
+from kzconsumer.errors import ConnectionLost
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.group.assignment import assignment, wanted_by
@@ -47,7 +48,9 @@ COMMIT_INTERVAL = 1.0
 class SimulatedGroup:
     """See the module; made by `simulated_group`."""
 
-    def __init__(self, seed: int, assignor: str, reset: str, lag: tuple[float, float], looks: str) -> None:
+    def __init__(
+        self, seed: int, assignor: str, reset: str, lag: tuple[float, float], looks: str, unowned_alarm: str
+    ) -> None:
         self.world = World(seed)
         self.ensemble = Ensemble(self.world, lag=lag)
         self.network = SimulatedNetwork(self.ensemble)
@@ -59,6 +62,9 @@ class SimulatedGroup:
         self._assignor = cast(Assignor, load_chosen(ASSIGNORS, assignor, "test"))
         self._reset = reset
         self._looks = looks
+        self._unowned_alarm = unowned_alarm
+        self.events: list[Mapping[str, Any]] = []
+        """What the members have logged; `member` is who."""
         self._no_leader_until = 0.0
 
     # -- what the caller does
@@ -77,6 +83,7 @@ class SimulatedGroup:
                     "consumer_id": name,
                     "assignor": self._assignor_name,
                     "reconcile_interval": self._looks,
+                    "unowned_alarm": self._unowned_alarm,
                 },
                 "offsets": {"commit_interval": f"{COMMIT_INTERVAL}s", "reset": self._reset},
                 "stop": {"deadline": "10s"},
@@ -157,6 +164,15 @@ class SimulatedGroup:
         """No broker is registered."""
         self.logs.set_broker(up=False)
         self.world.after(seconds, lambda: self.logs.set_broker(up=True))
+
+    def lose_brokers(self, member: Member) -> None:
+        """No broker answers it, until `find_brokers`."""
+        member.without_brokers = True
+        self.logs.out_of_reach.add(member.process)
+
+    def find_brokers(self, member: Member) -> None:
+        member.without_brokers = False
+        self.logs.out_of_reach.discard(member.process)
 
     def delete_owner(self, partition: TopicPartition) -> None:
         self.promises.disturb(partition)
@@ -285,13 +301,18 @@ def simulated_group(
     reset: str = "smallest",
     lag: tuple[float, float] = (0.0005, 0.01),
     looks: str = "1h",
+    unowned_alarm: str = "1h",
 ) -> Iterator[SimulatedGroup]:
     """A group without members, on a clock of its own. `looks`: the interval of its reconciles."""
-    group = SimulatedGroup(seed, assignor, reset, lag, looks)
+    group = SimulatedGroup(seed, assignor, reset, lag, looks, unowned_alarm)
     world = group.world
 
     def fetchers(leaders: Leaders, brokers: Brokers, settings: FetchSettings, reset: OffsetReset, *_: object) -> Any:
-        return SimulatedFetchers(group.logs, reset)
+        return SimulatedFetchers(group.logs, leaders, reset)
+
+    async def connection(*_: object) -> None:
+        if asyncio.get_running_loop() in group.logs.out_of_reach:
+            raise ConnectionLost("no broker answers")
 
     def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
         try:
@@ -300,6 +321,7 @@ def simulated_group(
             who = "-"
         if event["event"].startswith("work not finished in time"):
             group.promises.released_late(next(member for member in reversed(group.members) if member.name == who))
+        group.events.append({"level": level, "member": who, **event})
         group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
@@ -313,6 +335,7 @@ def simulated_group(
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
+        mock.patch.object(Brokers, "connection", connection),
         mock.patch.object(Sessions, "_load_kernels", no_kernels),
         mock.patch.object(consumer_module, "to_standard_error"),
     ):

@@ -72,6 +72,8 @@ class Member(RebalanceListener):
     left_at: float | None = None
     freezes: int = 0
     silences: int = 0
+    without_brokers: bool = False
+    """No broker answers it: it may leave the group by itself."""
     troubled: float = 0.0
     """Until when a fault may explain what it does."""
 

@@ -1,11 +1,12 @@
 """The topics' records without brokers: logs that grow with time, and the fetch side of a member that reads them.
 
-`PartitionLogs` owns which partitions there are and how long their logs are. `SimulatedFetchers` stands in for
-`FetcherManager` alone: what it puts into the queues and the reset policy it asks are the product's.
+`PartitionLogs` owns which partitions there are, how long their logs are and who reaches no broker. `SimulatedFetchers`
+stands in for `FetcherManager` alone: what it puts into the queues and the reset policy it asks are the product's.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, cast
@@ -15,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer.brokers.connection import BrokerConnection
+from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.clock import now
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -43,6 +45,8 @@ class PartitionLogs:
         self._born: dict[TopicPartition, float] = {}
         self._bursts: dict[TopicPartition, int] = {}
         self._stopped: float | None = None
+        self.out_of_reach: set[asyncio.AbstractEventLoop] = set()
+        """Processes that no broker answers."""
         ensemble.make(paths.BROKER_TOPICS)
         ensemble.make(paths.BROKER_IDS)
         self.set_broker(up=True)
@@ -95,8 +99,9 @@ class PartitionLogs:
 class SimulatedFetchers:
     """As `FetcherManager`: fetches what is started, until it is closed."""
 
-    def __init__(self, logs: PartitionLogs, reset: OffsetReset) -> None:
+    def __init__(self, logs: PartitionLogs, leaders: Leaders, reset: OffsetReset) -> None:
         self._logs = logs
+        self._leaders = leaders
         self._reset = reset
         self._states: list[PartitionFetchState] = []
 
@@ -112,9 +117,18 @@ class SimulatedFetchers:
     def leader_of(self, state: PartitionFetchState) -> int | None:
         return 0 if state in self._states else None
 
+    def forget(self) -> None:
+        """Fetch nothing of what was started, as if by mistake."""
+        self._states.clear()
+
     async def run(self) -> None:
         while True:
             self._states = [state for state in self._states if state.open]
+            if asyncio.get_running_loop() in self._logs.out_of_reach:
+                self._leaders.unreachable_since = self._leaders.unreachable_since or now()
+                await anyio.sleep(FETCH_INTERVAL)
+                continue
+            self._leaders.unreachable_since = None
             if due := [state for state in self._states if state.reset_due]:
                 await self._reset.resolve(cast(BrokerConnection, self._logs), due)
             for state in self._states:

@@ -160,7 +160,7 @@ class Promises:
             in_trouble = member is None or member.dead or (expired and self.world.now < member.troubled)
             if session != holder or in_trouble:
                 self._unclean.add(claim)
-            if expired and not in_trouble and member is not None and member.active:
+            if expired and not in_trouble and member is not None and member.active and not member.without_brokers:
                 self.violated(f"{member.name} lost its session without any reason")
         if present is None:
             self._claims.pop(partition, None)

@@ -1,0 +1,198 @@
+"""What no event shows is found by looking: a simulated group that something is broken in behind its members' backs.
+
+Where the look is what repairs it, members that hardly ever look are the control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from kzconsumer.group.fitness import FIRST_HOLD_DOWN, UNFIT_AFTER
+from kzconsumer.member import Member as Membership
+from kzconsumer.model import TopicPartition
+from kzconsumer.zookeeper.operations import Create, Delete
+from tests.support.members import present_member
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import GROUP, Member
+from tests.support.simulated.partition_logs import SimulatedFetchers
+
+PARTITIONS = 4
+OFTEN, SELDOM = "300ms", "1h"
+LONG_ENOUGH = 20.0
+"""Seconds: longer than a difference has to last, and than a look takes."""
+UNKNOWN_VERSION = b'{"version": 99}'
+"""A claim record of a version that knows more: its partition is not claimed."""
+
+LOOKS = pytest.mark.parametrize("looks", [OFTEN, SELDOM])
+
+
+def joined(group: SimulatedGroup, *names: str) -> list[Member]:
+    """These members, each with its part, a while after they joined."""
+    members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in names]
+    assert group.world.pass_time(20, lambda: shared(members))
+    group.world.pass_time(5)
+    return members
+
+
+def shared(members: Sequence[Member]) -> bool:
+    return all(len(member.owned) == PARTITIONS // len(members) for member in members)
+
+
+def insides(member: Member) -> Membership:
+    assert member.connector is not None
+    return present_member(member.connector)
+
+
+def logged(group: SimulatedGroup, event: str) -> list[Mapping[str, Any]]:
+    return [each for each in group.events if event in each["event"]]
+
+
+@LOOKS
+def test_an_owner_node_of_ours_without_a_claim_is_released(looks: str) -> None:
+    with simulated_group(1, looks=looks) as group:
+        group.logs.grow("t", PARTITIONS)
+        first, second = joined(group, "a", "b")
+        taken = min(second.owned)
+        group.promises.disturb(taken)
+        (session,) = (each for each, process in group.network.processes.items() if process is first.process)
+        path = group.paths.owner(taken)
+        group.ensemble.transact(session, [Delete(path, -1), Create(path, b"g_a-0", ephemeral=True)])
+        assert group.world.pass_time(5, lambda: taken not in second.owned)
+        assert group.world.pass_time(LONG_ENOUGH, lambda: taken in second.owned) == (looks == OFTEN)
+        group.check()
+
+
+@LOOKS
+def test_a_claim_whose_owner_node_is_gone_unnoticed_is_claimed_again(looks: str) -> None:
+    with simulated_group(1, looks=looks) as group:
+        group.logs.grow("t", PARTITIONS)
+        (member,) = joined(group, "a")
+        group.logs.stop()  # everything is committed: a commit would notice
+        group.world.pass_time(5)
+        partition = TopicPartition("t", 0)
+        insides(member)._rebalancer._watches.unguard(group.paths.owner(partition))
+        group.delete_owner(partition)
+        assert group.settled()
+        assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
+        group.check()
+
+
+@LOOKS
+def test_a_claim_that_is_not_fetched_is_fetched_again(looks: str) -> None:
+    with simulated_group(1, looks=looks) as group:
+        group.logs.grow("t", PARTITIONS)
+        (member,) = joined(group, "a")
+        cast(SimulatedFetchers, insides(member)._fetchers).forget()
+        group.logs.burst(100)
+        group.logs.stop()
+        assert group.world.pass_time(LONG_ENOUGH, lambda: not group.settled()) == (looks == OFTEN)
+        group.check()
+
+
+@LOOKS
+def test_an_assignment_that_no_event_announced_is_carried_out(looks: str) -> None:
+    with simulated_group(1, looks=looks) as group:
+        group.logs.grow("t", PARTITIONS)
+        (first,) = joined(group, "a")
+        rebalancer = insides(first)._rebalancer
+        rebalancer._trigger.fire = lambda reason: None  # type: ignore[method-assign]
+        rebalancer._watches._notify = lambda reason: None
+        second = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(3)
+        assert len(first.owned) == PARTITIONS
+        del rebalancer._trigger.fire  # watches stay silent, the look is heard
+        assert group.world.pass_time(LONG_ENOUGH, lambda: shared([first, second])) == (looks == OFTEN)
+        group.check()
+
+
+def test_a_partition_without_owner_is_reported_once_and_its_end_as_well() -> None:
+    with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
+        group.logs.grow("t", PARTITIONS)
+        record = f"/consumers/{GROUP}/claims/t/1"
+        group.ensemble.make(record, UNKNOWN_VERSION)
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(LONG_ENOUGH)
+        (alarm,) = logged(group, "partitions without owner")
+        assert (alarm["level"], alarm["partitions"]) == ("error", {"t-1": member.consumer})
+        assert member.owned == {TopicPartition("t", n) for n in (0, 2, 3)}
+        group.ensemble.operate(Delete(record, -1))
+        assert group.world.pass_time(LONG_ENOUGH, lambda: shared([member]))
+        group.world.pass_time(LONG_ENOUGH)
+        (over,) = logged(group, "partitions have an owner again")
+        assert (over["level"], over["partitions"]) == ("info", ["t-1"])
+        assert logged(group, "partitions without owner") == [alarm]
+
+
+def test_a_partition_that_is_another_members_part_has_no_owner_again() -> None:
+    with simulated_group(1, looks=OFTEN, unowned_alarm="500ms") as group:
+        group.logs.grow("t", PARTITIONS)
+        group.ensemble.make(f"/consumers/{GROUP}/claims/t/1", UNKNOWN_VERSION)
+        group.join("b", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(LONG_ENOUGH)
+        group.join("a", {"t": 1}, 0.0, in_batches=False)  # sorts before: gets that partition, and reports for all
+        group.world.pass_time(LONG_ENOUGH)
+        assert [each["member"] for each in logged(group, "partitions without owner")] == ["b", "a"]
+        (over,) = logged(group, "unowned partitions are assigned to other members")
+        assert over["member"] == "b"
+        assert not logged(group, "partitions have an owner again")
+
+
+def test_an_owner_node_that_stands_for_no_member_is_reported_once() -> None:
+    with simulated_group(1, looks=OFTEN) as group:
+        group.logs.grow("t", PARTITIONS)
+        path = group.paths.owner(TopicPartition("t", 2))
+        group.ensemble.make(path, b"somebody-0")
+        member = group.join("a", {"t": 1}, 0.0, in_batches=False)
+        group.world.pass_time(LONG_ENOUGH)
+        (entry,) = logged(group, "stands for no member")
+        assert (entry["about"], entry["reason"]) == (path, "nobody's session: only an operator may delete the node")
+        assert TopicPartition("t", 2) not in member.owned
+        group.check()
+
+
+def test_a_member_that_no_broker_answers_leaves_and_comes_back() -> None:
+    with simulated_group(1, looks="1s") as group:
+        group.logs.grow("t", PARTITIONS)
+        first, second = joined(group, "a", "b")
+        group.lose_brokers(first)
+        assert not group.world.pass_time(UNFIT_AFTER - 1, lambda: not first.owned)
+        assert group.world.pass_time(5, lambda: shared([second]))
+        (left,) = logged(group, "left the group to members that can work")
+        assert left["reason"] == "no broker answers, while other members go on"
+        assert group.world.pass_time(
+            FIRST_HOLD_DOWN + 2, lambda: logged(group, "no broker is reachable, staying out of the group")
+        )
+        group.find_brokers(first)
+        assert not group.world.pass_time(2 * FIRST_HOLD_DOWN - 5, lambda: first.owned)
+        assert group.world.pass_time(10, lambda: shared([first, second]))
+        group.come_to_rest(20, 5)
+
+
+@pytest.mark.parametrize("why", ["nothing is produced", "no broker answers anybody", "nobody else is there"])
+def test_a_member_stays_where_nobody_else_fares_better(why: str) -> None:
+    """That it fares worse than others is not known."""
+    with simulated_group(1, looks="1s") as group:
+        group.logs.grow("t", PARTITIONS)
+        if why == "nothing is produced":
+            group.logs.stop()
+        members = joined(group, "a") if why == "nobody else is there" else joined(group, "a", "b")
+        for member in members if why == "no broker answers anybody" else members[:1]:
+            group.lose_brokers(member)
+        assert not group.world.pass_time(3 * UNFIT_AFTER, lambda: not all(member.owned for member in members))
+        assert not logged(group, "left the group")
+        group.check()
+
+
+def test_a_stop_does_not_wait_for_the_hold_down() -> None:
+    with simulated_group(1, looks="1s") as group:
+        group.logs.grow("t", PARTITIONS)
+        first, second = joined(group, "a", "b")
+        group.lose_brokers(first)
+        assert group.world.pass_time(2 * UNFIT_AFTER, lambda: shared([second]))
+        assert first.task is not None
+        group.leave(first)
+        assert group.world.pass_time(2, first.task.done)
+        group.check()
