@@ -33,6 +33,7 @@ WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = ["3.11", "3.12", "3.13"]
 
+pytestmark = pytest.mark.long
 LONG = pytest.mark.timeout(1800 if WHOLE else 180)
 
 SHARED = {

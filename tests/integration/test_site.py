@@ -15,6 +15,8 @@ from kzconsumer.cli.main import whole_parser
 from kzconsumer.settings.settings import layers_of
 from tests.support.installing import ROOT
 
+pytestmark = pytest.mark.long
+
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=\"?(?:https?:)?//[^>]*>")
 
 
