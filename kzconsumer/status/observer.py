@@ -14,7 +14,6 @@ from collections.abc import Callable
 import anyio
 import structlog
 
-from kzconsumer import __version__
 from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
@@ -28,6 +27,7 @@ from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.health import Health
 from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
+from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
 log = structlog.get_logger("kzconsumer.status")
