@@ -15,6 +15,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from kzconsumer.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from kzconsumer.consumer import ConsumerConnector, connect
     from kzconsumer.errors import (
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from kzconsumer.sinks.interface import RecordsRejected, Rejected
     from kzconsumer.streams.kafka_stream import KafkaStream
     from kzconsumer.streams.message import Message
-
-__version__ = "0.1.0"
 
 _HOME = {
     "Blacklist": "settings.topic_filter",

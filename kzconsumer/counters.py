@@ -1,7 +1,6 @@
-"""What a member has done since it started: counters and durations, kept over sessions, read by whoever shows them.
+"""Counters and durations of a member since its start, over all sessions.
 
-Owns nothing by itself: each tally has one writer, which adds to it where the work is done, once for each request, batch
-or rebalance and never for each record. `connector` makes one set; `status` reads it.
+Each has one writer, which adds to it once per request, batch or rebalance, never per record; `status` reads them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Timing:
         self.buckets[bisect_left(BOUNDS, seconds)] += 1
 
 
-class FetchTally:
+class FetchCounters:
     """From one broker; its fetcher writes it."""
 
     def __init__(self) -> None:
@@ -51,7 +50,7 @@ class FetchTally:
         self.bytes = 0
 
     def __repr__(self) -> str:
-        return f"<FetchTally {self.requests} {self.bytes} bytes>"
+        return f"<FetchCounters {self.requests} {self.bytes} bytes>"
 
 
 class Rebalance(msgspec.Struct, frozen=True):
@@ -71,7 +70,7 @@ class Rebalance(msgspec.Struct, frozen=True):
     blocked: int = 0
 
 
-class RebalanceTally:
+class RebalanceCounters:
     """The rebalancer writes it."""
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class RebalanceTally:
         self.seconds = Timing()
 
     def __repr__(self) -> str:
-        return f"<RebalanceTally {self.seconds}>"
+        return f"<RebalanceCounters {self.seconds}>"
 
     def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
@@ -93,7 +92,7 @@ class RebalanceTally:
             self.timeline.append(rebalance)
 
 
-class CommitTally:
+class CommitCounters:
     """The committer writes it."""
 
     def __init__(self) -> None:
@@ -106,29 +105,29 @@ class CommitTally:
         """Commits that have ended well, also those that found nothing to store."""
 
     def __repr__(self) -> str:
-        return f"<CommitTally {dict(self.offsets)} in {self.rounds} rounds>"
+        return f"<CommitCounters {dict(self.offsets)} in {self.rounds} rounds>"
 
 
-class Tallies:
+class Counters:
     """Of one connector."""
 
     def __init__(self) -> None:
-        self.fetches: dict[int, FetchTally] = {}
+        self.fetches: dict[int, FetchCounters] = {}
         """By the broker's number."""
         self.records: Counter[str] = Counter()
         """Fetched, by topic; of a sink of bytes offsets are counted."""
         self.bytes: Counter[str] = Counter()
         """Fetched, by topic, as the brokers sent them."""
-        self.commits = CommitTally()
-        self.rebalances = RebalanceTally()
+        self.commits = CommitCounters()
+        self.rebalances = RebalanceCounters()
         self.rejected: Counter[tuple[str, str]] = Counter()
         """Records, by class of error and by what became of them ("fail", "skip", "dead-letter")."""
 
     def __repr__(self) -> str:
-        return f"<Tallies {self.fetches} {self.commits} {self.rebalances}>"
+        return f"<Counters {self.fetches} {self.commits} {self.rebalances}>"
 
-    def of_broker(self, number: int) -> FetchTally:
-        return self.fetches.setdefault(number, FetchTally())
+    def of_broker(self, number: int) -> FetchCounters:
+        return self.fetches.setdefault(number, FetchCounters())
 
 
 def kind_of(reason: str) -> str:

@@ -16,7 +16,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import (
     BrokersUnreachable,
     CoordinatorFailed,
@@ -51,7 +51,7 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.runs.finish import owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
@@ -65,7 +65,7 @@ log = structlog.get_logger("kzconsumer")
 class Member:
     """`run` it once; it ends in order when `leaving` is set.
 
-    It sets `joined` after the first rebalance, and `finished` when it has reached all the ends that `stops` sets.
+    It sets `joined` after the first rebalance, and `finished` when it has reached all the ends that `end_offsets` sets.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Member:
         brokers: Brokers,
         read: Reading,
         destination: Destination | None,
-        stops: Stops | None,
+        end_offsets: EndOffsets | None,
         assignor: Assignor,
         listener: ListenerCalls,
         joined: anyio.Event,
         finished: anyio.Event,
         leaving: anyio.Event,
-        tallies: Tallies,
+        counters: Counters,
     ) -> None:
         self._session = session
         self._settings = settings
         self._streams = streams
-        self._stops = stops
+        self._end_offsets = end_offsets
         self._joined = joined
         self._finished = finished
         self._leaving = leaving
@@ -121,13 +121,15 @@ class Member:
             if authority is Authority.KAFKA:
                 storage = KafkaOffsetStorage(session, coordinator)
         copies = coordinator if authority.copies else None
-        self.committer = committer = Committer(storage, trigger.fire, tallies.commits, copies)
+        self.committer = committer = Committer(storage, trigger.fire, counters.commits, copies)
         truncated = settings.offsets.truncated if destination is not None else None
         reset = OffsetReset(settings.offsets.reset, committer, timeout, isolation, truncated)
         notices = Notices(registration)
         leaders = Leaders(topics, brokers, timeout)
         self.log_offsets = LogOffsets(leaders, brokers, timeout, isolation)
-        self._fetchers = FetcherManager(leaders, brokers, settings.fetch, reset, read, self.log_offsets, stops, tallies)
+        self._fetchers = FetcherManager(
+            leaders, brokers, settings.fetch, reset, read, self.log_offsets, end_offsets, counters
+        )
         self.owned = OwnedPartitions(
             owners, watches, committer, self._fetchers, streams, settings.fetch.max_bytes, paused
         )
@@ -142,7 +144,7 @@ class Member:
             listener,
         )
         self._runs: Runs | None = None
-        if stops is not None and stops.of_the_group and settings.subscription.stop_at is not None:
+        if end_offsets is not None and end_offsets.of_the_group and settings.subscription.stop_at is not None:
             self._runs = Runs(session, settings, registration, leaders, brokers, replayable=destination is not None)
         self._membership = Membership(session, consumers, paths, consumer, registration)
         self._rebalancer = Rebalancer(
@@ -173,7 +175,7 @@ class Member:
                 interval=group.reconcile_interval,
                 unowned_alarm=group.unowned_alarm,
             ),
-            tally=tallies.rebalances,
+            counters=counters.rebalances,
         )
 
     def __repr__(self) -> str:
@@ -193,8 +195,8 @@ class Member:
                 tasks.start_soon(self._join)
                 tasks.start_soon(self._commit_periodically)
                 tasks.start_soon(self._raise_on_expiry)
-                if self._stops is not None:
-                    tasks.start_soon(self._finish, self._stops)
+                if self._end_offsets is not None:
+                    tasks.start_soon(self._finish, self._end_offsets)
                 await self._leaving.wait()
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
             for stream in self._streams.values():
@@ -255,13 +257,13 @@ class Member:
             except (CoordinatorFailed, ZooKeeperError) as error:
                 log.error("periodic commit failed, the next one retries", reason=str(error), again=True)
 
-    async def _finish(self, stops: Stops) -> None:
+    async def _finish(self, end_offsets: EndOffsets) -> None:
         """End the streams when all has been processed up to its end: what is owned, or all of the group's run."""
         positions = self.owned.positions
         if self._runs is None:
-            await owned_finished(stops, positions, lambda: self._rebalancer.settled)
+            await owned_finished(end_offsets, positions, lambda: self._rebalancer.settled)
         else:
-            await run_finished(stops, self._runs, positions, self.owned.commit, self._fetchers.look_for_ends)
+            await run_finished(end_offsets, self._runs, positions, self.owned.commit, self._fetchers.look_for_ends)
         self._finished.set()
         for stream in self._streams.values():
             stream.close()

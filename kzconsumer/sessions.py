@@ -22,7 +22,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLost, KzConsumerError, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.group.fitness import HoldDown
@@ -43,7 +43,7 @@ from kzconsumer.registry.run_record import GroupRun
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.rejected.rejects import rejects_of
-from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.access import load_access
@@ -79,8 +79,8 @@ class Sessions:
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
         self.lease = lease or Lease()
         self.listener = ListenerCalls(listener)
-        self.tallies = Tallies()
-        self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.tallies.rejected)
+        self.counters = Counters()
+        self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.counters.rejected)
         self.streams: dict[tuple[str | None, int], KafkaStream] = {}
         """By topic (None: those of a white or black list) and thread."""
         self.paused: set[TopicPartition] = set()
@@ -93,8 +93,8 @@ class Sessions:
         """Whether the final commit of the last membership failed."""
         ends = None if stop_at is None else {TopicPartition.of(each): offset for each, offset in stop_at.items()}
         by_settings = settings.subscription.stop_at is not None
-        self._stops = Stops(ends) if ends is not None or by_settings else None
-        in_run = self._stops is not None and self._stops.of_the_group
+        self._end_offsets = EndOffsets(ends) if ends is not None or by_settings else None
+        in_run = self._end_offsets is not None and self._end_offsets.of_the_group
         require_storage(settings, replayable=destination is not None, in_run=in_run)
         self._security = partial(load_security, settings.brokers, settings.source)
         timeout = settings.fetch.request_timeout
@@ -120,13 +120,13 @@ class Sessions:
             brokers=self._brokers,
             read=reading(form, settings.fetch.largest_body),
             destination=destination,
-            stops=self._stops,
+            end_offsets=self._end_offsets,
             assignor=cast(Assignor, assignor),
             listener=self.listener,
             joined=self._joined,
             finished=self.finished,
             leaving=self._leaving,
-            tallies=self.tallies,
+            counters=self.counters,
         )
 
     def __repr__(self) -> str:
@@ -135,12 +135,12 @@ class Sessions:
     @property
     def run(self) -> GroupRun | None:
         """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""
-        return self._stops.run if self._stops is not None else None
+        return self._end_offsets.run if self._end_offsets is not None else None
 
     @property
     def task_last_ran(self) -> float:
         """When the task that keeps the ZooKeeper session last ran; the present time without a session."""
-        return self._session.looked if self._session is not None else now()
+        return self._session.task_last_ran if self._session is not None else now()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -25,7 +25,7 @@ from kzconsumer.brokers.protocol.fetch import (
     FetchResponse,
 )
 from kzconsumer.clock import now
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import (
     BrokerError,
     ConnectionLost,
@@ -64,7 +64,7 @@ class BrokerFetcher:
         read: Reading,
         limit: RateLimit,
         find_leader: Callable[[Iterable[PartitionFetchState]], None],
-        tallies: Tallies,
+        counters: Counters,
     ) -> None:
         self.broker = broker
         self._brokers = brokers
@@ -72,9 +72,9 @@ class BrokerFetcher:
         self._isolation = ISOLATION_LEVELS[settings.isolation]
         self._reset = reset
         self._limit = limit
-        self._delivery = Delivery(broker, brokers, settings, read, tallies)
+        self._delivery = Delivery(broker, brokers, settings, read, counters)
         self._find_leader = find_leader
-        self._tally = tallies.of_broker(broker.id)
+        self._counters = counters.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
 
@@ -149,12 +149,12 @@ class BrokerFetcher:
 
     def _accept(self, response: FetchResponse, sent: float) -> list[FetchedPartition]:
         """A function of its own: the caller's frame would keep the last response in memory while it waits for room."""
-        self._tally.requests.add(now() - sent)
+        self._counters.requests.add(now() - sent)
         if response.error:
             raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
         size = sum(len(part.records) for part in response.partitions)
         self._limit.spend(now(), size)
-        self._tally.bytes += size
+        self._counters.bytes += size
         return response.partitions
 
     def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:

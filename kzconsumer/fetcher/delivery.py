@@ -20,7 +20,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import NONE
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.clock import now
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import ConnectionLost, KzConsumerError, ProtocolError
 from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
@@ -78,14 +78,14 @@ class Delivery:
     """The deliveries of one broker's fetch loop."""
 
     def __init__(
-        self, broker: Broker, brokers: Brokers, settings: FetchSettings, read: Reading, tallies: Tallies
+        self, broker: Broker, brokers: Brokers, settings: FetchSettings, read: Reading, counters: Counters
     ) -> None:
         self._broker = broker
         self._brokers = brokers
         self._settings = settings
         self._read = read
         self._corrupt = CorruptPolicy(settings)
-        self._tallies = tallies
+        self._counters = counters
 
     async def deliver(self, arrived: list[Arrival]) -> Delivered:
         """Decode and queue all of `arrived`, and empty the list: what an exception leaves there was not queued.
@@ -118,8 +118,8 @@ class Delivery:
             del arrived[0]  # before it is queued: what is queued must not be taken back
             served.append(state)
             enqueue(arrival, decoded)
-            self._tallies.records[state.topic_partition.topic] += len(decoded.records)
-            self._tallies.bytes[state.topic_partition.topic] += len(part.records)
+            self._counters.records[state.topic_partition.topic] += len(decoded.records)
+            self._counters.bytes[state.topic_partition.topic] += len(part.records)
             if (found := self._unusable(arrival, decoded)) is not None:
                 if found.cut_off or not state.count_attempt(ATTEMPTS_AT_A_BATCH):
                     unusable.append((arrival, found))
@@ -137,7 +137,7 @@ class Delivery:
         if deferred:
             done.move_back.extend(served)
         if seconds:
-            self._tallies.of_broker(self._broker.id).decoding.add(seconds)
+            self._counters.of_broker(self._broker.id).decoding.add(seconds)
         for arrival, found in unusable:
             if not await self._skip(arrival, found):
                 done.forget.append(arrival.state)

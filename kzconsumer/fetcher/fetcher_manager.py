@@ -17,7 +17,7 @@ from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
@@ -27,7 +27,7 @@ from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.adoption import missing
-from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")
@@ -49,16 +49,16 @@ class FetcherManager:
         reset: OffsetReset,
         read: Reading,
         log_offsets: LogOffsets,
-        stops: Stops | None,
-        tallies: Tallies,
+        end_offsets: EndOffsets | None,
+        counters: Counters,
     ) -> None:
         self._brokers = brokers
         self._settings = settings
         self._reset = reset
         self._read = read
         self._log_offsets = log_offsets
-        self._stops = stops
-        self._tallies = tallies
+        self._end_offsets = end_offsets
+        self._counters = counters
         self._limit = RateLimit(settings.rate_limit)
         self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end is known, or they have no part
         self._ending: dict[TopicPartition, PartitionFetchState] = {}  # at an end that may yet be moved
@@ -106,7 +106,7 @@ class FetcherManager:
             if self._tasks is not None:
                 self._tasks.start_soon(self._check_replays)
             going = [state for state in going if state.topic_partition not in replays]
-        if self._stops is None:
+        if self._end_offsets is None:
             self._leader_finder.add(going)
             return
         self._endless.update({state.topic_partition: state for state in going})
@@ -114,19 +114,19 @@ class FetcherManager:
 
     def look_for_ends(self) -> None:
         """Ends may be known by now, or others, or partitions have come that have no end yet."""
-        if self._stops is not None and self._tasks is not None:
-            self._tasks.start_soon(self._find_ends, self._stops)
+        if self._end_offsets is not None and self._tasks is not None:
+            self._tasks.start_soon(self._find_ends, self._end_offsets)
 
-    async def _find_ends(self, stops: Stops) -> None:
+    async def _find_ends(self, end_offsets: EndOffsets) -> None:
         """Fetching begins when it is known where it ends."""
-        await stops.known.wait()
+        await end_offsets.known.wait()
         self._endless = {partition: state for partition, state in self._endless.items() if state.open}
-        found = [s for p, s in self._endless.items() if not stops.leaves_out(p, s.tracker.incarnation)]
+        found = [s for p, s in self._endless.items() if not end_offsets.leaves_out(p, s.tracker.incarnation)]
         for state in found:
             self._ending[state.topic_partition] = self._endless.pop(state.topic_partition)
         self._ending = {partition: state for partition, state in self._ending.items() if state.open}
         for partition, state in self._ending.items():
-            state.stop = stops.of(partition, state.tracker.incarnation)
+            state.stop = end_offsets.of(partition, state.tracker.incarnation)
         self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:
@@ -201,7 +201,7 @@ class FetcherManager:
                 self._read,
                 self._limit,
                 self._leader_finder.add,
-                self._tallies,
+                self._counters,
             )
             scope = anyio.CancelScope()
             self._fetchers[broker.id] = fetcher, scope

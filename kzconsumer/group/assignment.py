@@ -58,9 +58,9 @@ def compare(
     *,
     keep: bool = True,
 ) -> AssignmentChange:
-    """What changes between what is held and what is wanted.
+    """The change from what is held to what is wanted.
 
-    `keep=False` gives everything back and claims it anew where anything changes, as the original consumer does
+    With `keep=False` any change releases and claims everything, as in the original consumer
     (`ZookeeperConsumerConnector.rebalance`, 0.8.2 to 1.1.1).
     """
     if not keep and wanted != held:

@@ -74,7 +74,7 @@ class OwnedPartitions:
                 high_watermark=claim.fetch.high_watermark,
                 paused=claim.tracker.paused,
                 incarnation=claim.tracker.incarnation,
-                stop=claim.fetch.stop,
+                end=claim.fetch.stop,
                 led=not self._fetchers.seeks_leader(claim.fetch),
                 leader=self._fetchers.leader_of(claim.fetch),
                 queue_full=not claim.fetch.queue.has_room,

@@ -16,7 +16,7 @@ import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
-from kzconsumer.counters import Rebalance, RebalanceOutcome, RebalanceTally
+from kzconsumer.counters import Rebalance, RebalanceCounters, RebalanceOutcome
 from kzconsumer.errors import (
     ConnectionLost,
     CoordinatorFailed,
@@ -70,7 +70,7 @@ class Rebalancer:
         listener: ListenerCalls,
         notices: Notices,
         reconciler: Reconciler,
-        tally: RebalanceTally,
+        counters: RebalanceCounters,
     ) -> None:
         self._membership = membership
         self._reader = reader
@@ -86,7 +86,7 @@ class Rebalancer:
         self._listener = listener
         self._reconciler = reconciler
         self._notices = notices
-        self._tally = tally
+        self._counters = counters
         self.snapshot: GroupSnapshot | None = None
         """The group as read by the last rebalance."""
         self.assigned: Mapping[TopicPartition, ConsumerThreadId] = {}
@@ -154,7 +154,7 @@ class Rebalancer:
             claimed=claimed,
             blocked=blocked,
         )
-        self._tally.add(ended)
+        self._counters.add(ended)
 
     async def _rebalance(self, reasons: list[str], began: float) -> bool:
         """One attempt; False if it has to be repeated without waiting for an event."""

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from kzconsumer.clock import now
-from kzconsumer.counters import CommitOutcome, CommitTally
+from kzconsumer.counters import CommitCounters, CommitOutcome
 from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
@@ -46,13 +46,13 @@ class Committer:
         self,
         storage: OffsetStorage,
         notify: Callable[[str], None],
-        tally: CommitTally | None = None,
+        counters: CommitCounters | None = None,
         copies: GroupCoordinator | None = None,
     ) -> None:
         self._storage = storage
         self._copies = copies
         self._notify = notify
-        self._tally = tally if tally is not None else CommitTally()
+        self._counters = counters if counters is not None else CommitCounters()
         self._positions: dict[OffsetTracker, _Position] = {}
         self._one_at_a_time = anyio.Lock()
         self._stored_again = now()
@@ -114,7 +114,7 @@ class Committer:
             await self._copy(self._positions, again=again)
             if again:
                 self._stored_again = now()
-            self._tally.rounds += 1
+            self._counters.rounds += 1
 
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
         """The final commit of claims that end.
@@ -206,12 +206,12 @@ class Committer:
             if writes:
                 results = await self._storage.write(list(writes.values()))
         except BaseException:
-            self._tally.offsets[self._storage.name, "unknown"] += len(writes)
+            self._counters.offsets[self._storage.name, "unknown"] += len(writes)
             raise
         refused: dict[TopicPartition, str] = {}
         for tracker, write in writes.items():
             result = results[tracker.topic_partition]
-            self._tally.offsets[self._storage.name, _outcome(result)] += 1
+            self._counters.offsets[self._storage.name, _outcome(result)] += 1
             if isinstance(result, Lost):
                 self.lose(tracker, result.reason)
             elif isinstance(result, Refused):
@@ -236,12 +236,12 @@ class Committer:
         try:
             refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
         except BaseException as error:
-            self._tally.offsets["kafka", "unknown"] += len(due)
+            self._counters.offsets["kafka", "unknown"] += len(due)
             if isinstance(error, CoordinatorFailed):
                 raise CoordinatorFailed(f"{error}{_IN_ZOOKEEPER}") from error
             raise
-        self._tally.offsets["kafka", "stored"] += len(due) - len(refused)
-        self._tally.offsets["kafka", "refused"] += len(refused)
+        self._counters.offsets["kafka", "stored"] += len(due) - len(refused)
+        self._counters.offsets["kafka", "refused"] += len(refused)
         for tracker, copy in due.items():
             position = self._positions.get(tracker)
             if position is not None and tracker.topic_partition not in refused:

@@ -22,7 +22,7 @@ class Position(msgspec.Struct, frozen=True):
     paused: bool = False
     incarnation: int = 0
     """The czxid of the topic's node, which differs for a recreated topic."""
-    stop: int | None = None
+    end: int | None = None
     """The end offset, which is not read; None without one."""
     led: bool = True
     """False while its leader is being searched."""
@@ -38,7 +38,7 @@ class Position(msgspec.Struct, frozen=True):
         """Offsets that could be read now and are not processed yet; None while unknown."""
         if self.high_watermark is None:
             return None
-        until = self.high_watermark if self.stop is None else min(self.high_watermark, self.stop)
+        until = self.high_watermark if self.end is None else min(self.high_watermark, self.end)
         return max(0, until - self.processed)
 
     @property

@@ -18,8 +18,8 @@ log = structlog.get_logger("kzconsumer.zookeeper")
 async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
     """The cluster's id; before Kafka 0.10.1, which has none, the connect string with sorted hosts.
 
-    Waits until ZooKeeper answers and a broker is registered, since an older cluster is told by its brokers without an
-    id. Raises ConfigError if all servers refuse the session.
+    Waits until ZooKeeper answers and a broker is registered, since only then a missing id means an older
+    cluster. Raises ConfigError if all servers refuse the session.
     """
     connect_string = ConnectString.parse(zookeeper.connect)
     while True:

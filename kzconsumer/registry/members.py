@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from kzconsumer import __version__
 from kzconsumer.errors import NodeExists
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, encode_registration
+from kzconsumer.version import __version__
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import Create, Delete, Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches

@@ -13,7 +13,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.run_record import GroupRun
 
 
-class Stops:
+class EndOffsets:
     """`at`: an offset for each partition that ends; None: those of the group's run, once it is known."""
 
     def __init__(self, at: Mapping[TopicPartition, int] | None = None) -> None:
@@ -24,7 +24,7 @@ class Stops:
             self.known.set()
 
     def __repr__(self) -> str:
-        return f"<Stops at {self.run.id if self.run else self._at}>"
+        return f"<EndOffsets at {self.run.id if self.run else self._at}>"
 
     @property
     def of_the_group(self) -> bool:

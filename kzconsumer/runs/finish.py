@@ -9,7 +9,7 @@ import structlog
 
 from kzconsumer.errors import ConnectionLost, CoordinatorFailed, ZooKeeperError
 from kzconsumer.offsets.position import Position
-from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.runs.runs import Runs
 
 log = structlog.get_logger("kzconsumer")
@@ -21,17 +21,17 @@ RUN_CHECK = 0.5
 Positions = Callable[[], Sequence[Position]]
 
 
-async def owned_finished(stops: Stops, positions: Positions, assigned: Callable[[], bool]) -> None:
+async def owned_finished(end_offsets: EndOffsets, positions: Positions, assigned: Callable[[], bool]) -> None:
     """Until every owned partition is processed up to its end. `assigned`: whether the last rebalance is complete."""
     while True:
         await anyio.sleep(OWN_CHECK)
-        if assigned() and all(_at_its_end(stops, at) for at in positions()):
+        if assigned() and all(_at_its_end(end_offsets, at) for at in positions()):
             break
     log.info("everything is processed up to its end", partitions=len(positions()))
 
 
 async def run_finished(
-    stops: Stops,
+    end_offsets: EndOffsets,
     runs: Runs,
     positions: Positions,
     commit: Callable[[], Awaitable[None]],
@@ -41,16 +41,16 @@ async def run_finished(
 
     `ends_changed` is called when the run begins, or gets more topics.
     """
-    run = stops.run or await runs.join()
+    run = end_offsets.run or await runs.join()
     while True:
-        if run != stops.run:
-            stops.begin(run)
+        if run != end_offsets.run:
+            end_offsets.begin(run)
             ends_changed()
         if run.finished is not None:
             return
         await anyio.sleep(RUN_CHECK)
         try:
-            done = (at for at in positions() if _at_its_end(stops, at))
+            done = (at for at in positions() if _at_its_end(end_offsets, at))
             if any((at.committed or 0) < at.processed for at in done):
                 await commit()
             run = await runs.look(run)
@@ -58,5 +58,5 @@ async def run_finished(
             log.warning("progress of the run is unknown", reason=str(error))
 
 
-def _at_its_end(stops: Stops, at: Position) -> bool:
-    return stops.passed(at.topic_partition, at.incarnation, at.processed)
+def _at_its_end(end_offsets: EndOffsets, at: Position) -> bool:
+    return end_offsets.passed(at.topic_partition, at.incarnation, at.processed)

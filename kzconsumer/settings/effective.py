@@ -1,7 +1,4 @@
-"""The effective configuration: every key, its value as one would write it, and where that comes from. Secrets hidden.
-
-Pure. `cli check-config --effective` prints it.
-"""
+"""The effective configuration: every key, its value and where that comes from, with secrets hidden."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 class Effective(msgspec.Struct, frozen=True):
-    """One key. `value` is None where nothing is set and there is no default."""
+    """One key. `value` is None if nothing is set and there is no default."""
 
     key: str
     value: Any
@@ -33,7 +30,7 @@ class Effective(msgspec.Struct, frozen=True):
 
     @property
     def written(self) -> str:
-        """Where it was written, in a few characters."""
+        """The source in a few characters."""
         return self.origin if self.source is None else self.source + (f":{self.line}" if self.line else "")
 
 
@@ -56,7 +53,7 @@ def effective(settings: Settings, layers: Layers) -> list[Effective]:
 
 
 def as_toml(values: Sequence[Effective]) -> Iterator[str]:
-    """Lines of a file that says the same, each value followed by its origin."""
+    """Lines of an equivalent file, each value followed by its origin."""
     tables: dict[str, list[tuple[str, Effective]]] = {}
     for each in values:
         *above, key = _places(each.key)

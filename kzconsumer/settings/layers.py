@@ -1,7 +1,6 @@
 """The layers of a member's settings, merged key by key, with the origin of every value.
 
-Owns nothing and opens no connection; `cli` calls `read_layers`, `config` makes settings of the result. From the lowest:
-the vendor's files, the group's file, its drop-ins, environment variables, flags. Below all of them are the defaults.
+From the lowest to the highest: defaults, vendor files, the group's file, its drop-ins, environment variables, flags.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """What all layers say together. Tables of settings are merged; any other value replaces the one below it."""
+    """All layers together. Tables of settings are merged; any other value replaces the one below it."""
 
     source: str
-    """The group's file, which is where a value is missing."""
+    """The group's file, as the place of a missing value."""
     tables: Mapping[str, object]
     origins: Mapping[Place, Origin]
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Put, in the faults of a ConfigError, what a value really comes from in the place of the group's file."""
+        """In faults of a ConfigError, replace the group's file by the real source of the value."""
         try:
             yield
         except ConfigError as error:
@@ -80,7 +79,7 @@ def read_layers(
     environment: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
 ) -> Layers:
-    """Read the group's file and everything over and under it.
+    """Read the group's file and all other layers.
 
     Drop-ins are `<path>.d/*.toml`. `mergeable` are the tables that hold settings; a flag is `table.key=value`.
     Variables and flags hold TOML, or else text. `environment` is the process's own when left out. Raises ConfigError.
@@ -116,7 +115,7 @@ def read_layers(
 
 
 def _text(source: str) -> str:
-    """A file's text, which is TOML. Raises ConfigError."""
+    """The text of a TOML file. Raises ConfigError."""
     try:
         text = Path(source).read_text(encoding="utf-8")
         tomllib.loads(text)
@@ -130,9 +129,9 @@ def _text(source: str) -> str:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """On which line each key of a TOML text begins.
+    """The line on which each key of a TOML text begins.
 
-    TOML is a sequence of statements that end with a line; each is TOML by itself, and no beginning of one is.
+    A statement of TOML ends at the end of a line; each is valid TOML by itself, and no proper beginning of one is.
     """
     found: dict[Place, int] = {}
     header: Place = ()

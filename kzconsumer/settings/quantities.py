@@ -1,4 +1,4 @@
-"""Durations and byte sizes as the file writes them: text with a unit, read into seconds and bytes."""
+"""Durations and byte sizes: text with a unit in the file, seconds and bytes in the settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_byte_size(value: object) -> int:
 
 
 def show_duration(seconds: float) -> str:
-    """As `read_duration` reads it, in the largest unit that needs no fraction."""
+    """The form that `read_duration` accepts, in the largest unit without a fraction."""
     for unit in ("h", "m", "s"):
         if seconds and seconds % _SECONDS[unit] == 0:
             return f"{seconds / _SECONDS[unit]:.0f}{unit}"
@@ -41,7 +41,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_byte_size(size: int) -> str | int:
-    """As `read_byte_size` reads it, in the largest binary unit that needs no fraction; else the number."""
+    """The form that `read_byte_size` accepts, in the largest binary unit without a fraction, or the number."""
     for unit in ("GiB", "MiB", "KiB"):
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
@@ -49,9 +49,9 @@ def show_byte_size(size: int) -> str | int:
 
 
 def reader(function: Callable[[object], object], show: Callable[[Any], object] | None = None) -> Meta:
-    """For `Annotated[T, reader(f)]`: `f` makes the field's value of the raw one; `show` makes the raw one of the value.
+    """For `Annotated[T, reader(f)]`: `f` converts the raw value to the field's, `show` converts it back.
 
-    Its ValueError says what is wrong as the rest of a sentence that begins with the value: "is not ...".
+    Its ValueError is the rest of a sentence that begins with the value: "is not ...".
     """
     return Meta(extra={"read": function, "show": show})
 

@@ -1,7 +1,6 @@
 """The group's file as one frozen struct, loaded from its layers.
 
-Every key is also in `config/group.reference.toml` (a test compares the two). Loading opens no connection and loads no
-plugin: a plugin's name is checked where the plugin is used.
+Every key is in `config/group.reference.toml`, which a test compares. Loading opens no connection and loads no plugin.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from kzconsumer.settings.values import read_name
 
 
 class _File(Table, frozen=True, kw_only=True):
-    """The tables of the file; those without a required key may be left out."""
+    """The tables of the file; those without a required key are optional."""
 
     zookeeper: ZooKeeperSettings
     brokers: BrokersSettings = BrokersSettings()
@@ -50,17 +49,14 @@ class _File(Table, frozen=True, kw_only=True):
 
 
 class Settings(_File, frozen=True, kw_only=True):
-    """All settings of one member, and where they came from.
+    """All settings of one member, and their source. Each way of making them raises ConfigError, one line per fault."""
 
-    Raises ConfigError, one line per fault, from each way of making one.
-    """
-
-    # begins every line about a fault
     source: str = "settings"
+    """Begins every line about a fault."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Settings:
-        """Read a TOML file, with the vendor's files under it, and drop-ins and environment variables over it."""
+        """Read a TOML file with vendor files, drop-ins and environment variables."""
         return cls.of(layers_of(path))
 
     @classmethod
@@ -70,12 +66,12 @@ class Settings(_File, frozen=True, kw_only=True):
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, object], *, source: str = "settings") -> Settings:
-        """Take the file's tables as mappings; values are written as in the file (`"10s"`, `"1MiB"`)."""
+        """From the file's tables as mappings, with values as in the file (`"10s"`, `"1MiB"`)."""
         read = read_table(tables, _File, f"{source}:")
         return cls(**{name: getattr(read, name) for name in _File.__struct_fields__}, source=source)
 
     def in_run(self, name: str) -> Settings:
-        """These settings for the run of that name. Raises ConfigError for what `[subscription] run` would not take."""
+        """These settings for the run of that name. Raises ConfigError for an invalid name."""
         where = "--run"
         try:
             return msgspec.structs.replace(
@@ -85,7 +81,7 @@ class Settings(_File, frozen=True, kw_only=True):
             raise ConfigError([f"{self.source}: {where} {name}: {error}"]) from None
 
     def require_subscription(self) -> SubscriptionSettings:
-        """What to consume; raises ConfigError when the file does not say it, or says it in two ways."""
+        """What to consume. Raises ConfigError if the file does not say it, or says it in two ways."""
         given = [name for name in ("topics", "whitelist", "blacklist") if getattr(self.subscription, name)]
         if not given:
             raise ConfigError([f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
@@ -94,7 +90,7 @@ class Settings(_File, frozen=True, kw_only=True):
             raise ConfigError([fault])
         letters = self.rejected.topic
         if letters is not None and self.subscribes(letters):
-            fault = f"{self.source}: [rejected] topic: {letters} is consumed by this very group, for ever"
+            fault = f"{self.source}: [rejected] topic: {letters} is consumed by this group itself"
             raise ConfigError([fault])
         return self.subscription
 
@@ -104,13 +100,13 @@ class Settings(_File, frozen=True, kw_only=True):
         return topic in wanted.topics or (wanted.filter is not None and wanted.filter.allows(topic))
 
     def require_sink(self) -> SinkSettings:
-        """The sink to run; raises ConfigError when the file names none."""
+        """The sink to run. Raises ConfigError if the file names none."""
         if self.sink is None:
             raise ConfigError([f"{self.source}: [sink] plugin: missing"])
         return self.sink
 
     def require_daemon(self) -> SinkSettings:
-        """The sink to run; raises ConfigError when the file does not say what to consume or where to put it."""
+        """The sink to run. Raises ConfigError if the file does not say what to consume or where to put it."""
         faults: list[str] = []
         for require in (self.require_subscription, self.require_sink):
             try:
@@ -123,5 +119,5 @@ class Settings(_File, frozen=True, kw_only=True):
 
 
 def layers_of(path: str | os.PathLike[str], flags: Sequence[str] = ()) -> Layers:
-    """What `Settings.of` takes; a flag is `table.key=value`. Raises ConfigError for what is not TOML."""
+    """The argument of `Settings.of`; a flag is `table.key=value`. Raises ConfigError for invalid TOML."""
     return read_layers(path, frozenset(tables_of(_File)), flags=flags)

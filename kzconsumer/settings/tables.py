@@ -27,7 +27,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:
-    """Make an `into` of a table as TOML gives it.
+    """Convert a table from TOML to an `into`.
 
     `where` begins every line: `"[sink.options]"`, `"group.toml: [offsets]"`, or `"group.toml:"` for a whole file.
     Understood field types: str, int, float, bool, Literal, the types above and any `Annotated[..., reader(f)]`, Meta's
@@ -42,7 +42,7 @@ def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:
 
 
 def tables_of(into: type[msgspec.Struct], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The places of all tables in `into` that hold settings: structs, and tables whose keys somebody else knows."""
+    """The places of all tables in `into` that hold settings: structs, and tables with keys defined elsewhere."""
     described = inspect.type_info(into)
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
@@ -56,7 +56,7 @@ def tables_of(into: type[msgspec.Struct], at: tuple[str, ...] = ()) -> Iterator[
 
 
 def keys_of(table: msgspec.Struct, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object, object]]:
-    """Each key with its value, and with the value as it would be written in the file; a table that is None has none."""
+    """Each key with its value and the value's form in the file; a table that is None has no keys."""
     described = inspect.type_info(type(table))
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
@@ -69,7 +69,7 @@ def keys_of(table: msgspec.Struct, at: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 @contextmanager
 def faults_in(source: str) -> Iterator[None]:
-    """Put `source: ` before each fault of a ConfigError: a plugin knows its table, not the file it was read from."""
+    """Put `source: ` before each fault of a ConfigError, as a plugin does not know the file."""
     try:
         yield
     except ConfigError as error:
@@ -77,14 +77,14 @@ def faults_in(source: str) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a person who wrote `name` most likely meant, if one is near."""
+    """The known name nearest to `name`, if one is near."""
     folded = {each.casefold(): each for each in known}
     close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
 
 
 def _table_type(kind: inspect.Type) -> inspect.Type:
-    """Without what is optional about it."""
+    """The type without Annotated and None."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -133,7 +133,7 @@ def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[
 
 
 def _value(value: object, kind: inspect.Type, where: str, key: str, faults: list[str]) -> object:
-    """The field's value, or None after adding to `faults`."""
+    """The field's value, or None after adding a fault."""
     if isinstance(kind, inspect.Metadata) and kind.extra and "read" in kind.extra:
         try:
             value = kind.extra["read"](value)
@@ -191,7 +191,7 @@ def _union(value: object, kind: inspect.UnionType, where: str, key: str, faults:
 
 
 def _problem(value: object, kind: inspect.Type) -> str | None:
-    """What is wrong with a plain value; None when nothing is."""
+    """The fault of a plain value, if any."""
     match kind:
         case inspect.LiteralType():
             if any(value == each and type(value) is type(each) for each in kind.values):
@@ -236,6 +236,6 @@ def _inner(where: str, key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as the file has it, short enough for a line."""
+    """A value as in the file, short enough for a line."""
     text = json.dumps(redacted(value), ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

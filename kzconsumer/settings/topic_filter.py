@@ -1,8 +1,7 @@
 r"""White and black lists of topics, as the original consumer reads them.
 
-Pure. Applications subscribe with one, the settings check one, and every member expands everybody's. All members of a
-group must expand a list to the same topics, or partitions stay without owner: so the expression must mean the same in
-Java, whose members may share the group, and here.
+All members of a group must expand a list to the same topics, or partitions stay without owner. So the expression must
+mean the same here and in Java, whose members may be in the group.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _NOT_PORTABLE = {
 
 
 class TopicFilter:
-    """Which topics a list stands for; use Whitelist or Blacklist.
+    """A list's expression; use Whitelist or Blacklist.
 
     The text is normalised first: outer white space and quotes go, commas become `|`, spaces vanish. A topic must match
     the whole expression. Internal topics are never matched. Source: `kafka.consumer.TopicFilter` (1.1.1).
@@ -71,7 +70,7 @@ class TopicFilter:
         return topic not in INTERNAL_TOPICS and matches == (self.pattern == WHITE_LIST)
 
     def portable(self) -> None:
-        """Raises ValueError for an expression that Java would read otherwise; we must not write such a one."""
+        """Raises ValueError for an expression that Java reads differently, which must not be registered."""
         for sign, meaning in _NOT_PORTABLE.items():
             if sign in self.regex:
                 raise ValueError(f"{self.regex!r} has {meaning}, which Java and Python read differently")
@@ -94,5 +93,5 @@ def _shown(text: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """A list's text as the original reads it."""
+    """A list's text as the original normalises it."""
     return text.strip().replace(",", "|").replace(" ", "").strip("\"'")

@@ -1,7 +1,6 @@
-"""What the settings' values may be: a reader for each kind that takes more than a type and bounds to check.
+"""Readers for the settings' values that need more than a type and bounds.
 
-Pure. `config` builds its tables of these, `cli` checks arguments of the same kinds. A reader's ValueError says what is
-wrong as the rest of a sentence that begins with the value.
+A reader's ValueError is the rest of a sentence that begins with the value.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5})
 
 
 def read_connect(value: object) -> str:
-    """Check the form of a ZooKeeper connect string; hosts are looked up, and the text taken apart, by the session."""
+    """Check the form of a ZooKeeper connect string, which the session parses."""
     match = _CONNECT.fullmatch(value) if isinstance(value, str) else None
     hosts = [_HOST.fullmatch(host.strip()) for host in match["hosts"].split(",")] if match else []
     chroot = (match["chroot"] or "") if match else ""
@@ -39,14 +38,14 @@ def read_connect(value: object) -> str:
 
 
 def read_name(value: object) -> str:
-    """The characters Kafka allows in group and client ids (`kafka.common.Config`, 1.1.1), but not the empty text."""
+    """A group or client id (`kafka.common.Config`, 1.1.1), but not an empty one."""
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value):
         raise ValueError("is not a name made of ASCII letters, digits, '.', '_' and '-'")
     return value
 
 
 def read_listen(value: object) -> str:
-    """Where to serve: a host and a port, or `unix:` and the absolute path of a socket."""
+    """An address to listen at: a host and a port, or `unix:` and the absolute path of a socket."""
     if isinstance(value, str) and value.startswith("unix:/"):
         return value
     if isinstance(value, str) and _LISTEN.fullmatch(value) and host_and_port(value)[1] < 65536:
@@ -55,13 +54,13 @@ def read_listen(value: object) -> str:
 
 
 def host_and_port(listen: str) -> tuple[str, int]:
-    """Of an address that `read_listen` has read, and that is none of a unix socket."""
+    """Of an address from `read_listen` that is not a unix socket."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def is_local(listen: str) -> bool:
-    """Only this machine can reach it."""
+    """Whether only this machine can reach it."""
     return listen.startswith("unix:") or is_loopback(host_and_port(listen)[0])
 
 
@@ -73,12 +72,12 @@ def is_loopback(host: str) -> bool:
 
 
 def read_listener(value: object) -> str:
-    """The name of a listener as brokers register it: in capitals (`org.apache.kafka.common.network.ListenerName`)."""
+    """A listener's name in capitals, as brokers register it (`org.apache.kafka.common.network.ListenerName`)."""
     return read_name(value).upper()
 
 
 def read_topic(value: object) -> str:
-    """A topic name a broker could have created (`org.apache.kafka.common.internals.Topic`)."""
+    """A topic name (`org.apache.kafka.common.internals.Topic`)."""
     if not isinstance(value, str) or not _LEGAL_NAME.fullmatch(value) or value in {".", ".."}:
         raise ValueError("is not a topic name (ASCII letters, digits, '.', '_' and '-')")
     if len(value) > _TOPIC_NAME_MAX:
@@ -87,14 +86,14 @@ def read_topic(value: object) -> str:
 
 
 def read_topics(value: object) -> object:
-    """A table of topics, each with its number of streams; one who wrote a list or a name is told so."""
+    """A table of topics, each with its number of streams; the error explains that to users of a list or a name."""
     if not isinstance(value, Mapping):
         raise ValueError('is not a table "topic = number of streams" such as { payments = 1 }')
     return value
 
 
 def read_reset(value: object) -> object:
-    """Where to start; one who wrote the word of Kafka's newer consumer is told ours, which text alone would mistake."""
+    """Where to begin; the error for a word of Kafka's newer consumer names the one to use here."""
     meant = {"earliest": "smallest", "latest": "largest", "none": "fail"}.get(value) if isinstance(value, str) else None
     if meant is not None:
         raise ValueError(f'is a word of the newer consumer: "{meant}" here')
@@ -102,7 +101,7 @@ def read_reset(value: object) -> object:
 
 
 def read_fetch_size(value: object) -> int:
-    """A size that fits the fetch request's signed 32-bit field."""
+    """A size that fits a signed 32-bit field of the fetch request."""
     size = read_byte_size(value)
     if not 0 < size <= _INT32_MAX:
         raise ValueError(f"is not between 1 and {_INT32_MAX} bytes")
@@ -110,7 +109,7 @@ def read_fetch_size(value: object) -> int:
 
 
 def read_list(value: object) -> str:
-    """The expression of a white or black list, one that Java's members of the group read alike."""
+    """The expression of a white or black list, which must mean the same in Java."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("is not a regular expression")
     try:
@@ -121,7 +120,7 @@ def read_list(value: object) -> str:
 
 
 def read_stop(value: object) -> int:
-    """What ListOffsets is asked for: -1 for the end of the log, or a time in ms since 1970."""
+    """The time for ListOffsets: -1 for the end of the log, or ms since 1970."""
     if value == "end":
         return _LOG_END
     try:
@@ -134,7 +133,7 @@ def read_stop(value: object) -> int:
 
 
 def read_partition(value: object) -> str:
-    """A topic and one of its partitions, as Kafka's own tools write them."""
+    """A topic and one of its partitions, as Kafka's tools write them."""
     topic, _, number = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     if not topic or not number.isascii() or not number.isdecimal():
         raise ValueError('is not a topic and a partition such as "orders:3"')
@@ -142,7 +141,7 @@ def read_partition(value: object) -> str:
 
 
 def show_stop(stop: int) -> str:
-    """As `read_stop` reads it."""
+    """The form that `read_stop` accepts."""
     return "end" if stop == _LOG_END else datetime.fromtimestamp(stop / 1000, UTC).isoformat()
 
 

@@ -76,7 +76,7 @@ class BatchStatus:
         return {stage: round(spent, 3) for stage, spent in self.seconds.items()}
 
 
-class BatchTally:
+class BatchCounters:
     """Of all batches of a sink: written by its runner, when one has ended."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class BatchTally:
         self.stages: dict[Stage, Timing] = {}
 
     def __repr__(self) -> str:
-        return f"<BatchTally {self.records} records>"
+        return f"<BatchCounters {self.records} records>"
 
     def add(self, status: BatchStatus) -> None:
         self.last.append(status)

@@ -21,7 +21,7 @@ from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
-from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
+from kzconsumer.sinks.batch_status import BatchCounters, BatchStatus
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, Sink
@@ -71,7 +71,7 @@ class SinkRunner:
         self._builder = BatchBuilder(limits, self._can.wants)
         self.status: BatchStatus | None = None
         """The batch being planned, written or committed; between two of them the last one."""
-        self.batches = BatchTally()
+        self.batches = BatchCounters()
         self._stream_error: Exception | None = None
         self._queues: tuple[ChunkQueue, ...] = ()
         self._fed = anyio.Event()

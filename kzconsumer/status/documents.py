@@ -57,7 +57,7 @@ def history_since(observer: Observer, at: float) -> list[Point]:
 
 
 def _rebalances(observer: Observer, report: Report) -> object:
-    return {"rebalances": list(observer.tallies.rebalances.timeline)}
+    return {"rebalances": list(observer.counters.rebalances.timeline)}
 
 
 def _batches(observer: Observer, report: Report) -> object:

@@ -1,4 +1,4 @@
-"""What Prometheus is told: a report and the tallies as metric families, made when it asks.
+"""What Prometheus is told: a report and the counters as metric families, made when it asks.
 
 Owns nothing; `status/server` calls it. What is not known has no sample; a partition that is not ours any more has none
 either. docs/monitoring.md lists all of it, beside the MBeans that it stands for.
@@ -18,9 +18,9 @@ from prometheus_client.core import (
     StateSetMetricFamily,
 )
 
-from kzconsumer.counters import BOUNDS, Tallies, Timing
+from kzconsumer.counters import BOUNDS, Counters, Timing
 from kzconsumer.logs.troubles import Trouble
-from kzconsumer.sinks.batch_status import BatchTally
+from kzconsumer.sinks.batch_status import BatchCounters
 from kzconsumer.status.report import SESSION_STATES, Report
 from kzconsumer.status.track import PartitionStatus
 
@@ -28,12 +28,14 @@ PREFIX = "kzconsumer_"
 Samples = Iterable[tuple[tuple[object, ...], float]]
 
 
-def families(report: Report, tallies: Tallies, batches: BatchTally, troubles: Iterable[Trouble]) -> Iterator[Metric]:
+def families(
+    report: Report, counters: Counters, batches: BatchCounters, troubles: Iterable[Trouble]
+) -> Iterator[Metric]:
     """Everything that is told of a member."""
     make = _Families(report.group)
     yield from _of_member(make, report)
     yield from _of_partitions(make, report.partitions)
-    yield from _of_work(make, tallies)
+    yield from _of_work(make, counters)
     yield from _of_sink(make, batches)
     yield make.counter(
         "log_events",
@@ -166,12 +168,12 @@ def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterat
         yield make.gauge("max_fetch_lag_records", "The largest of what is not fetched yet", (), [((), max(fetch_lags))])
 
 
-def _of_work(make: _Families, tallies: Tallies) -> Iterator[Metric]:
-    yield make.counter("records", "Records fetched", ("topic",), (((t,), n) for t, n in tallies.records.items()))
+def _of_work(make: _Families, counters: Counters) -> Iterator[Metric]:
+    yield make.counter("records", "Records fetched", ("topic",), (((t,), n) for t, n in counters.records.items()))
     yield make.counter(
-        "bytes", "Bytes fetched, as brokers sent them", ("topic",), (((t,), n) for t, n in tallies.bytes.items())
+        "bytes", "Bytes fetched, as brokers sent them", ("topic",), (((t,), n) for t, n in counters.bytes.items())
     )
-    fetches = tallies.fetches
+    fetches = counters.fetches
     yield make.counter(
         "fetch_bytes", "Bytes of records in responses", ("broker",), (((n,), each.bytes) for n, each in fetches.items())
     )
@@ -185,21 +187,21 @@ def _of_work(make: _Families, tallies: Tallies) -> Iterator[Metric]:
         "commits",
         "Offsets of partitions, by what became of storing them",
         ("storage", "outcome"),
-        tallies.commits.offsets.items(),
+        counters.commits.offsets.items(),
     )
     yield make.counter(
-        "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), tallies.rebalances.counts.items()
+        "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), counters.rebalances.counts.items()
     )
     yield make.counter(
         "rejected_records",
         "Records rejected, by what became of them",
         ("class", "outcome"),
-        tallies.rejected.items(),
+        counters.rejected.items(),
     )
-    yield make.histogram("rebalance_seconds", "What they took", None, {None: tallies.rebalances.seconds})
+    yield make.histogram("rebalance_seconds", "What they took", None, {None: counters.rebalances.seconds})
 
 
-def _of_sink(make: _Families, batches: BatchTally) -> Iterator[Metric]:
+def _of_sink(make: _Families, batches: BatchCounters) -> Iterator[Metric]:
     yield make.counter("sink_records", "Records that the sink has written", (), [((), batches.records)])
     yield make.counter(
         "sink_unwritten_batches", "Batches given up, or not written as a whole", (), [((), batches.unwritten)]

@@ -14,20 +14,20 @@ from collections.abc import Callable
 import anyio
 import structlog
 
-from kzconsumer import __version__
 from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.clock import now
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
 from kzconsumer.sessions import Sessions
 from kzconsumer.settings.settings import Settings
-from kzconsumer.sinks.batch_status import BatchStatus, BatchTally
+from kzconsumer.sinks.batch_status import BatchCounters, BatchStatus
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.health import Health
 from kzconsumer.status.report import Assigned, GroupMember, Point, Queue, Report, SessionState, SinkBatch, point
 from kzconsumer.status.track import PartitionStatus, Track
+from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
 log = structlog.get_logger("kzconsumer.status")
@@ -64,12 +64,12 @@ class Observer:
         return self._settings()
 
     @property
-    def tallies(self) -> Tallies:
-        return self._sessions.tallies if self._sessions is not None else Tallies()
+    def counters(self) -> Counters:
+        return self._sessions.counters if self._sessions is not None else Counters()
 
     @property
-    def batches(self) -> BatchTally:
-        return self._runner.batches if self._runner is not None else BatchTally()
+    def batches(self) -> BatchCounters:
+        return self._runner.batches if self._runner is not None else BatchCounters()
 
     def begin(self, sessions: Sessions, runner: SinkRunner) -> None:
         self._sessions, self._runner = sessions, runner
@@ -98,7 +98,7 @@ class Observer:
                 log.debug("ends of logs are not known", partitions=len(unfetched), reason=str(error))
 
     def _look(self, sessions: Sessions) -> None:
-        rounds = sessions.tallies.commits.rounds
+        rounds = sessions.counters.commits.rounds
         for at, track in self._tracked(sessions.positions()):
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
@@ -129,7 +129,7 @@ class Observer:
         for partition, thread in sorted(assigned.items()):
             threads.setdefault(thread.consumer, {}).setdefault(str(thread), []).append(str(partition))
         me = sessions.consumer if sessions is not None else None
-        timeline = self.tallies.rebalances.timeline
+        timeline = self.counters.rebalances.timeline
         return Report(
             version=__version__,
             group=self.settings.group.id,

@@ -101,7 +101,7 @@ class _Collector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         at = self._observer
-        return families(at.report(), at.tallies, at.batches, TROUBLES.all())
+        return families(at.report(), at.counters, at.batches, TROUBLES.all())
 
 
 _OBSERVER = web.AppKey("observer", Observer)

@@ -101,8 +101,8 @@ class Track:
         is_behind = behind(at, end)
         rate, growth = self._rates()
         left = lag.get("processed")
-        if left is not None and at.stop is not None and end is not None:
-            left, growth = max(0, min(end, at.stop) - at.processed), 0.0 if end >= at.stop else growth
+        if left is not None and at.end is not None and end is not None:
+            left, growth = max(0, min(end, at.end) - at.processed), 0.0 if end >= at.end else growth
         return PartitionStatus(
             topic=at.topic,
             partition=at.partition,
@@ -181,7 +181,7 @@ def behind(at: Position, end: int | None) -> bool:
     """There is something left to do; what has no leader, or has failed, counts also before that is known."""
     if end is None:
         return not at.led or at.failed
-    return (end if at.stop is None else min(end, at.stop)) > at.processed
+    return (end if at.end is None else min(end, at.end)) > at.processed
 
 
 #: Ends remembered at most; half of them go when there would be more.

@@ -78,8 +78,8 @@ def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
     digest = _user(settings.digest, f"{begin}[zookeeper.digest]", faults)
     certificate_given = settings.secure and settings.tls.certificate is not None
     if settings.acl != "open" and not (sasl or digest or certificate_given or faults):
-        nobody = "needs an identity: [zookeeper.sasl], [zookeeper.digest] or a certificate"
-        faults.append(f"{begin}[zookeeper] acl: {settings.acl} {nobody}")
+        missing = "needs an identity: [zookeeper.sasl], [zookeeper.digest] or a certificate"
+        faults.append(f"{begin}[zookeeper] acl: {settings.acl} {missing}")
     if faults:
         raise ConfigError(faults)
     return Access(tls, sasl, digest, certificate_given=certificate_given)

@@ -280,7 +280,7 @@ async def test_dead_letters_go_over_the_same_listener(secured: Secured, version:
             tasks.start_soon(streams[unique][0].reject, message, "of no use")
             if version == ALIKE:
                 await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in told), LIMIT)
-                assert not sessions_of(consumer).tallies.rejected
+                assert not sessions_of(consumer).counters.rejected
                 tasks.cancel_scope.cancel()
     if version != ALIKE:
         (letter,) = await anyio.to_thread.run_sync(read_letters, cluster.bootstrap, letters, 1)

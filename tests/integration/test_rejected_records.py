@@ -68,7 +68,7 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
 
             with pytest.raises(RecordRejected, match="at offset 15 was rejected as grave: of no use"):
                 await consume()
-            counts = dict(sessions_of(consumer).tallies.rejected)
+            counts = dict(sessions_of(consumer).counters.rejected)
     assert good == [n for n in range(15) if n not in (3, 5, 11)]
     assert await stored_offset(cluster, unique, unique) == 15
     assert counts == {("undecodable", "dead-letter"): 2, ("worthless", "skip"): 1, ("other", "fail"): 1}

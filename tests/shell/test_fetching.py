@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -48,7 +48,7 @@ async def fetching(
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
-            reading.reading(wants, SETTINGS.largest_body), RateLimit(None), lambda states: None, Tallies(),
+            reading.reading(wants, SETTINGS.largest_body), RateLimit(None), lambda states: None, Counters(),
         )  # fmt: skip
         fetcher.add(
             PartitionFetchState(tracker(partition), queue, 0, SETTINGS.max_bytes) for partition, queue in partitions

@@ -87,7 +87,7 @@ def test_the_offset_is_gone() -> None:
 
 def test_the_topic_was_made_anew() -> None:
     cleared = found(incarnation="0x99", log=(0, 3))
-    reason = "the planned range 100 to 200 is of a topic 0x2a that is gone; there is 0x99 now"
+    reason = "the planned range 100 to 200 is of a deleted topic (0x2a); the present one is 0x99"
     assert cleared == Clear(100, reason)
 
 

@@ -14,7 +14,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.counters import Tallies
+from kzconsumer.counters import Counters
 from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
 from kzconsumer.fetcher import delivery, fetcher_manager
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
@@ -82,7 +82,7 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
     logs, states = Logs({1}), [planned(number, 5, 9) for number in range(3)]
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        cast(LogOffsets, logs), None, Tallies(),
+        cast(LogOffsets, logs), None, Counters(),
     )  # fmt: skip
     manager.start(states)
     looking = asyncio.create_task(manager._check_replays())
@@ -116,7 +116,7 @@ async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest
     state = planned(0, 90, 120)
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, GivingUp()), read_nothing,
-        cast(LogOffsets, SlowLogs(set())), None, Tallies(),
+        cast(LogOffsets, SlowLogs(set())), None, Counters(),
     )  # fmt: skip
     manager.start([state])
     async with asyncio.timeout(5):
@@ -141,7 +141,7 @@ async def test_a_coordinator_that_is_away_ends_no_member(monkeypatch: pytest.Mon
     short, whole = planned(0, 90, 120), planned(1, 5, 9)
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, Away()), read_nothing,
-        cast(LogOffsets, Logs(set())), None, Tallies(),
+        cast(LogOffsets, Logs(set())), None, Counters(),
     )  # fmt: skip
     manager.start([short, whole])
     with capture_logs() as logs:
@@ -179,7 +179,7 @@ async def test_a_broker_that_leaves_a_partition_out_of_its_answer(monkeypatch: p
     log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
     manager = FetcherManager(
         cast(Leaders, None), cast(Brokers, None), FetchSettings(), cast(OffsetReset, None), read_nothing,
-        log_offsets, None, Tallies(),
+        log_offsets, None, Counters(),
     )  # fmt: skip
     manager.start(states)
     async with asyncio.timeout(5):
@@ -212,7 +212,7 @@ async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_rang
     state = planned(0, 5, 9)
     state.queue.reserve(1)
     part = FetchedPartition(state.topic_partition, 0, 100, -1, -1, (), memoryview(b"?"))
-    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), corrupt, Tallies())
+    delivering = Delivery(Broker(1, "localhost", 9092), cast(Brokers, None), FetchSettings(), corrupt, Counters())
     assert await delivering.deliver([Arrival(state, part, 5)]) == ([], [], [])
     chunks = [state.queue.get_nowait(), state.queue.get_nowait()]
     assert [(chunk.first, chunk.until) for chunk in chunks if chunk is not None] == [(5, 7), (7, 9)]

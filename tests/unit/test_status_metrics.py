@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from kzconsumer.counters import BOUNDS, Rebalance, Tallies
+from kzconsumer.counters import BOUNDS, Counters, Rebalance
 from kzconsumer.logs.troubles import Trouble
 from kzconsumer.offsets.position import Position
-from kzconsumer.sinks.batch_status import BatchTally
+from kzconsumer.sinks.batch_status import BatchCounters
 from kzconsumer.status.metrics import families
 from kzconsumer.status.report import Queue, Report
 from kzconsumer.status.track import PartitionStatus, Track
@@ -60,20 +60,20 @@ def report(*positions: Position, time: float = 100.0) -> Report:
     )
 
 
-def told(of: Report, tallies: Tallies | None = None) -> list[Metric]:
+def told(of: Report, counters: Counters | None = None) -> list[Metric]:
     troubles = [Trouble("error", "commit failed", 3, 0.0, 1.0, "why")]
-    return list(families(of, tallies or worked(), BatchTally(), troubles))
+    return list(families(of, counters or worked(), BatchCounters(), troubles))
 
 
-def worked() -> Tallies:
-    tallies = Tallies()
+def worked() -> Counters:
+    counters = Counters()
     for seconds in (0.001, 0.003, 99.0):
-        tallies.of_broker(1).requests.add(seconds)
-    tallies.records["t"] += 42
-    tallies.commits.offsets["zookeeper", "stored"] += 5
+        counters.of_broker(1).requests.add(seconds)
+    counters.records["t"] += 42
+    counters.commits.offsets["zookeeper", "stored"] += 5
     for reason in ("members", "owner of t-3", "owner of t-4"):
-        tallies.rebalances.add(Rebalance(0.0, 0.2, (reason,), "done", 1))
-    return tallies
+        counters.rebalances.add(Rebalance(0.0, 0.2, (reason,), "done", 1))
+    return counters
 
 
 class Given(Collector):

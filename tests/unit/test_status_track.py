@@ -63,7 +63,7 @@ def test_stalled_when_behind_and_still() -> None:
     assert (status.stalled, status.standing, status.hindrance) == (True, 60.0, "sink slow")
     assert not status_after((0.0, BEHIND), (50.0, changed(processed=6)), at=61.0).stalled
     assert not status_after((0.0, changed(processed=20)), at=1000.0).stalled
-    assert not status_after((0.0, changed(stop=5)), at=1000.0).stalled
+    assert not status_after((0.0, changed(end=5)), at=1000.0).stalled
     # Behind only since it got something to do.
     done, more = changed(processed=20), changed(processed=20, high_watermark=21)
     assert not status_after((0.0, done), (995.0, done), (999.0, more), at=1000.0).stalled

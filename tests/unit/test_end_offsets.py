@@ -6,7 +6,7 @@ import pytest
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
-from kzconsumer.runs.end_offsets import Stops
+from kzconsumer.runs.end_offsets import EndOffsets
 
 ORDERS = TopicPartition("orders", 0)
 RUN = GroupRun(
@@ -19,26 +19,26 @@ RUN = GroupRun(
 
 
 async def test_offsets_of_ones_own_end_those_partitions_and_no_others() -> None:
-    stops = Stops({ORDERS: 105})
-    assert stops.known.is_set()
-    assert not stops.of_the_group
-    assert (stops.of(ORDERS, 1), stops.of(TopicPartition("orders", 1), 1)) == (105, None)
-    assert not stops.leaves_out(TopicPartition("orders", 1), 1)
-    assert [stops.passed(ORDERS, 1, at) for at in (104, 105)] == [False, True]
-    assert not stops.passed(TopicPartition("orders", 1), 1, 1 << 40), "it has no end"
+    end_offsets = EndOffsets({ORDERS: 105})
+    assert end_offsets.known.is_set()
+    assert not end_offsets.of_the_group
+    assert (end_offsets.of(ORDERS, 1), end_offsets.of(TopicPartition("orders", 1), 1)) == (105, None)
+    assert not end_offsets.leaves_out(TopicPartition("orders", 1), 1)
+    assert [end_offsets.passed(ORDERS, 1, at) for at in (104, 105)] == [False, True]
+    assert not end_offsets.passed(TopicPartition("orders", 1), 1, 1 << 40), "it has no end"
 
 
 async def test_what_came_after_the_run_began_is_left_out() -> None:
-    stops = Stops()
-    assert not stops.known.is_set()
-    stops.begin(RUN)
-    assert stops.known.is_set()
-    assert stops.of(ORDERS, 0x2A) == 105
-    assert stops.passed(TopicPartition("orders", 1), 0x2A, 0), "an empty partition is at its end at once"
-    assert stops.leaves_out(TopicPartition("orders", 2), 0x2A), "a partition added"
-    assert stops.leaves_out(ORDERS, 0x2C), "a topic deleted and made anew"
-    assert stops.leaves_out(TopicPartition("payments", 0), 0x2A), "a topic made later"
-    assert not stops.passed(ORDERS, 0x2C, 105)
+    end_offsets = EndOffsets()
+    assert not end_offsets.known.is_set()
+    end_offsets.begin(RUN)
+    assert end_offsets.known.is_set()
+    assert end_offsets.of(ORDERS, 0x2A) == 105
+    assert end_offsets.passed(TopicPartition("orders", 1), 0x2A, 0), "an empty partition is at its end at once"
+    assert end_offsets.leaves_out(TopicPartition("orders", 2), 0x2A), "a partition added"
+    assert end_offsets.leaves_out(ORDERS, 0x2C), "a topic deleted and made anew"
+    assert end_offsets.leaves_out(TopicPartition("payments", 0), 0x2A), "a topic made later"
+    assert not end_offsets.passed(ORDERS, 0x2C, 105)
 
 
 def test_the_node_reads_back_as_written() -> None:

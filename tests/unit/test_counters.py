@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kzconsumer.counters import TIMELINE, Rebalance, RebalanceTally, kind_of
+from kzconsumer.counters import TIMELINE, Rebalance, RebalanceCounters, kind_of
 
 
 def rebalance(outcome: Any = "done", reason: str = "members", **numbers: int) -> Rebalance:
@@ -12,23 +12,23 @@ def rebalance(outcome: Any = "done", reason: str = "members", **numbers: int) ->
 
 
 def test_the_timeline_has_changes_and_the_first_of_failures() -> None:
-    tally = RebalanceTally()
+    counters = RebalanceCounters()
     first, nothing = rebalance(reason="start"), rebalance()
     blocked, again = rebalance("blocked", blocked=1), rebalance("blocked", "retry", blocked=1)
     claimed, torn = rebalance(claimed=1), rebalance("interrupted")
     for each in (first, nothing, blocked, again, again, claimed, nothing, torn, torn, blocked):
-        tally.add(each)
-    assert list(tally.timeline) == [first, blocked, claimed, torn, blocked]
-    assert sum(tally.counts.values()) == tally.seconds.count == 10
-    assert tally.counts["retry", "blocked"] == 2
+        counters.add(each)
+    assert list(counters.timeline) == [first, blocked, claimed, torn, blocked]
+    assert sum(counters.counts.values()) == counters.seconds.count == 10
+    assert counters.counts["retry", "blocked"] == 2
 
 
 def test_bounded() -> None:
-    tally = RebalanceTally()
+    counters = RebalanceCounters()
     for number in range(TIMELINE * 2):
-        tally.add(rebalance(reason=f"owner of topic-{number}", claimed=1))
-    assert len(tally.timeline) == TIMELINE
-    assert dict(tally.counts) == {("owner", "done"): TIMELINE * 2}
+        counters.add(rebalance(reason=f"owner of topic-{number}", claimed=1))
+    assert len(counters.timeline) == TIMELINE
+    assert dict(counters.counts) == {("owner", "done"): TIMELINE * 2}
 
 
 def test_kinds_are_few() -> None:
