@@ -1,7 +1,6 @@
-"""The record formats read at native speed: numba functions over raw addresses, without the GIL.
+"""The kernels compiled by numba: functions over raw addresses that run without the GIL.
 
-Owns nothing. `kernel_loading` imports it and calls `compile_all`; `python_kernels` has the same functions in plain
-Python, where their arguments and results are documented.
+Arguments and results are documented at the same functions in plain Python (`python_kernels`).
 A kernel never raises, never reads outside the bytes it was given, and writes no further than the capacities in the
 state. The rules for that: a record is bounded by its length first, each field by the record's end; every byte of a
 varint is checked; lengths are compared by subtraction, because a sum could overflow.
@@ -34,10 +33,7 @@ _JOIN_CELLS = "int64(int64[:, ::1], int64, int64)"
 
 
 def compile_all(*, cache: bool) -> KernelSet:
-    """Every kernel compiled, or loaded from numba's cache as it is configured at this moment.
-
-    Raises whatever numba raises.
-    """
+    """Every kernel, compiled or from numba's cache as it is configured now. Raises whatever numba raises."""
 
     def compiled(signature: str, function: Callable[P, R]) -> Callable[P, R]:
         kernel: Callable[P, R] = njit(signature, nogil=True, cache=cache, error_model="numpy")(function)

@@ -1,6 +1,6 @@
 """Compiled kernel that finds the batches of aborted transactions.
 
-Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_kernels`.
+The rules of `kernels` apply; arguments and results are documented in `python_kernels`.
 """
 
 from __future__ import annotations
