@@ -6,7 +6,7 @@ responses can be decoded in threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -75,6 +75,7 @@ def decode(
     aborted: Sequence[tuple[int, int]] = (),
     largest_body: int | None = None,
     room: int | None = None,
+    kernels: KernelSet | None = None,
 ) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
@@ -86,36 +87,11 @@ def decode(
     `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
     `room`: the most bytes that all compressed batches together may decompress to, for calls from the event loop. Beyond
     it the result has `no_room`, after at most so many bytes of work, whatever sizes the batches declare.
+    `kernels`: the ones to use; by default the best that are loaded.
     Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return _decode(kernels_for, records, topic, partition, start, aborted, largest_body, room)
-
-
-def decode_with(
-    kernels: KernelSet,
-    records: memoryview,
-    topic: str,
-    partition: int,
-    start: int,
-    aborted: Sequence[tuple[int, int]] = (),
-    largest_body: int | None = None,
-) -> Decoded:
-    """`decode` with these kernels."""
-    return _decode(lambda _: kernels, records, topic, partition, start, aborted, largest_body, None)
-
-
-def _decode(
-    choose: Callable[[int], KernelSet],
-    records: memoryview,
-    topic: str,
-    partition: int,
-    start: int,
-    aborted: Sequence[tuple[int, int]],
-    largest_body: int | None,
-    room: int | None,
-) -> Decoded:
-    kernels = choose(len(records))
-    batches = BatchTable(records, kernels, largest_body, room)
+    chosen = kernels or kernels_for(len(records))
+    batches = BatchTable(records, chosen, largest_body, room)
     batches.scan(check=True)
     if aborted:
         batches.hide_aborted(aborted)
@@ -124,9 +100,9 @@ def _decode(
         most_records, size = batches.open_bodies(start)
     except NoRoom:
         return Decoded(NO_RECORDS, start, no_room=True)
-    if room is None and size > len(records):  # in a thread: there is time to load the kernels
-        kernels = choose(size)
-    batch = _read(batches, topic, partition, start, kernels, most_records, size)
+    if kernels is None and room is None and size > len(records):  # in a thread: there is time to load them
+        chosen = kernels_for(size)
+    batch = _read(batches, topic, partition, start, chosen, most_records, size)
     next_offset = batches.next_offset(start)
     corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
     held = 0 if batch is None else batch.get_total_buffer_size()

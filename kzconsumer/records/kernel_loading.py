@@ -19,7 +19,6 @@ _SOURCES = (
     "framing_kernels.py",
     "batch_kernels.py",
     "message_kernels.py",
-    "transaction_kernels.py",
     "pointers.py",
     "layout.py",
 )

@@ -53,18 +53,13 @@ class Walked(msgspec.Struct, frozen=True):
     """Why the bytes that follow are no entry; None at the end, also if that is inside an entry."""
 
 
-def keep(records: memoryview, start: int) -> Decoded:
+def keep(records: memoryview, start: int, kernels: KernelSet | None = None) -> Decoded:
     """What `decode` returns, but with the bytes themselves (`RawRecords`) instead of columns.
 
     Batches that end below `start` are left out. One that holds `start` is kept whole, so its first offset may be lower.
     Control batches and those of aborted transactions are kept.
     """
-    return keep_with(kernels_for(len(records)), records, start)
-
-
-def keep_with(kernels: KernelSet, records: memoryview, start: int) -> Decoded:
-    """`keep` with these kernels."""
-    batches = BatchTable(records, kernels)
+    batches = BatchTable(records, kernels or kernels_for(len(records)))
     batches.scan(check=True)
     incomplete = batches.partial and batches.rows == 0
     next_offset = batches.next_offset(start)
@@ -86,14 +81,9 @@ def _own(view: memoryview) -> memoryview:
     return copy.toreadonly()
 
 
-def walk(data: memoryview, *, check: bool) -> Walked:
+def walk(data: memoryview, *, check: bool, kernels: KernelSet | None = None) -> Walked:
     """The entries of record bytes; `check` compares checksums as well."""
-    return walk_with(kernels_for(len(data)), data, check=check)
-
-
-def walk_with(kernels: KernelSet, data: memoryview, *, check: bool) -> Walked:
-    """`walk` with these kernels."""
-    batches = BatchTable(data, kernels)
+    batches = BatchTable(data, kernels or kernels_for(len(data)))
     batches.scan(check=check)
     columns = [L.POSITION, L.END, L.MAGIC, L.BASE, L.LAST, L.MAX_TIMESTAMP]
     entries = [
