@@ -94,7 +94,7 @@ class BrokerFetcher:
         self._work.set()
 
     async def run(self) -> None:
-        """For ever: an error of the connection sends all partitions back to the leader finder."""
+        """Runs until cancelled. A connection that fails sends all partitions back to the leader finder."""
         try:
             while True:
                 await self._work.wait()
@@ -103,10 +103,10 @@ class BrokerFetcher:
                     try:
                         await self._fetch_from(connection)
                     finally:
-                        # What is still in flight on it belongs to nobody any more.
+                        # An answer still in flight must not meet the next connection's requests.
                         self._brokers.drop(connection)
                 except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
-                    if not isinstance(error, SecurityError):  # those are told where they are found, once
+                    if not isinstance(error, SecurityError):  # the pool logs those, once
                         log.warning("broker lost", broker=self.broker.id, reason=str(error))
                     self._send_back(self._states.values())
                     self._work = anyio.Event()
@@ -114,7 +114,7 @@ class BrokerFetcher:
             self._send_back(self._states.values())
 
     async def _fetch_from(self, connection: BrokerConnection) -> None:
-        """Until the connection is lost, or worn out: the next one goes on where this one ends."""
+        """Fetch until the connection is lost or worn out: the next one continues where this one ends."""
         arrived: list[Arrival] = []
         try:
             while True:
@@ -148,7 +148,7 @@ class BrokerFetcher:
             take_back(arrived)
 
     def _accept(self, response: FetchResponse, sent: float) -> list[FetchedPartition]:
-        """A function of its own: the caller's frame would keep the last response in memory while it waits for room."""
+        """The parts of a response. A function of its own: the caller's frame would keep the last response in memory."""
         self._counters.requests.add(now() - sent)
         if response.error:
             raise ProtocolError(f"{self.broker}: fetch refused: {error_code(response.error).name}")
@@ -158,7 +158,7 @@ class BrokerFetcher:
         return response.partitions
 
     def _next_positions(self, time: float) -> tuple[dict[TopicPartition, FetchPosition], bool]:
-        """What to ask for, and whether something was left out for want of room."""
+        """Positions for the next request, and whether partitions with full queues were left out."""
         self._work = anyio.Event()
         asked = {}
         parked = False
@@ -168,7 +168,7 @@ class BrokerFetcher:
                 self._forget([state])
             elif state.fetchable(time) and state.position is not None:
                 size = state.max_bytes
-                if size == self._settings.max_bytes:  # one that has grown needs it: a batch may be that large
+                if size == self._settings.max_bytes:  # one that was raised is needed: a batch may be that large
                     small = BYTES_WHILE_COLD if cold else int(size / state.expansion)
                     size = min(size, max(small, BYTES_WHILE_COLD))
                 asked[partition] = FetchPosition(state.position, size)
@@ -177,9 +177,9 @@ class BrokerFetcher:
         return asked, parked
 
     def _take(self, asked: dict[TopicPartition, FetchPosition], fetched: list[FetchedPartition]) -> list[Arrival]:
-        """Move the positions on by the batches' framing, so that the next request can go out before the decoding.
+        """Advance the positions by the framing of batches, so that the next request can go out before the decoding.
 
-        Not for few bytes: those are read at once, and the next request follows.
+        Not for a small response, which is decoded before the next request anyway.
         """
         arrived: list[Arrival] = []
         small = sum(len(part.records) for part in fetched) < SMALL_RESPONSE
@@ -193,7 +193,7 @@ class BrokerFetcher:
                 outcome is FetchOutcome.UNREADABLE and state.count_attempt(ATTEMPTS[part.error])
             ):
                 log.info(
-                    "leader sought",
+                    "fetch refused, looking up leader",
                     topic=part.topic_partition.topic,
                     partition=part.topic_partition.partition,
                     broker=self.broker.id,
@@ -205,14 +205,14 @@ class BrokerFetcher:
             elif outcome is FetchOutcome.OUT_OF_RANGE:
                 state.reset_due = True
             else:
-                # What can be read now ends there. Brokers before 0.11 tell no last stable offset.
+                # The end of what can be read now. Brokers before 0.11 have no last stable offset.
                 stable = self._isolation == READ_COMMITTED and part.last_stable_offset >= 0
                 state.high_watermark = part.last_stable_offset if stable else part.high_watermark
                 size = len(part.records)
                 if size:
                     if not small:
                         state.position = scan_next_offset(part.records, position.offset)
-                    # No whole batch, or few bytes: the decoding tells.
+                    # No whole batch, or a small response: decoding decides.
                     state.decoding = state.position == position.offset
                     state.queue.reserve(size)
                     arrived.append(Arrival(state, part, position.offset))
@@ -220,7 +220,7 @@ class BrokerFetcher:
         return arrived
 
     def _move_back(self, served: Iterable[PartitionFetchState]) -> None:
-        """Brokers fill responses in the order of the request: the others come first in the next one."""
+        """Ask for these last: brokers fill responses in the order of the request."""
         for state in served:
             if state in self:
                 self._states[state.topic_partition] = self._states.pop(state.topic_partition)
@@ -267,7 +267,7 @@ class BrokerFetcher:
             queue.unsubscribe(self.wake)
 
     async def _wait_for_work(self, time: float) -> None:
-        """Until there is room, a new partition, or the end of a pause or a limit that lasted at `time`."""
+        """Until there is room, a new partition, or the end of a pause or rate limit in force at `time`."""
         pauses = [state.retry_at for state in self._states.values() if state.retry_at > time]
         if (limited := self._limit.wait(time)) > 0:
             pauses.append(time + limited)

@@ -1,8 +1,8 @@
-"""Where to go on after a batch that cannot be used, judged by the framing alone.
+"""The offset to continue at after a batch that cannot be used, found by the framing alone.
 
-Pure. Called by the BrokerFetcher once a batch has stayed corrupt. Kafka's own consumer leaves this to the application,
-which may seek (`KafkaException: ... please seek past the record to continue consumption`, `CompletedFetch` 3.9); a
-guess too far loses good records without a word, so whatever is not certain is refused.
+Kafka's own consumer leaves this to the application, which may seek (`KafkaException: ... please seek past the record to
+continue consumption`, `CompletedFetch` 3.9). An offset too high would silently lose good records, so whatever is not
+certain is refused.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Unusable(NamedTuple):
 
     topic_partition: TopicPartition
     offset: int
-    """The first one whose record is missing."""
+    """The first offset whose record is missing."""
     position: int
     """The batch's first byte among those fetched."""
     reason: str
     cut_off: bool = False
-    """It is not corrupt but larger than we may ask for: only its beginning was sent."""
+    """It is not corrupt but larger than may be fetched: only its beginning was sent."""
 
     @property
     def error(self) -> KzConsumerError:
@@ -49,7 +49,7 @@ class Jump(NamedTuple):
 
 class NoJump(enum.Enum):
     MORE = "more"
-    """What follows was not fetched: with more bytes it may be told."""
+    """What follows was not fetched: more bytes may decide it."""
     DAMAGED = "damaged"
     """Its size, or what follows it, makes no sense."""
 
@@ -57,7 +57,7 @@ class NoJump(enum.Enum):
 def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump:
     """The way over a batch among `records`; `end_of_log`: the offset after the last one that can be read.
 
-    A batch's size must lead to the plausible header of a next one, which tells the offset to go on at, or to the very
+    A batch's size must lead to the plausible header of a next one, which gives the offset to continue at, or to the
     end of the log. One that is cut off is jumped over in magic 0 and 1 only: there it is one message, and brokers that
     send batches of magic 2 never cut the first one short, so that a size that is not reached is damaged.
     """
@@ -92,14 +92,14 @@ def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump
 
 
 def without_way(found: Unusable) -> KzConsumerError:
-    """The error of a batch behind which nobody can tell where to go on."""
+    """The error of a batch behind which the next offset cannot be determined."""
     if found.cut_off:
         return found._replace(reason=f"{found.reason}, or its size is damaged: nothing can be read behind it").error
     return found._replace(reason=f"{found.reason}, and its framing does not tell where the next one begins").error
 
 
 def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerError:
-    """The error of a place in the log that the broker itself cannot read: there are no bytes to judge a way over."""
+    """The error of an offset at which the broker itself cannot read its log, so that there are no bytes to look at."""
     return CorruptRecord(
         partition,
         offset,

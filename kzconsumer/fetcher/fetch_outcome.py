@@ -1,7 +1,4 @@
-"""What one partition's part of a fetch response means for what happens next.
-
-Pure: a decision with its reason; the BrokerFetcher carries it out.
-"""
+"""What the error code of one partition in a fetch response means for what happens next."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import enum
 
 from kzconsumer.brokers.protocol import error_codes
 
-# How often a broker is asked for what it cannot read, by its error: the second may pass, and says nothing of the log.
+# Attempts before a broker's failure to read its log is final. UNKNOWN_SERVER_ERROR may have other causes, and pass.
 ATTEMPTS = {error_codes.CORRUPT_MESSAGE: 3, error_codes.UNKNOWN_SERVER_ERROR: 15}
 
 
@@ -19,15 +16,15 @@ class FetchOutcome(enum.Enum):
     OUT_OF_RANGE = "out of range"
     """The log does not hold the offset: the reset policy decides."""
     UNREADABLE = "unreadable"
-    """The broker fails to read its log there. Another one, if it comes to lead, may not."""
+    """The broker fails to read its log there. Another replica, if it becomes the leader, may not."""
     FIND_LEADER = "find leader"
-    """The leader is elsewhere, or the broker cannot serve the partition just now."""
+    """Another broker leads the partition, or this one cannot serve it at the moment."""
 
 
 def judge(error: int) -> FetchOutcome:
     """As `kafka.consumer.ConsumerFetcherThread` (1.1.1): anything but the first two goes through the leader finder.
 
-    There, what a broker cannot read is asked for again for ever; Kafka's own consumer raises CORRUPT_MESSAGE.
+    There, what a broker cannot read is requested again without end; Kafka's own consumer raises CORRUPT_MESSAGE.
     """
     if error == error_codes.NONE:
         return FetchOutcome.RECORDS

@@ -1,7 +1,6 @@
 """The fetchers of one membership: one per broker, and the LeaderFinder that feeds them.
 
-Owns which fetchers there are. The claims start partitions here; a closed claim's tracker is what stops them, so there
-is nothing to stop and nothing to wait for.
+Claims start partitions here. Closing a claim's tracker stops its fetching, so there is nothing to stop or wait for.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from kzconsumer.settings.sections import FetchSettings
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
-# Between two attempts to look at the logs of planned ranges, in seconds.
+# Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0
-# A partition that was just claimed, or whose broker just stopped, may have its leader within a moment.
-LOOKS_UNTOLD = 3
+# Failed attempts before one is logged: a new leader is often there within a moment.
+ATTEMPTS_UNLOGGED = 3
 
 
 class FetcherManager:
@@ -60,9 +59,9 @@ class FetcherManager:
         self._end_offsets = end_offsets
         self._counters = counters
         self._limit = RateLimit(settings.rate_limit)
-        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end is known, or they have no part
-        self._ending: dict[TopicPartition, PartitionFetchState] = {}  # at an end that may yet be moved
-        self._replays: dict[TopicPartition, PartitionFetchState] = {}  # nor whether the log still holds these
+        self._endless: dict[TopicPartition, PartitionFetchState] = {}  # no end offset known, or left out
+        self._ending: dict[TopicPartition, PartitionFetchState] = {}  # with an end offset, which may still change
+        self._replays: dict[TopicPartition, PartitionFetchState] = {}  # planned ranges that the log may have lost
         self._leader_finder = LeaderFinder(leaders, self._assign)
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
@@ -71,7 +70,7 @@ class FetcherManager:
         return f"<FetcherManager {[fetcher for fetcher, _ in self._fetchers.values()]} {self._leader_finder}>"
 
     def __contains__(self, state: PartitionFetchState) -> bool:
-        """Somebody fetches it, looks for its leader, or for its end."""
+        """It is fetched, or its leader, end offset or planned range is being looked up."""
         return (
             state in self._leader_finder
             or any(state in fetcher for fetcher, _ in self._fetchers.values())
@@ -82,11 +81,11 @@ class FetcherManager:
         return state in self._leader_finder
 
     def leader_of(self, state: PartitionFetchState) -> int | None:
-        """The broker that it is fetched from at the moment."""
+        """Id of the broker that it is fetched from at the moment."""
         return next((number for number, (fetcher, _) in self._fetchers.items() if state in fetcher), None)
 
     def limit(self, per_second: int | None) -> None:
-        """Another rate from now on."""
+        """Set the rate limit, in bytes per second."""
         self._limit.change(per_second)
         for fetcher, _ in self._fetchers.values():
             fetcher.wake()
@@ -98,7 +97,7 @@ class FetcherManager:
             await self._leader_finder.run()
 
     def start(self, states: Iterable[PartitionFetchState]) -> None:
-        # One whose claim has ended meanwhile must not take the place of the one that came after it.
+        # A claim that was closed meanwhile must not replace the state of a later one.
         going = [state for state in states if state.open]
         replays = {state.topic_partition: state for state in going if state.tracker.replay is not None}
         if replays:
@@ -113,12 +112,12 @@ class FetcherManager:
         self.look_for_ends()
 
     def look_for_ends(self) -> None:
-        """Ends may be known by now, or others, or partitions have come that have no end yet."""
+        """Call when end offsets may have become known, have changed, or partitions were added."""
         if self._end_offsets is not None and self._tasks is not None:
             self._tasks.start_soon(self._find_ends, self._end_offsets)
 
     async def _find_ends(self, end_offsets: EndOffsets) -> None:
-        """Fetching begins when it is known where it ends."""
+        """Fetching begins once it is known where it ends."""
         await end_offsets.known.wait()
         self._endless = {partition: state for partition, state in self._endless.items() if state.open}
         found = [s for p, s in self._endless.items() if not end_offsets.leaves_out(p, s.tracker.incarnation)]
@@ -130,21 +129,21 @@ class FetcherManager:
         self._leader_finder.add(found)
 
     async def _check_replays(self) -> None:
-        """A planned range is fetched when it is known that the log holds all of it; else the policy decides."""
+        """A planned range is fetched once the log is known to hold all of it; else the reset policy decides."""
         short: set[PartitionFetchState] = set()
         unanswered = Counter[PartitionFetchState]()
         while waiting := {partition: state for partition, state in self._replays.items() if state.open}:
-            begins, ends = await self._look(waiting, EARLIEST), await self._look(waiting, LATEST)
+            begins, ends = await self._log_offsets_at(waiting, EARLIEST), await self._log_offsets_at(waiting, LATEST)
             whole = []
             for partition, state in waiting.items():
                 if self._replays.get(partition) is not state or not state.open:
-                    continue  # meanwhile, by another task of this kind or by its owner
+                    continue  # another task like this one, or its claim, was faster
                 first, last = begins[partition], ends[partition]
                 if not isinstance(first, ListedOffset) or not isinstance(last, ListedOffset):
                     unanswered[state] += 1
-                    if unanswered[state] == LOOKS_UNTOLD:
+                    if unanswered[state] == ATTEMPTS_UNLOGGED:
                         reason = str(last if isinstance(first, ListedOffset) else first)
-                        event = "log of a planned range cannot be looked at"
+                        event = "log offsets of a planned range not available"
                         log.warning(event, **partition._asdict(), reason=reason)
                     continue
                 plan = state.tracker.replay
@@ -152,14 +151,14 @@ class FetcherManager:
                 begin, end = first.offset, last.offset
                 lacking = missing(plan, begin, end)
                 if end < plan.until and state not in short:
-                    short.add(state)  # who has just become leader may not know yet how far the log goes
+                    short.add(state)  # a new leader does not know its high watermark at once
                     continue
                 del self._replays[partition]
                 if end < plan.until:
                     try:
                         goes_on = await self._reset.end_early(state, plan, begin, end)
                     except CoordinatorFailed as error:
-                        event = "a planned range cannot be given up yet"
+                        event = "planned range not given up, trying again"
                         log.warning(event, **partition._asdict(), reason=str(error), again=True)
                         self._replays.setdefault(partition, state)
                         continue
@@ -175,10 +174,10 @@ class FetcherManager:
             if self._replays:
                 await anyio.sleep(PAUSE)
 
-    async def _look(
+    async def _log_offsets_at(
         self, waiting: Collection[TopicPartition], at: int
     ) -> Mapping[TopicPartition, ListedOffset | KzConsumerError]:
-        """Of each partition its answer, or why there is none: one without a leader holds up no other."""
+        """The log offset of each partition, or the error that kept it from being read."""
         try:
             found = await self._log_offsets.once(dict.fromkeys(waiting, at))
         except KzConsumerError as error:
@@ -189,7 +188,7 @@ class FetcherManager:
         assert self._tasks is not None
         present = self._fetchers.get(broker.id)
         if present is not None and present[0].broker != broker:
-            # The broker came back at another address: the old fetcher sends back what it holds as it ends.
+            # The broker has another address now: the old fetcher sends back its partitions as it ends.
             present[1].cancel()
             present = None
         if present is None:

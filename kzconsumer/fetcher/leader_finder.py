@@ -1,7 +1,7 @@
-"""The LeaderFinder task: partitions without a known leader wait here until a broker names one.
+"""Looks up the leaders of partitions that have none known, as one task of a membership.
 
-Owns the set of partitions without leader. Claims and fetchers add to it; it hands them to the FetcherManager. Errors of
-a look-up are ordinary: it asks again, for ever, and says so once.
+Claims and fetchers add partitions; the FetcherManager gets them once a broker names their leader. A lookup that fails
+is repeated without end, and logged once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from kzconsumer.model import Broker, TopicPartition
 
 log = structlog.get_logger("kzconsumer.fetcher")
 
-# Seconds: a partition that was just added, or whose broker just stopped, gets its leader within a moment.
+# Seconds before a missing leader is logged: one that was just elected away is back within a moment.
 PATIENCE = 2.0
 
 
 class LeaderFinder:
-    """Runs as one task of a membership."""
-
     def __init__(self, leaders: Leaders, assign: Callable[[Broker, list[PartitionFetchState]], None]) -> None:
         self._leaders = leaders
         self._assign = assign
         self._leaderless: dict[TopicPartition, PartitionFetchState] = {}
         self._wanted = anyio.Event()
-        self._unled_since: dict[TopicPartition, float] = {}  # of those that a broker said have no leader
-        self._complained: set[TopicPartition] = set()
+        self._leaderless_since: dict[TopicPartition, float] = {}  # those that a broker reported as leaderless
+        self._logged: set[TopicPartition] = set()
 
     def __repr__(self) -> str:
         return f"<LeaderFinder {len(self._leaderless)} without leader>"
@@ -54,9 +52,9 @@ class LeaderFinder:
                 await self._look_up(due)
                 continue
             self._leaderless = {p: state for p, state in self._leaderless.items() if state.open}
-            self._unled_since = {p: since for p, since in self._unled_since.items() if p in self._leaderless}
+            self._leaderless_since = {p: since for p, since in self._leaderless_since.items() if p in self._leaderless}
             if not self._leaderless:
-                self._leaders.unreachable_since = None  # nobody asks any more
+                self._leaders.unreachable_since = None  # nothing is looked up any more
             self._wanted = anyio.Event()
             pauses = [state.retry_at - time for state in self._leaderless.values()]
             with anyio.move_on_after(min(pauses) if pauses else None):
@@ -70,11 +68,11 @@ class LeaderFinder:
             if not isinstance(leader, Broker):
                 state.pause(now())
                 if leaders is not None:
-                    self._unled(partition, leader or "not in the metadata")
+                    self._note_leaderless(partition, leader or "not in the metadata")
             elif self._leaderless.get(partition) is state:
                 del self._leaderless[partition]
-                self._unled_since.pop(partition, None)
-                self._complained.discard(partition)
+                self._leaderless_since.pop(partition, None)
+                self._logged.discard(partition)
                 found.setdefault(leader, []).append(state)
         for broker, states in found.items():
             self._assign(broker, states)
@@ -82,21 +80,21 @@ class LeaderFinder:
     async def _ask(
         self, due: dict[TopicPartition, PartitionFetchState]
     ) -> Mapping[TopicPartition, Broker | str] | None:
-        """Who leads them, or why nobody does; None when nobody tells."""
+        """The leader of each, or why it has none; None when no broker could be asked."""
         try:
             return await self._leaders.of(due)
         except (ConnectionLost, ZooKeeperError) as error:
-            log.info("brokers not read", reason=str(error))
+            log.info("broker lookup failed", reason=str(error))
         except BrokersUnreachable as error:
-            new = [partition for partition in self._leaderless if partition not in self._complained]
+            new = [partition for partition in self._leaderless if partition not in self._logged]
             if new:
-                log.warning("no broker tells who leads", partitions=len(self._leaderless), reason=str(error))
-                self._complained.update(new)
+                log.warning("no broker returned a leader", partitions=len(self._leaderless), reason=str(error))
+                self._logged.update(new)
         return None
 
-    def _unled(self, partition: TopicPartition, reason: str) -> None:
-        """A broker says that nobody leads it."""
-        since = self._unled_since.setdefault(partition, now())
-        if partition not in self._complained and now() - since >= PATIENCE:
-            self._complained.add(partition)
+    def _note_leaderless(self, partition: TopicPartition, reason: str) -> None:
+        """A broker reports that the partition has no leader."""
+        since = self._leaderless_since.setdefault(partition, now())
+        if partition not in self._logged and now() - since >= PATIENCE:
+            self._logged.add(partition)
             log.warning("partition has no leader", topic=partition.topic, partition=partition.partition, reason=reason)

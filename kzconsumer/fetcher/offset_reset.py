@@ -1,9 +1,8 @@
-"""Positions where none is stored, or where the log no longer has the stored one: the reset policy.
+"""The reset policy: a position for a partition that has no stored offset, or whose log does not have the stored one.
 
-Owns no state; called by the BrokerFetcher that holds the partition, asks that partition's leader. A resolved position
-is stored, fenced, before anything is delivered from it: otherwise a takeover before the first commit would resolve
-`largest` anew and lose what lies between. A replayable sink's positions never move back silently: its destination has
-what they stand for.
+A position found is stored, fenced, before anything is delivered from it: otherwise another member that takes over
+before the first commit would resolve `largest` again and lose the records in between. Positions of a replayable sink
+never move back silently, because its destination already has the records.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ class OffsetReset:
         return OffsetLost(f'{state.topic_partition} {what}, and reset = "fail"')
 
     def begin_late(self, state: PartitionFetchState, plan: Plan, begin: int) -> bool:
-        """The log begins behind the first offset of a planned range: have what is left of it fetched, by the policy.
+        """The log begins behind the first offset of a planned range: fetch what is left of it, if the policy allows.
 
-        False when the policy is to fail. What is left is written as that range: then its destination, which takes a
-        range once, has these records once, whoever else may still be writing all of them.
+        False when the policy is to fail. What is left is written as that range: its destination takes a range once, so
+        it has these records once, even if another member is still writing all of them.
         """
         if self.refuses:
             return False
@@ -77,9 +76,9 @@ class OffsetReset:
         return True
 
     async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
-        """The log ends before a planned range does: it was truncated. The plan is given up, in a new epoch, by policy.
+        """The log ends before a planned range does: give the plan up, in a new epoch, if the policy allows.
 
-        False when the policy is to fail. What is still there of the range comes again, and may be cut otherwise.
+        False when the policy is to fail. What is left of the range is redelivered, perhaps in other ranges.
         """
         if self.refuses or self._truncated != "continue":
             return False
@@ -88,18 +87,18 @@ class OffsetReset:
         if await self._committer.store_start(tracker, at, new_epoch=True):
             tracker.give_up_replay(at)
             state.position = at
-            self._tell_truncated(state, max(plan.first, end), plan.until, end, at)
+            self._log_truncated(state, max(plan.first, end), plan.until, end, at)
         return True
 
     async def resolve(
         self, connection: BrokerConnection, states: Sequence[PartitionFetchState]
     ) -> list[PartitionFetchState]:
-        """Give each state a position. Returns those this broker could not answer for, or whose position nobody stored.
+        """Give each state a position; returns those that this broker could not resolve or that could not be stored.
 
         Raises ConnectionLost, ProtocolError.
         """
         listed = await self._list(connection, {state: self._timestamp(state) for state in states})
-        # Where a position lies behind the end, that end is asked for: a destination has what is before it.
+        # For a position behind the end of the log that end is needed: the destination has what is before it.
         behind = [s for s in states if self._truncated is not None and _moves_back(s, listed.get(s.topic_partition))]
         if behind:
             listed = {**listed, **await self._list(connection, dict.fromkeys(behind, LATEST))}
@@ -113,7 +112,9 @@ class OffsetReset:
                     await (self._shorten if state in behind else self._apply)(state, answer.offset)
                 except CoordinatorFailed as error:
                     log.warning(
-                        "a position cannot be stored yet", partition=str(state.topic_partition), reason=str(error)
+                        "start position not stored, trying again",
+                        partition=str(state.topic_partition),
+                        reason=str(error),
                     )
                     elsewhere.append(state)
         return elsewhere
@@ -128,15 +129,15 @@ class OffsetReset:
         return LATEST if self._policy == LARGEST and state.tracker.replay is None else EARLIEST
 
     async def _shorten(self, state: PartitionFetchState, end: int) -> None:
-        """The log of a replayable sink's partition ends before the position, or did a moment ago."""
+        """The log of a replayable sink's partition ended before the position when it was asked."""
         before, tracker = state.position, state.tracker
         assert before is not None
         if end >= before:
-            state.reset_due = False  # who had just become leader did not know yet how far it goes
+            state.reset_due = False  # a new leader does not know its high watermark at once
         elif self._truncated != "continue" or tracker.replay is not None:
             state.fail(_truncation(state, end))
         elif tracker.settled and tracker.consumed == before:
-            self._tell_truncated(state, end, before, end, end)
+            self._log_truncated(state, end, before, end, end)
             if await self._committer.store_start(tracker, end, new_epoch=True):
                 tracker.restart(end)
                 state.position = end
@@ -150,32 +151,31 @@ class OffsetReset:
             offset = min(offset, tracker.replay.until)
         if before is not None and offset > before and (self._policy == SMALLEST or tracker.replay is not None):
             log.error("records are gone from the log", **where, first=before, until=offset, policy=self._policy)
-            # The claim's positions move over the hole in their place in the queue, after what was fetched before it.
-            # That is not stored first: the next owner would find the same hole, or a larger one.
+            # The claim passes the gap in its place in the queue, after what was fetched before it. That is not stored
+            # first: the next owner would find the same gap, or a larger one.
             state.pass_over(before, offset)
         elif before is None or (tracker.settled and tracker.consumed == before):
             if before is not None:
-                log.error("the log does not hold the stored offset", **where, stored=before, now=offset)
+                log.error("stored offset out of range", **where, stored=before, now=offset)
             if not await self._committer.store_start(tracker, offset):
                 return  # no longer ours: the committer has closed the claim
             tracker.restart(offset)
         else:
-            return  # what was fetched before is still being worked on: asked again later
+            return  # what was fetched before is not processed yet: asked again later
         state.position = offset
         state.reset_due = False
         state.succeed()
         if before is None:
-            state.retry_at = 0.0  # nothing was wrong; after a position outside the log the next one may be so, too
+            state.retry_at = 0.0  # no error; but a position outside the log may be followed by another
 
     @staticmethod
-    def _tell_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
+    def _log_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
         topic, partition = state.topic_partition
-        event = "the log was truncated: records that were consumed are gone, others take their offsets"
+        event = "log truncated below the consumed offset"
         log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, goes_on_at=at)
 
 
 def _truncation(state: PartitionFetchState, end: int) -> OffsetLost:
-    """Why a replayable sink's member stops at a log that has become shorter, and what there is to do about it."""
     return OffsetLost(
         f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "
         'truncated (an unclean leader election); set [offsets] truncated = "continue" to go on at its end'

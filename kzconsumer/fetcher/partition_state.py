@@ -1,7 +1,7 @@
-"""Where fetching stands for one claim: the next offset to ask for, and what keeps it from being asked for.
+"""Fetch state of one claim: the next offset to ask for, and the reasons not to ask now.
 
-Pure. Written by the BrokerFetcher that holds it (and by offset_reset, which that fetcher calls); lives as long as the
-claim. The fetched offset is this position; consumed and processed offsets are the tracker's.
+Written by the BrokerFetcher that holds it, and by delivery and offset reset, which that fetcher calls. The fetched
+offset is this position; consumed and processed offsets are the tracker's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_PAUSE = 1.0
 
 
 EXPANSION = 4.0
-"""What records are taken to grow by when decoded, until a response has told: too low a guess costs memory at once."""
+"""Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
 
 class PartitionFetchState:
@@ -52,13 +52,13 @@ class PartitionFetchState:
         self.max_bytes = max_bytes
         self.high_watermark: int | None = None
         self.retry_at = 0.0
-        self.failed = False  # its stream has been given an error: nobody fetches it any more
+        self.failed = False  # its stream was given an error: it is not fetched any more
         self.failures = 0  # in a row, at this position: corrupt batches, or a broker that cannot read them
-        self.decoding = False  # the last response may turn out not to have moved the position
-        # Bytes of memory for each one fetched, as its records were compressed of late: it is asked for that much less.
+        self.decoding = False  # the last response may not have moved the position
+        # Bytes of memory per byte fetched, as last measured: that much less is asked for.
         self.expansion = EXPANSION
         self.reset_due = position is None
-        self.stop: int | None = None  # where the application has asked to end
+        self.stop: int | None = None  # end offset of a bounded run
         self._pause = FIRST_PAUSE
 
     def __repr__(self) -> str:
@@ -70,11 +70,11 @@ class PartitionFetchState:
 
     @property
     def end(self) -> int | None:
-        """Nothing is fetched from this offset on: a range that is replayed ends where it was planned to."""
+        """Nothing is fetched from this offset on: the end of a bounded run or of a range that is replayed."""
         return self.tracker.replay.until if self.tracker.replay is not None else self.stop
 
     def fetchable(self, now: float) -> bool:
-        """Its answer would be welcome: the queue has room, and no pause, error, reset or end stands in the way."""
+        """The queue has room, and no pause, error, pending reset or end offset forbids it."""
         return (
             self.tracker.open
             and not self.tracker.paused
@@ -86,13 +86,13 @@ class PartitionFetchState:
         )
 
     def pass_over(self, first: int, until: int) -> None:
-        """Go on behind a hole of the log. It comes after what was fetched before it."""
+        """Continue behind offsets that the log does not have; queued after what was fetched before."""
         at_end = self.end is not None and until >= self.end
         self.queue.put(Chunk(self.tracker, first, until, at_end=at_end))
         self.position = until
 
     def fail(self, error: Exception) -> None:
-        """The stream raises `error` after everything before it; nobody is to ask for the partition again."""
+        """Have the stream raise `error` after everything queued; the partition is not fetched any more."""
         self.failed = True
         at = self.position if self.position is not None else self.tracker.consumed
         self.queue.put(Chunk(self.tracker, at, at, error=error))
@@ -107,6 +107,6 @@ class PartitionFetchState:
         return self.failures < attempts
 
     def pause(self, now: float) -> None:
-        """Wait before the next request, longer each time in a row."""
+        """Wait before the next request, longer each time until `succeed`."""
         self.retry_at = now + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)

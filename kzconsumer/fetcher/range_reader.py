@@ -1,7 +1,7 @@
-"""Records read without any group: nothing is joined, claimed or committed, and nobody notices.
+"""Reads explicit ranges of offsets without a group: nothing is joined, claimed or committed.
 
-Owns a ZooKeeper session, to find topics and brokers, and the connections, for as long as the block lasts. The command
-line uses it, to look at records. What ends on an error here is told, not waited out: somebody is looking on.
+For tools and other callers that read once. A failure is raised after a short time instead of waiting for the cluster to
+recover, as a member does.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.watches import Watches
 
 
-class GrouplessReader:
-    """Use `without_group`. One call at a time, but for `read`s of what `by_leader` keeps apart."""
+class RangeReader:
+    """Use `range_reader`. One call at a time, except for `read`s of ranges that `by_leader` has separated."""
 
     def __init__(self, settings: Settings, topics: TopicRegistry, brokers: Brokers) -> None:
         self._fetch = settings.fetch
@@ -48,15 +48,15 @@ class GrouplessReader:
         self._decode = reading("columns", settings.fetch.largest_body)
 
     def __repr__(self) -> str:
-        return f"<GrouplessReader {self._brokers}>"
+        return f"<RangeReader {self._brokers}>"
 
     async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
-        """Those of all topics subscribed to. Raises as `topics`."""
+        """The partitions of all topics that `wanted` selects. Raises as `topics`."""
         found = await self.topics(wanted)
         return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
 
     async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
-        """All that are subscribed to. Raises NotThere when there is none, ZooKeeperError."""
+        """The topics that `wanted` selects. Raises NotThere if there is none, ZooKeeperError."""
         there = await self._topics.all_topics()
         allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
         found = await self._topics.topics([name for name in there if allowed(name)])
@@ -67,25 +67,25 @@ class GrouplessReader:
         return found
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
-        """The first offset with a record of that time or later; the end of the log where there is none.
+        """The first offset with a record of that time (ms since 1970) or later; the end of the log if there is none.
 
         Raises as `look_up`, also for brokers before 0.10.1.
         """
         offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
-        # The end is asked for first: a record that comes in between must not be left out.
+        # The end is read first: a record that is written in between must not be left out.
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         found = await offsets.look_up(dict.fromkeys(partitions, ms))
         return {each: at.offset if (at := found[each]).offset >= 0 else until[each].offset for each in partitions}
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each log and the one behind its last that can be read. Raises as `look_up`."""
+        """First offset and end offset of each log. Raises as `look_up`."""
         offsets = LogOffsets(self._leaders, self._brokers, self._fetch.request_timeout, self._isolation)
         first = await offsets.look_up(dict.fromkeys(partitions, EARLIEST))
         until = await offsets.look_up(dict.fromkeys(partitions, LATEST))
         return {each: (first[each].offset, max(first[each].offset, until[each].offset)) for each in partitions}
 
     async def by_leader(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
-        """The ranges of each broker together, for a `read` of its own; last those without a leader at the moment."""
+        """The ranges grouped by leader, for one `read` each; last those without a leader at the moment."""
         left = {each.topic_partition: each for each in ranges}
         led = [[left.pop(each) for each in partitions] for partitions in (await self._by_leader(left)).values()]
         return [*led, list(left.values())] if left else led
@@ -93,10 +93,10 @@ class GrouplessReader:
     async def read(
         self, ranges: Iterable[OffsetRange], *, follow: bool = False
     ) -> AsyncGenerator[tuple[TopicPartition, pa.RecordBatch]]:
-        """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), those of a partition in order.
+        """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), in order within a partition.
 
-        With `follow` records that the log does not have yet are waited for as long as its leader answers.
-        Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing comes
+        With `follow` it waits for records that the log does not have yet, as long as its leader answers.
+        Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing arrives
         within `[fetch] request_timeout`, BrokersUnreachable, BrokerError.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
@@ -104,7 +104,7 @@ class GrouplessReader:
         deadline = now() + self._fetch.request_timeout
         while left:
             before = dict(left)
-            reason: KzConsumerError = ConnectionLost("nothing came of what the log is to hold")
+            reason: KzConsumerError = ConnectionLost("no records arrived within request_timeout")
             answered: set[TopicPartition] = set()
             for leader, asked in (await self._by_leader(left)).items():
                 try:
@@ -115,7 +115,7 @@ class GrouplessReader:
                 for part in fetched:
                     rest = left.get(part.topic_partition)
                     if rest is None:
-                        continue  # not what was asked for
+                        continue  # was not asked for
                     if judge(part.error) is FetchOutcome.FIND_LEADER:
                         reason = broker_error(part.error, str(part.topic_partition))
                         continue
@@ -133,7 +133,7 @@ class GrouplessReader:
                 await anyio.sleep(PAUSE)
 
     async def any_record(self, topic: str, partition: int, first: int, until: int) -> bool:
-        """Whether the log has a record there. Raises as `read`."""
+        """Whether the log has a record in the range. Raises as `read`."""
         async with aclosing(self.read([OffsetRange(topic, partition, first, until)])) as found:
             async for _ in found:
                 return True
@@ -165,7 +165,7 @@ class GrouplessReader:
     async def _records(
         self, part: FetchedPartition, rest: OffsetRange, sizes: dict[TopicPartition, int]
     ) -> tuple[Records, int]:
-        """The records of the range, and where it goes on."""
+        """The records of the range, and the offset to continue at."""
         if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
             raise OffsetLost(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
         decoded = await to_thread.run_sync(self._decode, part, rest.first)
@@ -177,7 +177,7 @@ class GrouplessReader:
 
 
 @asynccontextmanager
-async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
+async def range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
     """A reader of the settings' cluster. Raises ZooKeeperUnreachable after 15 s, ConfigError for keys or passwords."""
     security = partial(load_security, settings.brokers, settings.source)
     security()
@@ -192,4 +192,4 @@ async def without_group(settings: Settings) -> AsyncIterator[GrouplessReader]:
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)
         )
-        yield GrouplessReader(settings, topics, brokers)
+        yield RangeReader(settings, topics, brokers)

@@ -1,7 +1,4 @@
-"""How fast a member may fetch: bytes a second, of all brokers together.
-
-Pure: the time comes in. One object per member; its fetchers spend and ask.
-"""
+"""Fetch rate limit of one member: bytes per second, of all brokers together."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ class RateLimit:
 
     def __init__(self, per_second: int | None) -> None:
         self._per_second = per_second
-        self._paid_at = 0.0  # the time at which what was fetched is paid for
+        self._paid_at = 0.0  # the time by which the rate allows what was fetched
 
     def __repr__(self) -> str:
         return f"<RateLimit {self._per_second} bytes/s>"
 
     def change(self, per_second: int | None) -> None:
-        """From now on; what the old rate would still have waited for is forgotten."""
+        """Set another rate; a wait due to the old one ends."""
         self._per_second = per_second
         self._paid_at = 0.0
 

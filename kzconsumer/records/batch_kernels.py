@@ -1,6 +1,6 @@
 """Compiled kernels that read record batches (magic 2): their records into Arrow buffers, and the headers of these.
 
-Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_batches`.
+The rules of `kernels` apply; arguments and results are documented in `python_batches`.
 `read_batches` repeats the second half of `message_kernels.read_messages`: its running totals must stay in registers.
 """
 

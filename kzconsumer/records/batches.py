@@ -1,7 +1,6 @@
-"""From the bytes of a fetch response to a table of batches whose records can be read.
+"""The table of the batches in a fetch response: framing, checksums, transactions, decompressed bodies.
 
-Owns the table and the memory of decompressed bodies while one decode runs. Called by `decode`. It neither reads records
-nor raises: what it cannot use ends the table, with the reason.
+It neither reads records nor raises: a batch that cannot be used ends the table, with the reason.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ TABLES = _build_tables()
 class BatchTable:
     """The whole batches at the beginning of `records`, up to the first fault.
 
-    `table[:rows]` are good so far; `fault` says why there are no more although bytes follow (None at a normal end);
-    `partial` tells that they end inside a batch.
+    `table[:rows]` are intact; `fault` is why what follows is not (None at a normal end). `partial`: the bytes end
+    inside a batch.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class BatchTable:
         return sum(map(len, self._bodies))
 
     def scan(self, *, check: bool) -> None:
-        """Fill the table by the framing alone; `check` compares the checksums as well."""
+        """Fill the table from the framing; `check` compares checksums as well."""
         size = len(self.records)
         capacity = max(16, size // 4096)
         while True:
@@ -91,7 +90,7 @@ class BatchTable:
             self._check_pending()
 
     def hide_aborted(self, aborted: Sequence[tuple[int, int]]) -> None:
-        """Make the batches of aborted transactions ones that have nothing to give, as control batches."""
+        """Mark the batches of aborted transactions as control batches, which give no records."""
         cells = np.empty((len(aborted), L.TRANSACTION_CELLS), np.int64)
         cells[:, : L.T_FIRST + 1] = sorted(aborted)
         producers = cells[:, L.T_PRODUCER]
@@ -110,7 +109,7 @@ class BatchTable:
                 return
 
     def end(self, row: int, reason: str, position: int | None = None) -> None:
-        """Leave out `row` and all after it: it is bad."""
+        """End the table before `row`, which is corrupt."""
         if position is None:
             position = int(self.table[row, L.POSITION])
         self.rows = row
@@ -119,14 +118,14 @@ class BatchTable:
         self.fault = f"batch at byte {position}: {reason}"
 
     def next_offset(self, start: int) -> int:
-        """The offset after the last one that a batch in the table stands for, but at least `start`."""
+        """The offset behind the last one of all batches in the table, but at least `start`."""
         return max(start, int(self.table[: self.rows, L.LAST].max()) + 1) if self.rows else start
 
     def open_bodies(self, start: int) -> tuple[int, int]:
-        """Make ADDRESS and LENGTH of every row those of uncompressed records; SKIP rows that have none to give.
+        """Set ADDRESS and LENGTH of every row to its uncompressed records; SKIP rows without wanted records.
 
-        Result: the most records, and the bytes, that the rows can hold. The table ends early, without fault, before the
-        batch whose body would take all bodies together beyond MAX_BODY, but not before the first that is wanted.
+        Result: upper bounds of the records and their bytes. The table ends early, without fault, before the batch that
+        would take all bodies together beyond MAX_BODY, but not before the first that is wanted.
         """
         rows, records, size, compressed = self._kernels.plan(self.table, self.rows, start, L.MAX_BODY)
         self._stop_before(rows)
@@ -150,7 +149,7 @@ class BatchTable:
             self.rows, self.partial, self.fault = row, False, None
 
     def _open(self, row: int) -> int:
-        """Decompress one row; by how much it grew. Raises BadCompression, also for an unusable inner message set."""
+        """Decompress one row; by how many bytes it grew. Raises BadCompression, also for a bad inner message set."""
         entry = self.table[row]
         end, _, magic, attributes = entry[L.END : L.ATTRIBUTES + 1].tolist()
         length = int(entry[L.LENGTH])

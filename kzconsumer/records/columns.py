@@ -1,7 +1,4 @@
-"""The Arrow columns of decoded records: `SCHEMA`, and the record batch built from what the kernels wrote.
-
-Owns the output buffers while one decode runs. Called by `decode`. It knows Arrow's layouts and no wire format.
-"""
+"""The Arrow columns of decoded records: `SCHEMA`, the buffers that kernels write to, the batch made of them."""
 
 from __future__ import annotations
 
@@ -34,10 +31,9 @@ _ZEROS = pa.py_buffer(bytes(1 << 18))
 
 
 class RecordColumns:
-    """Room for at most `rows` records whose keys, values and headers have at most `size` bytes together.
+    """Buffers for at most `rows` records whose keys, values and headers have at most `size` bytes together.
 
-    The buffers come from Arrow's pool: it hands out memory used before, while fresh pages would cost more than decoding
-    into them.
+    They come from Arrow's pool, which reuses memory: fresh pages would cost more than decoding into them.
     """
 
     def __init__(self, rows: int, size: int, low: int) -> None:
@@ -58,7 +54,7 @@ class RecordColumns:
         return f"RecordColumns({self.state[L.S_ROWS]} of {self.state[L.S_ROW_CAPACITY]} rows)"
 
     def build(self, topic: str, partition: int, table: Table, kernels: KernelSet) -> pa.RecordBatch:
-        """The batch of all rows written; `table` is what was read. Call once: the buffers go over to the batch."""
+        """The batch of all rows written, of the batches in `table`. Call once: the batch takes over the buffers."""
         cells = self.state.tolist()
         n = cells[L.S_ROWS]
         self._offsets.resize(8 * n)
@@ -113,7 +109,7 @@ class _BinaryRoom:
         if nulls == n:
             return pa.Array.from_buffers(kind, n, [_zeros((n + 7) // 8), _zeros(4 * (n + 1)), _zeros(0)], n)
         self._ends.resize(4 * (n + 1))
-        self._data.resize(size, shrink_to_fit=True)  # its room was for all bytes of the records, keys and values alike
+        self._data.resize(size, shrink_to_fit=True)  # it was large enough for keys and values together
         self._validity.resize((n + 7) // 8)
         return pa.Array.from_buffers(kind, n, [self._validity if nulls else None, self._ends, self._data], nulls)
 
@@ -142,7 +138,7 @@ def _list(n: int, ends: pa.Buffer, child: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _valid_text(data: pa.Array[Any]) -> pa.Array[Any]:
-    """Header keys as text; what is no UTF-8 is replaced as Java replaces it (`Utils.utf8`)."""
+    """Header keys as text; invalid UTF-8 is replaced as in Java (`Utils.utf8`)."""
     text = pa.Array.from_buffers(pa.string(), len(data), data.buffers(), null_count=0)
     try:
         text.validate(full=True)

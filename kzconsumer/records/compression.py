@@ -1,7 +1,7 @@
-"""Bodies of batches decompressed, each into bounded memory.
+"""Decompresses the bodies of batches into bounded memory.
 
-Owns nothing beyond a `Scratch` its caller made. Called by `batches`. The size of an output is bounded before a byte of
-it is made: from the block headers (lz4, zstd), from the declared length (snappy), or by the decoder's limit (gzip).
+The size of an output is bounded before a byte of it is made: from the block headers (lz4, zstd), from the declared
+length (snappy), or by the decoder's limit (gzip).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NEXT_MEMBER = 512  # bytes of input that a gzip member after the first is given
 
 
 class BadCompression(Exception):
-    """The bytes are not what their codec says, or decompress to more than is allowed."""
+    """The bytes are invalid for their codec, or decompress to more than is allowed."""
 
 
 class NoRoom(Exception):
-    """The bodies of one response take more than the room given for all of them."""
+    """The bodies of one response need more room than was given."""
 
 
 class Scratch:
@@ -54,7 +54,7 @@ class Scratch:
         return f"Scratch({self._used} of {len(self._chunk)} bytes of the last chunk used)"
 
     def room(self, size: int) -> Body:
-        """At least `size` writable bytes, which stay the caller's if it calls `keep`."""
+        """At least `size` writable bytes; `keep` takes the used ones, else they are given out again."""
         if len(self._chunk) - self._used < size:
             self._chunk = np.frombuffer(memoryview(pa.allocate_buffer(max(size, _CHUNK))), np.uint8)
             self._used = 0

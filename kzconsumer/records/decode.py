@@ -1,12 +1,12 @@
-"""Record bytes of a fetch response to one Arrow record batch: the door into this package for who wants columns.
+"""Decodes the record bytes of a fetch response into Arrow columns.
 
-Owns no state. Called by the fetcher, for much work from threads; the heavy parts run without the GIL. It does not raise
-on any input, and keeps no reference to the bytes it was given.
+Does not raise on any input, and keeps no reference to the bytes. The heavy parts run without the GIL, so large
+responses can be decoded in threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -40,10 +40,10 @@ class Corruption(msgspec.Struct, frozen=True):
     """Why decoding stopped early."""
 
     offset: int
-    """The first offset not decoded: everything below it was."""
+    """The first offset that was not decoded."""
     reason: str
     position: int
-    """Where the batch that cannot be used begins, in bytes from the first one given."""
+    """First byte of the batch that cannot be used, counted from the first byte given."""
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -52,8 +52,8 @@ class Decoded(msgspec.Struct, frozen=True):
     records: Records
     """All at or above the offset that was asked for (`start`)."""
     next_offset: int
-    """Where to go on: after the last offset that a decoded batch stands for, also when compaction or a control record
-    took the record itself. `start` when no batch was decoded, and always the offset of `corrupt`."""
+    """Where to continue: behind the last offset of the decoded batches, even if that record was compacted away or is a
+    control record. `start` if no batch was decoded, and always the offset of `corrupt`."""
     incomplete: bool = False
     """There were bytes but not one whole batch: the fetch size is too small."""
     corrupt: Corruption | None = None
@@ -61,9 +61,9 @@ class Decoded(msgspec.Struct, frozen=True):
     size: int = 0
     """Bytes of memory that `records` holds."""
     no_room: bool = False
-    """The compressed batches take more than the `room` given: nothing was decoded."""
+    """The compressed batches need more than `room` bytes: nothing was decoded."""
     decompressed: int = 0
-    """Bytes that compressed batches were decompressed to."""
+    """Bytes of the decompressed bodies."""
 
 
 def decode(
@@ -75,48 +75,23 @@ def decode(
     aborted: Sequence[tuple[int, int]] = (),
     largest_body: int | None = None,
     room: int | None = None,
+    kernels: KernelSet | None = None,
 ) -> Decoded:
     """Decode all whole batches in `records`: magic 0, 1 and 2, also mixed, and every codec. Never raises.
 
-    `start`: the offset that was asked for; a response may begin before it. A batch cut off at the end is normal and
-    left out. Control batches give no rows. Bodies together are bounded: where they would exceed 256 MiB decoding stops
-    before the batch that does it, so that `next_offset` may be below `scan_next_offset`'s.
+    `start`: the offset that was asked for; a response may begin before it. A batch cut off at the end is normal, and
+    left out. Control batches give no rows. Bodies together are bounded: decoding stops before the batch that would take
+    them beyond 256 MiB, so that `next_offset` may be below that of `scan_next_offset`.
     `aborted`: (producer id, first offset) of the aborted transactions that the response names (read_committed): their
-    batches give no rows. A response names all that its records belong to, wherever it begins: nothing is kept.
+    batches give no rows. A response names all that its records belong to, so no state is needed between calls.
     `largest_body`: a batch that decompresses to more bytes is corrupt (256 MiB if not given).
-    `room`: for the event loop, the most bytes that all compressed batches together may decompress to. Beyond that the
-    result has `no_room`, after at most so many bytes of work, whatever size the batches declare.
+    `room`: the most bytes that all compressed batches together may decompress to, for calls from the event loop. Beyond
+    it the result has `no_room`, after at most so many bytes of work, whatever sizes the batches declare.
+    `kernels`: the ones to use; by default the best that are loaded.
     Matches `org.apache.kafka.clients.consumer.internals.CompletedFetch` (3.9) with `check.crcs`.
     """
-    return _decode(kernels_for, records, topic, partition, start, aborted, largest_body, room)
-
-
-def decode_with(
-    kernels: KernelSet,
-    records: memoryview,
-    topic: str,
-    partition: int,
-    start: int,
-    aborted: Sequence[tuple[int, int]] = (),
-    largest_body: int | None = None,
-) -> Decoded:
-    """`decode` by the kernels given."""
-    return _decode(lambda _: kernels, records, topic, partition, start, aborted, largest_body, None)
-
-
-def _decode(
-    choose: Callable[[int], KernelSet],
-    records: memoryview,
-    topic: str,
-    partition: int,
-    start: int,
-    aborted: Sequence[tuple[int, int]],
-    largest_body: int | None,
-    room: int | None,
-) -> Decoded:
-    """`choose`: the kernels for so many bytes."""
-    kernels = choose(len(records))
-    batches = BatchTable(records, kernels, largest_body, room)
+    chosen = kernels or kernels_for(len(records))
+    batches = BatchTable(records, chosen, largest_body, room)
     batches.scan(check=True)
     if aborted:
         batches.hide_aborted(aborted)
@@ -125,9 +100,9 @@ def _decode(
         most_records, size = batches.open_bodies(start)
     except NoRoom:
         return Decoded(NO_RECORDS, start, no_room=True)
-    if room is None and size > len(records):  # there is time to load the kernels for what has expanded
-        kernels = choose(size)
-    batch = _read(batches, topic, partition, start, kernels, most_records, size)
+    if kernels is None and room is None and size > len(records):  # in a thread: there is time to load them
+        chosen = kernels_for(size)
+    batch = _read(batches, topic, partition, start, chosen, most_records, size)
     next_offset = batches.next_offset(start)
     corrupt = None if batches.fault is None else Corruption(next_offset, batches.fault, batches.fault_at)
     held = 0 if batch is None else batch.get_total_buffer_size()
@@ -136,9 +111,9 @@ def _decode(
 
 
 def scan_next_offset(records: memoryview, start: int) -> int:
-    """`decode(records, start=start).next_offset` for good data, by looking at the framing only.
+    """`decode(records, start=start).next_offset` for intact data, from the framing alone.
 
-    Quick enough for the event loop: it never waits for numba's kernels.
+    For the event loop: it never waits for numba's kernels.
     """
     batches = BatchTable(records, ready_kernels() or PYTHON_KERNELS)
     batches.scan(check=False)
@@ -146,22 +121,22 @@ def scan_next_offset(records: memoryview, start: int) -> int:
 
 
 def warm() -> None:
-    """Load numba's kernels, compiling them if no cache has them: 0.5 to 15 s, to be spent in a thread at start."""
+    """Load numba's kernels, compiling them if they are not cached: 0.5 to 15 s, for a thread."""
     load_kernels()
 
 
 def warmed() -> bool:
-    """Whether numba's kernels are loaded (or known not to load)."""
+    """Whether numba's kernels are loaded, or known not to load."""
     return ready_kernels() is not None
 
 
 def compiled() -> bool:
-    """Whether numba's kernels are in use: Python's may stand in for them for ever."""
+    """Whether numba's kernels are in use."""
     return ready_kernels() not in (None, PYTHON_KERNELS)
 
 
 def kernels_for(size: int) -> KernelSet:
-    """The best there are, but few bytes do not wait for numba's."""
+    """The kernels to use for so many bytes: few bytes do not wait for numba's to load."""
     return ready_kernels() or (PYTHON_KERNELS if size <= QUICK_ENOUGH else load_kernels())
 
 

@@ -55,25 +55,26 @@ class Records(ABC):
 
     def slice(self, first: int, until: int | None = None) -> Records:
         """The records from index `first` on, below index `until`."""
-        raise self._not("cut")
+        raise self._not("iterated or cut")
 
     def below(self, offset: int) -> Records:
         """The records with lower offsets."""
-        raise self._not("cut")
+        raise self._not("iterated or cut")
 
     def rows(self) -> Rows:
-        raise self._not("read as messages")
+        raise self._not("iterated")
 
     def columns(self) -> pa.RecordBatch:
         """A batch with the columns of `kzconsumer.records.columns.SCHEMA`."""
-        raise self._not("read as columns")
+        raise self._not("made into columns")
 
     @property
     def raw(self) -> memoryview:
-        raise self._not("read as raw bytes")
+        raise self._not("had as raw bytes")
 
     def _not(self, what: str) -> TypeError:
-        return TypeError(f"{type(self).__name__} cannot be {what}: the consumer chose another form (`wants`)")
+        form = "raw bytes" if self.whole_batches else "messages or columns"
+        return TypeError(f"records fetched as {form} cannot be {what} (see `wants` of kzconsumer.connect)")
 
 
 class ColumnRecords(Records):

@@ -1,6 +1,6 @@
-"""Compiled kernels that walk batches: framing and checksums, what to read.
+"""Compiled kernels for framing and checksums, and for planning what to read.
 
-Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_framing`.
+The rules of `kernels` apply; arguments and results are documented in `python_framing`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Bytes of a record as JSON has them.
-
-Pure. Whoever writes records as lines calls it: the sink that prints, dead letters in files.
-"""
+"""The bytes of a key, value or header as JSON."""
 
 from __future__ import annotations
 

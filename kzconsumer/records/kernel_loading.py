@@ -1,7 +1,6 @@
-"""Which kernels are used: numba's, once loaded, else plain Python.
+"""Loads numba's kernels and caches them on disk; until they are loaded, and where they fail, plain Python's are used.
 
-Owns the loaded kernels, or the reason why there are none, behind one lock. Called by `decode`. Importing this module
-does not import numba (0.8 s); it does not log: `kernels_in_use` says what a start-up warning needs.
+Importing this module does not import numba (0.8 s).
 """
 
 from __future__ import annotations
@@ -20,23 +19,22 @@ _SOURCES = (
     "framing_kernels.py",
     "batch_kernels.py",
     "message_kernels.py",
-    "transaction_kernels.py",
     "pointers.py",
     "layout.py",
 )
 
 _lock = threading.Lock()
 _loaded: KernelSet | None = None
-_description = "python: numba's kernels have not been asked for yet"
+_description = "python: numba's kernels are not loaded yet"
 
 
 def ready_kernels() -> KernelSet | None:
-    """numba's kernels, or Python's if numba failed; None while nobody has loaded them."""
+    """numba's kernels, or Python's if numba failed; None while they are not loaded."""
     return _loaded
 
 
 def load_kernels() -> KernelSet:
-    """Compiles the kernels, or loads them from the cache; the first call takes 0.5 to 15 s. Never raises."""
+    """Load the kernels from the cache or compile them; the first call takes 0.5 to 15 s. Never raises."""
     global _loaded, _description
     with _lock:
         if _loaded is None:
@@ -56,7 +54,7 @@ def _load() -> tuple[KernelSet, str]:
         why_not_cached = _line(error)
     try:
         return _compile(None), f"numba, not cached: {why_not_cached}"
-    except Exception as error:  # whatever numba or LLVM has: the Python kernels give the same results
+    except Exception as error:  # of numba or LLVM: the Python kernels give the same results
         return PYTHON_KERNELS, f"python: {_line(error)}"
 
 
@@ -81,7 +79,7 @@ def _compile(cache: Path | None) -> KernelSet:
 
 
 def _cache_folder() -> Path:
-    """A writable folder for this version of the kernels' source: numba notices changes in a kernel's own file only.
+    """A writable folder for this version of the kernels' sources: numba notices changes in a kernel's own file only.
 
     Under NUMBA_CACHE_DIR, else systemd's CacheDirectory=, else the user's cache folder. Raises OSError or RuntimeError.
     """

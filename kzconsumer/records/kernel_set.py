@@ -1,7 +1,4 @@
-"""The kernels as one value, so that compiled and plain-Python ones are interchangeable.
-
-Owns no state. `kernels` and `python_kernels` each make one; `kernel_loading` chooses.
-"""
+"""The kernels as one value, so that compiled and plain-Python ones are interchangeable."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ Read = Callable[[Table, int, int, Cells, Cells], tuple[int, int, int]]
 
 
 class KernelSet(NamedTuple):
-    """Arguments and results: the functions of the same names that `python_kernels` gathers."""
+    """Arguments and results are documented at the functions of the same names in `python_kernels`."""
 
     scan: Callable[[int, int, bool, Table, npt.NDArray[np.uint32]], tuple[int, int, int]]
     hide_aborted: Callable[[Table, int, Transactions], tuple[int, int]]

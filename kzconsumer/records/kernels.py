@@ -1,7 +1,6 @@
-"""The record formats read at native speed: numba functions over raw addresses, without the GIL.
+"""The kernels compiled by numba: functions over raw addresses that run without the GIL.
 
-Owns nothing. `kernel_loading` imports it and calls `compile_all`; `python_kernels` has the same functions in plain
-Python, where their arguments and results are documented.
+Arguments and results are documented at the same functions in plain Python (`python_kernels`).
 A kernel never raises, never reads outside the bytes it was given, and writes no further than the capacities in the
 state. The rules for that: a record is bounded by its length first, each field by the record's end; every byte of a
 varint is checked; lengths are compared by subtraction, because a sum could overflow.
@@ -14,12 +13,12 @@ from typing import ParamSpec, TypeVar
 
 from numba import njit
 
-from kzconsumer.records.batch_kernels import read_batches, read_headers
+from kzconsumer.records import layout as L
+from kzconsumer.records.batch_kernels import control_type, read_batches, read_headers
 from kzconsumer.records.framing_kernels import plan, scan
-from kzconsumer.records.kernel_set import KernelSet, Table
+from kzconsumer.records.kernel_set import KernelSet, Table, Transactions
 from kzconsumer.records.message_kernels import count_messages, read_messages
-from kzconsumer.records.pointers import copy, load_u32_little
-from kzconsumer.records.transaction_kernels import hide_aborted
+from kzconsumer.records.pointers import copy, load_i64, load_u32_little
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,10 +33,7 @@ _JOIN_CELLS = "int64(int64[:, ::1], int64, int64)"
 
 
 def compile_all(*, cache: bool) -> KernelSet:
-    """Every kernel compiled, or loaded from numba's cache as it is configured at this moment.
-
-    Raises whatever numba raises.
-    """
+    """Every kernel, compiled or from numba's cache as it is configured now. Raises whatever numba raises."""
 
     def compiled(signature: str, function: Callable[P, R]) -> Callable[P, R]:
         kernel: Callable[P, R] = njit(signature, nogil=True, cache=cache, error_model="numpy")(function)
@@ -53,6 +49,56 @@ def compile_all(*, cache: bool) -> KernelSet:
         read_headers=compiled(_READ_HEADERS, read_headers),
         join_cells=compiled(_JOIN_CELLS, join_cells),
     )
+
+
+def hide_aborted(table: Table, rows: int, transactions: Transactions) -> tuple[int, int]:
+    number = transactions.shape[0]
+    horizon = -1
+    for row in range(rows):
+        entry = table[row]
+        if entry[L.MAGIC] != 2:
+            continue
+        begin = entry[L.ADDRESS]
+        producer = load_i64(begin - L.BATCH_HEADER + L.PRODUCER_AT)
+        if producer < 0:
+            continue
+        horizon = max(horizon, entry[L.LAST])
+        first = 0
+        beyond = number
+        while first < beyond:
+            middle = (first + beyond) // 2
+            if transactions[middle, L.T_PRODUCER] < producer:
+                first = middle + 1
+            else:
+                beyond = middle
+        if first == number or transactions[first, L.T_PRODUCER] != producer:
+            continue
+        due = transactions[first, L.T_NEXT]
+        attributes = entry[L.ATTRIBUTES]
+        if (attributes & L.CONTROL) != 0:
+            if entry[L.COUNT] <= 0:
+                continue  # emptied by compaction
+            kind = L.NO_CONTROL_TYPE
+            if (attributes & L.CODEC_MASK) == 0:
+                kind = control_type(begin, begin + entry[L.LENGTH])
+            if kind == L.NO_CONTROL_TYPE:
+                return L.BAD_MARKER, row
+            if kind == L.ABORT:
+                while (
+                    due < number
+                    and transactions[due, L.T_PRODUCER] == producer
+                    and transactions[due, L.T_FIRST] <= horizon
+                ):
+                    due += 1
+                transactions[first, L.T_NEXT] = due
+        elif (
+            (attributes & L.TRANSACTIONAL) != 0
+            and due < number
+            and transactions[due, L.T_PRODUCER] == producer
+            and transactions[due, L.T_FIRST] <= horizon
+        ):
+            entry[L.ATTRIBUTES] = attributes | L.CONTROL
+    return L.OK, rows
 
 
 def join_cells(parts: Table, rows: int, out: int) -> int:

@@ -1,6 +1,5 @@
 """The record formats as constants: wire layouts, the batch table, kernel results, limits.
 
-Owns no state and does nothing; every module of `kzconsumer.records` reads it.
 Sources: `org.apache.kafka.common.record` of Kafka 3.9 (DefaultRecordBatch, DefaultRecord, LegacyRecord); KIP-31,
 KIP-32, KIP-98.
 """

@@ -1,6 +1,6 @@
 """Compiled kernels that read message sets (magic 0 and 1): counted inside a wrapper, and read into Arrow buffers.
 
-Owns nothing. Compiled by `kernels`, whose rules hold; arguments and results are documented in `python_messages`.
+The rules of `kernels` apply; arguments and results are documented in `python_messages`.
 `read_messages` repeats the second half of `batch_kernels.read_batches`: its running totals must stay in registers.
 """
 

@@ -1,7 +1,7 @@
 """Loads, stores and copies at raw addresses, for numba's nopython code.
 
-Owns no state. Used by `kernels` only. Nothing here checks a bound: the kernels do, before every call.
-All loads give an int64, so that no kernel mixes signed and unsigned 64-bit numbers (numba would make floats of them).
+Nothing here checks a bound: the kernels do, before every call. All loads give an int64, so that no kernel mixes signed
+and unsigned 64-bit numbers (numba would make floats of them).
 """
 
 from __future__ import annotations

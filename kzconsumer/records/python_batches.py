@@ -1,7 +1,4 @@
-"""The kernels of `batch_kernels` in plain Python: record batches (magic 2) and their headers.
-
-Owns nothing. Called through `python_kernels`, whose rules hold.
-"""
+"""The kernels of `batch_kernels` in plain Python: record batches (magic 2) and their headers."""
 
 from __future__ import annotations
 

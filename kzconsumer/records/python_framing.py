@@ -1,7 +1,4 @@
-"""The kernels of `framing_kernels` in plain Python: framing and checksums, what to read.
-
-Owns nothing. Called through `python_kernels`, whose rules hold.
-"""
+"""The kernels of `framing_kernels` in plain Python: framing and checksums, what to read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The kernels of `message_kernels` in plain Python: message sets (magic 0 and 1).
-
-Owns nothing. Called through `python_kernels`, whose rules hold; `python_framing` reads the fields of a message with it.
-"""
+"""The kernels of `message_kernels` in plain Python: message sets (magic 0 and 1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the plain-Python kernels of both formats share: a record, a fault, the walk over the batch table, Arrow output.
-
-Owns nothing. Used by `python_framing`, `python_batches` and `python_messages`; parses neither format.
-"""
+"""What the plain-Python kernels of both formats share: records, faults, the walk over the batch table, Arrow output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Record bytes kept as they are: cut to whole batches, their framing and checksums checked, no record read.
+"""Keeps record bytes as they are, for sinks that want raw bytes: cut to whole batches, framing and checksums checked.
 
-Owns no state; the second door into this package, beside `decode`. Called by the fetcher for sinks that want raw bytes,
-and by who walks such bytes later. It does not raise on any input.
+`walk` lists the batches of such bytes. Neither raises on any input.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from kzconsumer.records.forms import NO_RECORDS, RawRecords
 from kzconsumer.records.kernel_set import KernelSet
 
 VIEWED_SHARE = 5
-"""Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill it together, and are
-mostly held together. By itself a chunk keeps at most five times its bytes."""
+"""Raw bytes that are a fifth of their response or more are not copied: a few equal partitions fill a response together,
+and are mostly held together. A chunk by itself keeps at most five times its bytes in memory."""
 
 _HEADER = struct.Struct(">qi")
 _TIMESTAMP = struct.Struct(">q")
@@ -47,26 +46,20 @@ class Entry(NamedTuple):
 
 
 class Walked(msgspec.Struct, frozen=True):
-    """The whole and good entries at the beginning of some bytes."""
+    """The whole and intact entries at the beginning of some bytes."""
 
     entries: list[Entry]
     fault: str | None
-    """Why there are no more although bytes follow; None at the end and where the bytes end inside an entry."""
+    """Why the bytes that follow are no entry; None at the end, also if that is inside an entry."""
 
 
-def keep(records: memoryview, start: int) -> Decoded:
-    """What `decode` gives, with the bytes themselves in place of columns (`RawRecords`).
+def keep(records: memoryview, start: int, kernels: KernelSet | None = None) -> Decoded:
+    """What `decode` returns, but with the bytes themselves (`RawRecords`) instead of columns.
 
-    Batches that end below `start` are left out. One that holds `start` is kept whole, so that its first offset may lie
-    below: cut, it would not be what the log has. Control batches and those of aborted transactions are kept like
-    all others.
+    Batches that end below `start` are left out. One that holds `start` is kept whole, so its first offset may be lower.
+    Control batches and those of aborted transactions are kept.
     """
-    return keep_with(kernels_for(len(records)), records, start)
-
-
-def keep_with(kernels: KernelSet, records: memoryview, start: int) -> Decoded:
-    """`keep` by the kernels given."""
-    batches = BatchTable(records, kernels)
+    batches = BatchTable(records, kernels or kernels_for(len(records)))
     batches.scan(check=True)
     incomplete = batches.partial and batches.rows == 0
     next_offset = batches.next_offset(start)
@@ -88,14 +81,9 @@ def _own(view: memoryview) -> memoryview:
     return copy.toreadonly()
 
 
-def walk(data: memoryview, *, check: bool) -> Walked:
-    """The entries of record bytes in a row; `check` compares the checksums as well."""
-    return walk_with(kernels_for(len(data)), data, check=check)
-
-
-def walk_with(kernels: KernelSet, data: memoryview, *, check: bool) -> Walked:
-    """`walk` by the kernels given."""
-    batches = BatchTable(data, kernels)
+def walk(data: memoryview, *, check: bool, kernels: KernelSet | None = None) -> Walked:
+    """The entries of record bytes; `check` compares checksums as well."""
+    batches = BatchTable(data, kernels or kernels_for(len(data)))
     batches.scan(check=check)
     columns = [L.POSITION, L.END, L.MAGIC, L.BASE, L.LAST, L.MAX_TIMESTAMP]
     entries = [

@@ -1,7 +1,7 @@
-"""From chunks to a batch: collects ranges until one of the limits cuts.
+"""Collects chunks as ranges until one of the limits makes a batch of them.
 
-Pure: what time it is comes in. Owned by the sink runner. Ranges tile each partition: what one batch ends with, the next
-begins with. A range that is replayed is a batch of its own, cut where it was planned to end and nowhere else.
+Each range of a partition begins where the one before it ended. A range that is replayed is a batch of its own, which
+ends exactly where it was planned to.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.chunk import Chunk
 
-# A record batch takes six KiB beside its records. This many in a row with fewer bytes than that are joined.
+# A record batch takes six KiB beside its records. JOINED of them in a row that are smaller than that are joined.
 SMALL = 6 * 1024
 JOINED = 8
 
@@ -74,34 +74,31 @@ class BatchBuilder:
 
     @property
     def full(self) -> bool:
-        """Nothing more should be added before a batch is cut. Only that ends it, whatever is lost meanwhile: whoever
-        waits to add is told of nothing else."""
+        """Nothing more should be added before a batch is cut. Only a cut ends it, even if claims are lost meanwhile."""
         limited = self._records >= self._limits.max_records or self._bytes >= self._limits.max_bytes
         return limited or self._whole_replay() is not None
 
     @property
     def due_at(self) -> float:
-        """When the next batch is to be cut if nothing more is added; now is -inf, never is inf."""
+        """When to cut the next batch if nothing more is added: -inf for now, inf for never."""
         if self.full or (self._ranges and all(part.at_end for part in self._ranges.values())):
             return -math.inf
         return self.begun + self._limits.max_time
 
     @property
     def begun(self) -> float:
-        """When the range that has waited longest was begun; inf where there is none."""
+        """When the range that has waited longest was begun; inf if there is none."""
         return next((part.begun for part in self._ranges.values()), math.inf)  # they are in that order
 
     def add(self, chunk: Chunk, now: float) -> None:
-        """A partition's chunks come in order, each beginning where the last one ended."""
+        """Chunks of a partition must be added in order, each beginning where the last one ended."""
         replayed = chunk.tracker.replay is not None
         ranges = self._replays if replayed else self._ranges
         part = ranges.get(chunk.tracker)
         if part is None:
             part = ranges[chunk.tracker] = _Range(now, chunk.first, chunk.first)
         if part.until != chunk.first:
-            raise AssertionError(
-                f"a hole in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}"
-            )
+            raise AssertionError(f"a gap in {chunk.tracker.topic_partition}: {part.until} is followed by {chunk.first}")
         part.until = chunk.until
         part.at_end = chunk.at_end
         if not chunk.records:
@@ -113,9 +110,9 @@ class BatchBuilder:
             self._bytes += size
 
     def cut(self, now: float) -> tuple[Batch, list[OffsetTracker]]:
-        """The next batch, with the trackers to mark, in the same order; claims closed meanwhile are left out.
+        """The next batch, with its trackers in the same order. Closed claims are dropped.
 
-        A `now` of infinity leaves nothing behind.
+        With a `now` of infinity everything collected goes into it.
         """
         self._replays = {tracker: part for tracker, part in self._replays.items() if tracker.open}
         if (replay := self._whole_replay()) is not None:

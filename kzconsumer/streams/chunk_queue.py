@@ -1,8 +1,7 @@
-"""The bounded queue between the fetchers and one stream.
+"""The bounded queue between the fetchers and one stream, and the byte budget that all queues of a member share.
 
-Owns the waiting chunks of one stream and their byte budget, beside one that all streams share. Fetchers put without
-waiting and ask `has_room` before they fetch for it: a full queue parks the partitions of its own stream and no others.
-Queues carry chunks, never messages.
+Fetchers put chunks without waiting, and ask `has_room` before they fetch for a queue: a full one stops the fetching of
+its own stream's partitions and of no others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class EndOfStream(Exception):
 
 
 class ByteBudget:
-    """Bytes of records not yet taken, in all queues of a member: `limit` of them, more or less (see `ChunkQueue`)."""
+    """Bytes waiting in all queues of a member: about `limit` of them (see `ChunkQueue`)."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -47,20 +46,20 @@ class ByteBudget:
                 on_room()
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
-        """Call `on_room` whenever there is room again; there is no way back: queues live as long as the budget."""
+        """Call `on_room` whenever there is room again, for as long as the budget exists."""
         self._on_room.append(on_room)
 
 
 class ChunkQueue:
     """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
 
-    Less where the budget of all queues is used up, but an empty queue always has room: streams that stand still hold
-    up no other, and the budget is exceeded by one response for each stream at most. What is kept back for a pause
-    counts in the budget of all alone: a full queue of a paused partition must not hold up the others of its stream.
+    Fewer while the shared budget is used up, but an empty queue always has room: a stream that nobody reads delays no
+    other, and the budget is exceeded by one response per stream at most. What is held for a paused partition counts in
+    the shared budget only: a paused partition must not delay the others of its stream.
     """
 
     def __init__(self, max_bytes: int, total: ByteBudget | None = None) -> None:
-        """`total`: what all queues of a member share; a queue by itself needs none."""
+        """`total`: the budget that all queues of a member share, if there is one."""
         self._max_bytes = max_bytes
         self._total = total or ByteBudget(sys.maxsize)
         self._chunks: deque[Chunk] = deque()
@@ -69,7 +68,7 @@ class ChunkQueue:
         self._closed = False
         self._arrival = anyio.Event()
         self._on_room: set[Callable[[], None]] = set()
-        self._total.subscribe(self._tell_of_room)
+        self._total.subscribe(self._notify_room)
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
@@ -77,7 +76,7 @@ class ChunkQueue:
 
     @property
     def filled(self) -> tuple[int, int, int]:
-        """Chunks that wait, their bytes with those still being decoded, and how many bytes it takes."""
+        """Number of chunks, bytes with those still being decoded, and the limit of bytes."""
         return len(self._chunks), self._bytes, self._max_bytes
 
     @property
@@ -90,7 +89,7 @@ class ChunkQueue:
         self._total.take(size)
 
     def give_back(self, size: int) -> None:
-        """The reserved bytes have come to nothing."""
+        """Reserved bytes that no chunk will be put for."""
         self._free(size)
 
     def put(self, chunk: Chunk) -> None:
@@ -125,7 +124,7 @@ class ChunkQueue:
         return None
 
     def hold(self, tracker: OffsetTracker, rest: Chunk | None) -> None:
-        """Keep back what is queued for a paused claim, behind `rest`: what its stream gives back, counted again."""
+        """Hold what is queued for a paused claim, behind `rest`, which its stream gives back."""
         queued = self._take(tracker)
         if rest is not None:
             self._total.take(rest.size)
@@ -133,15 +132,15 @@ class ChunkQueue:
         self._count(-_bytes(queued))
 
     def let_go(self, tracker: OffsetTracker) -> None:
-        """The claim is paused no longer: what was kept back goes out, and more may be fetched."""
+        """The claim is not paused any more: queue what was held."""
         held = self._held.pop(tracker, ())
         self._count(_bytes(held))
         self._chunks.extend(held)
         self._arrival.set()
-        self._tell_of_room()
+        self._notify_room()
 
     def drop(self, tracker: OffsetTracker) -> None:
-        """Forget what is queued for a claim."""
+        """Drop what is queued or held for a claim."""
         self._total.give_back(_bytes(self._held.pop(tracker, ())))
         self._free(_bytes(self._take(tracker)))
 
@@ -151,7 +150,7 @@ class ChunkQueue:
         return taken
 
     def close(self) -> None:
-        """No more chunks: what is queued is dropped and the iteration ends."""
+        """Drop all chunks; `get` raises EndOfStream from now on."""
         self._closed = True
         queued, held = _bytes(self._chunks), sum(map(_bytes, self._held.values()))
         self._chunks.clear()
@@ -175,9 +174,9 @@ class ChunkQueue:
         was_full = not self.has_room
         self._bytes += size
         if was_full and self.has_room:
-            self._tell_of_room()
+            self._notify_room()
 
-    def _tell_of_room(self) -> None:
+    def _notify_room(self) -> None:
         for on_room in tuple(self._on_room):
             on_room()
 

@@ -1,9 +1,8 @@
 """A stream of one topic's records, for one thread: `async for message in stream`, or `stream.batches()`.
 
-Owns the place inside the current chunk. Application code iterates; the connector closes and drops. Fetched and consumed
-positions are separate: the fetcher runs ahead, and consumption is marked here as things are taken. A message or batch
-is *processed* when it is acknowledged: by taking the next one, or, where that is left to the application, by `ack()`
-alone, in any order. All iterators of a stream share its one place, as in Kafka.
+A message or batch is *processed* when it is acknowledged: by taking the next one, or, with explicit acknowledgement, by
+`ack()` alone, in any order. The fetcher runs ahead of the position in the current chunk, which is kept here. All
+iterators of a stream share that one position, as in Kafka.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from kzconsumer.streams.message import HandedOut, Message
 from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
 from kzconsumer.zookeeper.lease import Lease
 
-# Rows made into objects at a time: fewer cost more per row. Between two lots the event loop gets its turn, so a loop
-# body that holds it for long (a blocking driver) gets small lots: heartbeats must not wait for a thousand of them.
+# Messages made at a time: fewer cost more each. The event loop has its turn between two lots, so a loop body that
+# blocks it for long gets small lots: heartbeats must not wait for a thousand messages.
 MOST_ROWS = 1000
 FIRST_ROWS = 50
 LOT_SECONDS = 0.02
-# Messages that an application gets for one look at the lease, when a thousand take it a moment.
+# Messages handed out for one check of the lease, to an application that takes a thousand in a moment.
 FAST_ROWS = 250
 
 SetAside: TypeAlias = Callable[[Message, str, str, Callable[[], bool]], Awaitable[bool]]
-"""Puts a message aside for a class of errors and a reason, unless its partition is lost: False then."""
+"""Handles a rejected message: its class of errors, the reason, whether its partition is lost. False if it was lost."""
 
 
 class KafkaStream:
-    """One thread's records, of every partition it owns; order is kept within a partition.
+    """The records of all partitions that one thread owns, in order within a partition.
 
-    A cancelled `anext()` ends that iterator, as it does any generator's; `aiter(stream)` goes on at the same place.
+    A cancelled `anext()` ends that iterator, as it does any generator's; `aiter(stream)` continues at the same place.
     """
 
     def __init__(
@@ -52,10 +51,9 @@ class KafkaStream:
         unacknowledged: Unacknowledged | None = None,
         set_aside: SetAside | None = None,
     ) -> None:
-        """`topic` is None for a stream of a white or black list, which brings records of all its topics.
+        """`topic` is None for a stream of a topic filter, which has records of all its topics.
 
-        With `unacknowledged` acknowledgement is explicit: `ack` alone makes what was taken count as processed.
-        Without `set_aside` nothing can be rejected.
+        With `unacknowledged` acknowledgement is explicit. Without `set_aside` nothing can be rejected.
         """
         self.topic = topic
         self.thread = thread
@@ -65,15 +63,15 @@ class KafkaStream:
         self._set_aside = set_aside
         self._batches = HandedOutBatches()
         self._chunk: Chunk | None = None
-        self._patience = anyio.CancelScope()  # for the lease, for acknowledgements; `close` ends it
+        self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
         self._row = 0  # rows of the chunk made into messages or batches
         self._lot = FIRST_ROWS
         self._cut = False  # the chunk's remaining rows were dropped
-        self._passed = 0  # everything of the chunk below this offset is processed, or the application's to acknowledge
+        self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
         self._rows: list[Message] = []
         self._rest: Iterator[Message] = iter(self._rows)
         self._message: Message | None = None  # what was in hand when the rows were given back
-        self._batch: HandedOut | None = None  # in hand: what a batch stands for
+        self._batch: HandedOut | None = None  # in hand: the range of a batch
 
     def __repr__(self) -> str:
         return f"<KafkaStream {self.topic or '*'}/{self.thread} at {self._passed} of {self._chunk} {self.queue}>"
@@ -85,8 +83,8 @@ class KafkaStream:
         handed_out = now()
         while True:
             # Emptying the list ends these loops at once: that is how a release takes back what was not handed out.
-            # The lease is asked within a lot, too: the process may have stood still in the middle of it. A slow
-            # application has it asked before each message.
+            # The lease is checked within a lot, too, since the process may have been stopped in the middle of one:
+            # before each message for a slow application.
             rows = FAST_ROWS if self._lot == MOST_ROWS else 1
             while length_hint(self._rest):
                 if not self._lease.held:
@@ -124,12 +122,12 @@ class KafkaStream:
             del batch  # only the application may keep it in memory while this waits for the next one
 
     def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
-        """A message or batch of this stream is processed, or what is in hand: a commit from now on includes it.
+        """Mark a message or batch of this stream as processed, without argument the last one: commits include it.
 
-        In any order: committed is what everything before is acknowledged of, too. To acknowledge twice changes nothing.
-        False when it counts for nothing: its partition was lost, or given up, or sought elsewhere since it was handed
-        out, and whoever has the partition now is given it again. Raises ValueError for what this stream has not handed
-        out, such as a slice of a batch.
+        Order does not matter: an offset is committed once everything before it is acknowledged, too. Acknowledging
+        twice changes nothing. False if it has no effect: the partition was lost, released or sought elsewhere since,
+        and its present owner gets the record again. Raises ValueError for what this stream has not handed out, such as
+        a slice of a batch.
         """
         if taken is not None or self._unacknowledged is not None:
             return self._ack_one(self._handed_out(taken))
@@ -144,23 +142,22 @@ class KafkaStream:
         return not self._chunk.tracker.lost
 
     async def reject(self, message: Message, reason: str, *, error_class: str = "rejected") -> bool:
-        """The message cannot be used: do with it as `[rejected]` says for its class of errors, then acknowledge it.
+        """Handle a message that cannot be used as `[rejected]` says for its class of errors, then acknowledge it.
 
-        Returns when the dead letter is on disk or in its topic, which is before its offset can be committed; while it
-        cannot be written this waits, and so does a loop that awaits it. False when its partition was lost meanwhile:
-        whoever has it now is given the record again. Raises RecordRejected when the policy is "fail", and ValueError
-        as `ack` does.
+        Returns once the dead letter is on disk or in its topic, and waits while it cannot be written. False if the
+        partition was lost meanwhile: its present owner gets the record again. Raises RecordRejected if the policy is
+        "fail", and ValueError as `ack` does.
         """
         handed_out = self._handed_out(message)
         if handed_out is None or self._set_aside is None:
-            raise RuntimeError("this stream has nobody to take what is rejected")
+            raise RuntimeError("this stream cannot reject messages")
         claim = handed_out.claim
         if claim.lost or not await self._set_aside(message, error_class, reason, lambda: claim.lost):
             return False
         return self._ack_one(handed_out)
 
     def _handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
-        """What is to be acknowledged; None when nothing is in hand."""
+        """The range to acknowledge; None if nothing is in hand."""
         if taken is None:
             return message.handed_out() if (message := self._in_hand()) is not None else self._batch
         found = taken.handed_out() if isinstance(taken, Message) else self._batches.find(taken)
@@ -179,19 +176,19 @@ class KafkaStream:
         return not claim.lost
 
     def ack_below(self, offset: int) -> None:
-        """Of the batch in hand what lies below `offset` is processed; the rest stays in hand."""
+        """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
         if self._batch is not None:
             self._mark(min(offset, self._batch.until))
 
     def checkpoint(self) -> None:
-        """Tell the claim's tracker how far the application has come; the message in hand is not processed."""
+        """Report the application's progress to the claim's tracker; the message in hand is not processed."""
         if (message := self._in_hand()) is not None and self._chunk is not None:
             self._chunk.tracker.hand_over(message.offset + 1)
             if self._unacknowledged is None:
                 self._mark(message.offset)
 
     def drop(self, tracker: OffsetTracker) -> None:
-        """The claim is closed: hand out nothing more of it. What is in hand may still be marked."""
+        """The claim is closed: hand out nothing more of it. What is in hand may still be acknowledged."""
         self.queue.drop(tracker)
         if self._chunk is not None and self._chunk.tracker is tracker:
             self.checkpoint()
@@ -199,7 +196,7 @@ class KafkaStream:
             self._cut = True
 
     def pause(self, tracker: OffsetTracker) -> None:
-        """Hand out nothing more of a claim until `resume`; what is not handed out is kept back."""
+        """Hand out nothing more of a claim until `resume`; the rest is held in the queue."""
         chunk, rest = self._chunk, None
         if chunk is not None and chunk.tracker is tracker and not self._cut:
             self._give_back_rows()
@@ -212,31 +209,31 @@ class KafkaStream:
         self.queue.let_go(tracker)
 
     def close(self) -> None:
-        """The iteration ends; what was fetched and not handed out is dropped."""
+        """End the iteration; what was fetched and not handed out is dropped."""
         if self._chunk is not None:
             self.drop(self._chunk.tracker)
         self._patience.cancel()
         self.queue.close()
 
     def _in_hand(self) -> Message | None:
-        """The message handed out last: told from the iterator's place, since keeping it would cost each message."""
+        """The message handed out last, found by the iterator's position: to keep it would cost each message."""
         taken = len(self._rows) - length_hint(self._rest)
         return self._rows[taken - 1] if taken else self._message
 
     def _give_back_rows(self) -> None:
-        """What was made into messages and not handed out is to be made anew; what is in hand stays so."""
+        """Drop the messages that were made and not handed out: they are made again when they are due."""
         self._message = self._in_hand()
         self._take(-length_hint(self._rest))
         self._rows.clear()
 
     def _take(self, rows: int) -> None:
-        """So many rows of the chunk are taken for the application."""
+        """Count rows of the chunk as taken for the application."""
         self._row += rows
         if self._unacknowledged is not None and self._chunk is not None:
             self._unacknowledged.add(self._chunk.tracker, rows)
 
     def _pass_on(self) -> None:
-        """The next is taken: what was in hand is processed by that, or left to the application."""
+        """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
         if self._unacknowledged is None:
             self.ack()
             return
@@ -247,10 +244,10 @@ class KafkaStream:
         self._message = self._batch = None
 
     async def _next_chunk(self) -> Chunk:
-        """The one that has rows from `_row` on. What was in hand before is in hand no longer."""
+        """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
         self._give_back_rows()
         self._pass_on()
-        await anyio.lowlevel.checkpoint()  # a loop over what is queued must not hold up the heartbeats
+        await anyio.lowlevel.checkpoint()  # a loop over queued chunks must not delay the heartbeats
         while True:
             chunk = self._chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):
@@ -264,19 +261,17 @@ class KafkaStream:
             if chunk is not None:
                 if not self._cut:
                     self._mark(chunk.until)
-                self._chunk = chunk = None  # not to be kept in memory by who waits for the next
+                self._chunk = chunk = None  # frees its memory while this waits for the next
             chunk = await self.queue.get()
             if chunk.error is not None:
                 raise chunk.error
             self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
 
     async def _wait_for_lease(self) -> None:
-        """Until it is held, or the stream is closed."""
         with anyio.CancelScope() as self._patience:
             await self._lease.wait()
 
     async def _wait_for_room(self, unacknowledged: Unacknowledged) -> None:
-        """Until something is acknowledged, or the stream is closed."""
         with anyio.CancelScope() as self._patience:
             await unacknowledged.until_room()
 
@@ -290,7 +285,7 @@ class KafkaStream:
 
 
 def next_lot(rows: int, seconds: float) -> int:
-    """How many rows to make next, when the last `rows` kept the application busy for `seconds`."""
+    """Number of messages to make next, when the application took `seconds` for the last `rows`."""
     if seconds <= LOT_SECONDS:
         return min(rows * 2, MOST_ROWS)
     return max(int(rows * LOT_SECONDS / seconds), 1)

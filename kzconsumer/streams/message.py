@@ -21,7 +21,7 @@ _NO_TIMESTAMP = -1
 
 
 class HandedOut(NamedTuple):
-    """What is acknowledged with a message or batch: of a claim, `first <= offset < until`, with holes of the log."""
+    """The range acknowledged with a message or batch: `first <= offset < until` of a claim, with gaps of the log."""
 
     claim: OffsetTracker
     first: int
@@ -30,21 +30,21 @@ class HandedOut(NamedTuple):
 
 
 class _Shared(msgspec.Struct, frozen=True, eq=False):
-    """What messages made together share: copies, so that a message that is kept pins this and not its whole chunk."""
+    """What messages made together share. Copies: a message that is kept must not keep its whole chunk in memory."""
 
     topic: str
     partition: int
     first: int
     offsets: Sequence[int] | None
-    """None when they are `first` and what follows it without a gap."""
+    """None if they are consecutive from `first` on."""
     timestamps: Sequence[int]
     timestamp_types: Sequence[int]
     headers: Sequence[Headers] | None
-    """None when no message has any."""
+    """None if no message has any."""
     claim: OffsetTracker | None = None
     """None for a message made by hand."""
     begin: int = 0
-    """Where the range begins that these messages stand for: a hole of the log may come before the first of them."""
+    """Where the range of these messages begins: a gap of the log may come before the first of them."""
 
     def row(self, offset: int) -> int:
         return offset - self.first if self.offsets is None else bisect_left(self.offsets, offset)
@@ -126,7 +126,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
         )
 
     def handed_out(self) -> HandedOut | None:
-        """What its stream goes by when the message is acknowledged; None when no stream has made it."""
+        """The range that acknowledging the message completes; None if no stream has made it."""
         shared = self._shared
         if shared.claim is None:
             return None

@@ -1,6 +1,6 @@
-"""What one stream has handed out and the application has not acknowledged: how much of each claim, and which batches.
+"""What one stream has handed out and the application has not acknowledged: records per claim, and which batches.
 
-Owns these counts and the end of the stream's waiting for room. Only a stream with explicit acknowledgement counts.
+Only streams with explicit acknowledgement count records.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kzconsumer.streams.message import HandedOut
 
 log = structlog.get_logger("kzconsumer")
 
-# Seconds for which a stream waits for room before it says so, and until it says so again.
+# Seconds for which a stream waits for room before it is logged, and until it is logged again.
 PATIENCE = 10.0
-TELL_AGAIN = 60.0
+LOG_AGAIN = 60.0
 
 
 class HandedOutBatches:
-    """Which ranges batches stand for, while somebody still has them: their columns cannot tell."""
+    """The range of each batch that the application still holds: its columns do not say where the range begins."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[weakref.ref[pa.RecordBatch], HandedOut]] = {}
@@ -39,7 +39,7 @@ class HandedOutBatches:
 
 
 class Unacknowledged:
-    """At most `most` records, more or less: a batch is handed out whole where there is room for one record."""
+    """At most about `most` records: a batch is handed out whole if there is room for one record."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,7 +58,7 @@ class Unacknowledged:
         return claim in self._records
 
     def add(self, claim: OffsetTracker, records: int) -> None:
-        """Of records made and not handed out after all, less than none are added."""
+        """Count records; a negative number for records that were made and not handed out after all."""
         if claim not in self._records and records > 0:
             self._records[claim] = 0
             claim.when_lost(partial(self._forget, claim))
@@ -67,30 +67,30 @@ class Unacknowledged:
             self.total += records
 
     def remove(self, claim: OffsetTracker, records: int) -> None:
-        """They are acknowledged."""
+        """Count records as acknowledged."""
         self.add(claim, -records)
-        self._tell()
+        self._notify()
 
     def _forget(self, claim: OffsetTracker) -> None:
-        """The claim is lost: nobody waits for the rest."""
+        """The claim is lost: its records are not waited for."""
         self.total -= self._records.pop(claim, 0)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._change.set()
 
     async def until_room(self) -> None:
-        """Until there is room again; says in the log what is waited for when that takes long."""
+        """Wait for room; a long wait is logged with the claim that has most records unacknowledged."""
         began, patience = now(), PATIENCE
         while not self.room:
             self._change = anyio.Event()
             with anyio.move_on_after(patience) as waiting:
                 await self._change.wait()
             if waiting.cancelled_caught:
-                patience = TELL_AGAIN
+                patience = LOG_AGAIN
                 slowest = max(self._records, key=lambda claim: self._records[claim])
                 log.warning(
-                    "a stream waits: too much is handed out and not acknowledged",
+                    "stream waiting, too many records unacknowledged",
                     records=self.total,
                     most=self._most,
                     seconds=round(now() - began, 1),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 
-from kzconsumer.records.decode import decode, decode_with, kernels_in_use, scan_next_offset, warm
+from kzconsumer.records.decode import decode, kernels_in_use, scan_next_offset, warm
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 
@@ -51,7 +51,7 @@ def best(data: memoryview, count: int, repeats: int = 30, *, python: bool = Fals
     for _ in range(repeats):
         start = time.perf_counter()
         if python:
-            decoded = decode_with(PYTHON_KERNELS, data, "topic", 0, 0)
+            decoded = decode(data, topic="topic", partition=0, start=0, kernels=PYTHON_KERNELS)
         else:
             decoded = decode(data, topic="topic", partition=0, start=0)
         times.append(time.perf_counter() - start)

@@ -17,7 +17,7 @@ import numpy as np
 from kzconsumer.records import batches
 from kzconsumer.records import layout as L
 from kzconsumer.records.compression import Body, Scratch
-from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
@@ -212,7 +212,7 @@ def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[li
                 f"{about}: {got} instead of {unhidden}" for got in (plain(few), plain_rows(few)) if got != unhidden
             ]
         for number, kernels in enumerate(kernel_sets):
-            decoded = decode_with(kernels, placed, "topic", 3, start, aborted)
+            decoded = decode(placed, topic="topic", partition=3, start=start, aborted=aborted, kernels=kernels)
             about = f"kernels {number}, start {start}, aborted {aborted}, {data.hex()}"
             found += [
                 f"{about}: {got} instead of {wanted}" for got in (plain(decoded), plain_rows(decoded)) if got != wanted

@@ -227,10 +227,10 @@ async def test_a_listener_that_is_not_there_is_told_once(
     await create_topic(cluster.connect, unique, 1)
     with structlog.testing.capture_logs() as told:
         async with member(cluster, unique, {unique: 1}, brokers=change):
-            await until(lambda: lines(told, "no broker tells who leads"), LIMIT)
+            await until(lambda: lines(told, "no broker returned a leader"), LIMIT)
             await anyio.sleep(0.5)  # it is looked up again meanwhile
     assert lines(told, "broker unusable") == [reason]
-    assert lines(told, "no broker tells who leads") == [f"broker 1: {reason}"]
+    assert lines(told, "no broker returned a leader") == [f"broker 1: {reason}"]
 
 
 async def test_a_restarted_broker_is_connected_to_again(secured: Secured, unique: str) -> None:

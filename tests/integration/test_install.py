@@ -126,14 +126,15 @@ IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer_spark.jdbc.{each}" for each in ("destination", "holdings", "stage", "table")),
 }
 DECODED = """
-from kzconsumer.records.decode import decode_with
+from kzconsumer.records.decode import decode
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.testing.record_sets import Record, record_batch
 kernels = load_kernels() if {compiled} else PYTHON_KERNELS
 assert (kernels is PYTHON_KERNELS) != {compiled}, "numba does not work"
 records = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
-print(decode_with(kernels, memoryview(records), "orders", 0, 7).records.columns()["value"].to_pylist())
+decoded = decode(memoryview(records), topic="orders", partition=0, start=7, kernels=kernels)
+print(decoded.records.columns()["value"].to_pylist())
 """
 
 

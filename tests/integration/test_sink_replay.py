@@ -11,7 +11,7 @@ import pytest
 
 from kzconsumer.clock import now
 from kzconsumer.errors import NotDone, SinkFailed
-from kzconsumer.fetcher.range_reader import without_group
+from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.settings.settings import Settings
@@ -69,7 +69,7 @@ async def test_a_replay_goes_on_where_it_ended(cluster: Cluster, unique: str, mo
     settings = Settings.from_dict(tables | {"subscription": {"topics": {unique: 1}}}, source="test")
     shelf, reasons = Shelf(), list[str]()
     shown: list[tuple[int, int]] = []
-    async with without_group(settings) as reader:
+    async with range_reader(settings) as reader:
         topics = await reader.topics(settings.subscription)
         partitions = [TopicPartition(unique, n) for n in range(3)]
         first = await reader.at_time(partitions, TIME + 7)  # between two records of each partition

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.errors import NotThere, OffsetLost
-from kzconsumer.fetcher.range_reader import without_group
+from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.settings.settings import Settings
@@ -37,7 +37,7 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
     records = [Sent(n % 2, None, b"%d" % n + b"." * 3000) for n in range(40)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     # Less than a record at first: older brokers send nothing whole then.
-    async with without_group(settings(cluster, unique, max_bytes=1024)) as reader:
+    async with range_reader(settings(cluster, unique, max_bytes=1024)) as reader:
         logs = await reader.logs(await reader.partitions(settings(cluster, unique).subscription))
         assert logs == {TopicPartition(unique, n): (0, 20 if n < 2 else 0) for n in range(3)}
         ranges = newest(logs, 10)

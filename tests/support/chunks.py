@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.records.decode import decode_with
+from kzconsumer.records.decode import decode
 from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.forms import RawRecords
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -36,7 +36,7 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
     topic, partition = claim.topic_partition
     few = decode_few(memoryview(data), topic=topic, partition=partition, start=first) if ONE_BY_ONE else None
     # The compiled kernels take seconds to load.
-    decoded = few or decode_with(PYTHON_KERNELS, memoryview(data), topic, partition, first)
+    decoded = few or decode(memoryview(data), topic=topic, partition=partition, start=first, kernels=PYTHON_KERNELS)
     assert (decoded.next_offset, decoded.corrupt) == (until, None)
     return Chunk(claim, first, until, decoded.records, len(data))
 

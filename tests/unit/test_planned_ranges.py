@@ -148,7 +148,7 @@ async def test_a_coordinator_that_is_away_ends_no_member(monkeypatch: pytest.Mon
         async with asyncio.timeout(5):
             await manager._check_replays()
     assert [state in manager._leader_finder for state in (short, whole)] == [True, True]
-    assert [each["event"] for each in logs] == ["a planned range cannot be given up yet"] * 2
+    assert [each["event"] for each in logs] == ["planned range not given up, trying again"] * 2
 
 
 class OneBroker:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kzconsumer.records.decode import SCHEMA, Decoded, decode, decode_with, scan_next_offset
+from kzconsumer.records.decode import SCHEMA, Decoded, decode, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
@@ -46,7 +46,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 
 def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
-    decoded = decode_with(kernels, memoryview(data), "events", 7, start)
+    decoded = decode(memoryview(data), topic="events", partition=7, start=start, kernels=kernels)
     batch = decoded.records.columns()
     batch.validate(full=True)
     assert batch.schema == SCHEMA

@@ -9,7 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from kzconsumer.records import layout as L
-from kzconsumer.records.decode import Decoded, decode_with, scan_next_offset
+from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -36,7 +36,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 
 def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
-    decoded = decode_with(kernels, memoryview(data), "events", 7, start)
+    decoded = decode(memoryview(data), topic="events", partition=7, start=start, kernels=kernels)
     decoded.records.columns().validate(full=True)
     return decoded
 

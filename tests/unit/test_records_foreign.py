@@ -8,7 +8,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder  # type: ignore[import-untyped]
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder  # type: ignore[import-untyped]
 
-from kzconsumer.records.decode import decode_with
+from kzconsumer.records.decode import decode
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
@@ -23,7 +23,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 
 def columns(kernels: KernelSet, data: bytes, offset: int) -> list[Any]:
-    decoded = decode_with(kernels, memoryview(data), "t", 0, offset)
+    decoded = decode(memoryview(data), topic="t", partition=0, start=offset, kernels=kernels)
     assert decoded.corrupt is None
     assert decoded.next_offset == offset + len(KEYS)
     batch = decoded.records.columns()

@@ -37,7 +37,7 @@ def run(before: str = "", warm: str = "warm()", records: int = 1000, **environme
 
 
 def test_numba_is_loaded_by_the_first_large_input_only() -> None:
-    assert run(warm="", records=10) == "python: numba's kernels have not been asked for yet False"
+    assert run(warm="", records=10) == "python: numba's kernels are not loaded yet False"
     assert run(warm="", records=30_000) == "numba True"
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
@@ -30,7 +30,7 @@ def sent(base: int, producer: int = -1, *, transactional: bool = True) -> bytes:
 
 
 def run(kernels: KernelSet, data: bytes, aborted: Aborted, start: int = 0) -> Decoded:
-    return decode_with(kernels, memoryview(data), "events", 7, start, aborted)
+    return decode(memoryview(data), topic="events", partition=7, start=start, aborted=aborted, kernels=kernels)
 
 
 def offsets(decoded: Decoded) -> list[int | None]:

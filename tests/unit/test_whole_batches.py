@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.records.decode import Decoded, decode_with
+from kzconsumer.records.decode import Decoded, decode
 from kzconsumer.records.forms import RawRecords
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.records.whole_batches import keep_with, messages, walk_with
+from kzconsumer.records.whole_batches import keep, messages, walk
 from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
 
 RECORDS = [Record(b"key %d" % n, b"value %d" % n) for n in range(10)]
@@ -32,8 +32,8 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
     """What is kept, after the same bytes have been decoded: the positions must be the same."""
-    found = keep_with(kernels, memoryview(data), start)
-    decoded = decode_with(kernels, memoryview(data), "orders", 0, start)
+    found = keep(memoryview(data), start, kernels)
+    decoded = decode(memoryview(data), topic="orders", partition=0, start=start, kernels=kernels)
     assert (found.next_offset, found.incomplete, found.corrupt) == (
         decoded.next_offset,
         decoded.incomplete,
@@ -73,12 +73,12 @@ def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
 def test_a_body_that_cannot_be_decompressed_is_kept(kernels: KernelSet) -> None:
     """Nobody looks into it: an archive holds what the log holds."""
     broken = record_batch([], base_offset=0, codec="zstd", body=b"nothing of the kind", count=1)
-    assert bytes(keep_with(kernels, memoryview(broken), 0).records.raw) == broken
+    assert bytes(keep(memoryview(broken), 0, kernels).records.raw) == broken
 
 
 def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
     data = SETS["batches"][0] + SETS["wrappers"][1] + SETS["messages"][2]
-    walked = walk_with(kernels, memoryview(data), check=True)
+    walked = walk(memoryview(data), check=True, kernels=kernels)
     assert [(entry.magic, entry.first, entry.last) for entry in walked.entries] == [(2, 0, 9), (1, 19, 19), (1, 20, 29)]
     assert [entry.position for entry in walked.entries[1:]] == [entry.end for entry in walked.entries[:-1]]
     assert (walked.entries[0].position, walked.entries[-1].end, walked.fault) == (0, len(data), None)
@@ -87,7 +87,7 @@ def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
 def test_a_run_is_taken_apart_into_messages(kernels: KernelSet) -> None:
     offsets = [0, 1, 5, 9]
     data = message_set(RECORDS[:4], magic=1, base_offset=0, offsets=offsets)
-    (run,) = walk_with(kernels, memoryview(data), check=False).entries
+    (run,) = walk(memoryview(data), check=False, kernels=kernels).entries
     size = len(data) // 4
     assert run.is_run
     assert [(each.position, each.end, each.first, each.last) for each in messages(memoryview(data), run)] == [

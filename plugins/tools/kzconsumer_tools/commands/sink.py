@@ -82,13 +82,13 @@ async def _preview(settings: Settings, count: int) -> Preview:
 async def _newest(settings: Settings, count: int) -> Batch:
     """The newest records. Raises NotThere without any."""
     from kzconsumer.errors import BrokersUnreachable, NotThere
-    from kzconsumer.fetcher.range_reader import without_group
+    from kzconsumer.fetcher.range_reader import range_reader
     from kzconsumer.sinks.interface import Batch, RangeData
     from kzconsumer_tools.commands.sink import newest
 
     batches: dict[tuple[str, int], list[object]] = {}
     try:
-        async with without_group(settings) as reader:
+        async with range_reader(settings) as reader:
             ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
             async for partition, batch in reader.read(ranges):
                 batches.setdefault(partition, []).append(batch)

@@ -81,7 +81,7 @@ def _redirected(settings: Settings, into: str) -> Settings:
 async def _replay(
     settings: Settings, times: tuple[int, int], scope: Scope | None, show: Callable[[int, int], None]
 ) -> Replayed:
-    from kzconsumer.fetcher.range_reader import without_group
+    from kzconsumer.fetcher.range_reader import range_reader
     from kzconsumer.model import OffsetRange, TopicPartition
     from kzconsumer_tools.commands.sink_verify import accountable
     from kzconsumer_tools.offsets.prepare import within
@@ -89,7 +89,7 @@ async def _replay(
 
     # Another owner than the group's: so neither writes where the other does.
     group = f"{settings.group.id} (replay)"
-    async with without_group(settings) as reader:
+    async with range_reader(settings) as reader:
         topics = await reader.topics(settings.subscription)
         found = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
         partitions = [each for each in found if within(each, scope)]

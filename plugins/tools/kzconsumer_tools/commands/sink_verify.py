@@ -136,7 +136,7 @@ async def _in_log(
 ) -> dict[RangeIdentity, InLog]:
     """What the log has of them; it is read up to the first record that is found."""
     from kzconsumer.errors import KzConsumerError
-    from kzconsumer.fetcher.range_reader import without_group
+    from kzconsumer.fetcher.range_reader import range_reader
     from kzconsumer.model import TopicPartition
 
     found: dict[RangeIdentity, InLog] = dict.fromkeys(missing, "unknown")
@@ -147,7 +147,7 @@ async def _in_log(
     if not asked:
         return found
     try:
-        async with without_group(settings) as reader:
+        async with range_reader(settings) as reader:
             logs = await reader.logs({TopicPartition(each.topic, each.partition) for each in asked})
             for each in asked:
                 start, end = logs[TopicPartition(each.topic, each.partition)]

@@ -20,7 +20,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from kzconsumer.consumer import connect
 from kzconsumer.errors import NotDone, NotThere
-from kzconsumer.fetcher.range_reader import GrouplessReader, without_group
+from kzconsumer.fetcher.range_reader import RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.settings.settings import Settings
@@ -135,7 +135,7 @@ async def print_records(
 ) -> int | None:
     """Print what is subscribed to; returns the signal (SIGTERM, SIGHUP, SIGPIPE) that ended it, None at its end.
 
-    `beside` runs meanwhile, and is cancelled. Raises what `connect` and GrouplessReader raise, in exception groups.
+    `beside` runs meanwhile, and is cancelled. Raises what `connect` and RangeReader raise, in exception groups.
     """
     printer = Printer(wanted, descriptor)
     ended_by: int | None = None
@@ -164,7 +164,7 @@ async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> No
     """What is written is committed, at intervals and when it ends."""
     stop_at = None
     if wanted.until is not None:
-        async with without_group(settings) as reader:
+        async with range_reader(settings) as reader:
             partitions = await reader.partitions(settings.subscription)
             stop_at = await _offsets(reader, wanted.until, await reader.logs(partitions), {})
     topics = settings.subscription.filter
@@ -188,7 +188,7 @@ async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Sc
         stored = _readable(stored_offsets(await read_nodes(settings.zookeeper, wanted.begin.group)))
     if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
-    async with without_group(settings) as reader:
+    async with range_reader(settings) as reader:
         partitions = _within(await reader.partitions(settings.subscription), scope)
         logs = await reader.logs(partitions)
         begin = await _offsets(reader, wanted.begin, logs, stored)
@@ -205,7 +205,7 @@ async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Sc
 
 
 async def _read(
-    reader: GrouplessReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[_Part]
+    reader: RangeReader, led: Sequence[OffsetRange], follow: bool, send: MemoryObjectSendStream[_Part]
 ) -> None:
     async with send:
         async for part in reader.read(led, follow=follow):
@@ -213,7 +213,7 @@ async def _read(
 
 
 async def _offsets(
-    reader: GrouplessReader,
+    reader: RangeReader,
     place: Place,
     logs: Mapping[TopicPartition, tuple[int, int]],
     stored: Mapping[TopicPartition, int],

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, NotDone, SinkFailed
-from kzconsumer.fetcher.range_reader import GrouplessReader
+from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
@@ -70,7 +70,7 @@ def alone(cluster: str, group: str) -> Iterator[float]:
 
 
 async def replay(
-    reader: GrouplessReader,
+    reader: RangeReader,
     sink: ReplayableSink,
     wanted: Collection[OffsetRange],
     incarnations: Mapping[str, int],
@@ -117,7 +117,7 @@ class _Part(msgspec.Struct):
 
 
 async def _batches(
-    reader: GrouplessReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
+    reader: RangeReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
 ) -> AsyncIterator[Batch]:
     """Cut by the limits of `[batch]`. Offsets without records are passed over: another start meets them again."""
     # One piece of each partition at a time: a batch never has two ranges of one.
