@@ -7,7 +7,6 @@ after a crash; what is there already is left out.
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -24,11 +23,12 @@ from msgspec import Meta
 
 from kzconsumer.clock import now
 from kzconsumer.durable_files import create_whole
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import SinkFailed
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.settings.quantities import ByteSize, PositiveDuration
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer_files.options import require_writable, unusable
 from kzconsumer_files.segments.archive import PartitionArchive
 from kzconsumer_files.segments.layout import Limits
 
@@ -95,7 +95,7 @@ class SegmentsSink:
         try:
             await anyio.to_thread.run_sync(self._claim)
         except OSError as error:
-            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
+            raise unusable(f"{self._path} cannot be used: {error.strerror}") from error
         return self
 
     async def __aexit__(
@@ -122,19 +122,10 @@ class SegmentsSink:
     def check(self) -> None:
         """Find what a start would stumble over, and touch nothing. Raises ConfigError."""
         try:
-            there = next(each for each in (self._path, *self._path.absolute().parents) if each.exists())
-            if not there.is_dir():
-                raise self._unusable(f"{self._path} cannot be used: {there} is not a directory")
-            if not os.access(there, os.W_OK | os.X_OK):
-                raise self._unusable(f"{self._path} cannot be used: {there} is not writable for this user")
-            if there == self._path and self._marked():
+            if require_writable(self._path) and self._marked():
                 self._refuse_others()
         except OSError as error:
-            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
-
-    @staticmethod
-    def _unusable(why: str) -> ConfigError:
-        return ConfigError([f"[sink.options] path: {why}"])
+            raise unusable(f"{self._path} cannot be used: {error.strerror}") from error
 
     def _claim(self) -> None:
         """Mark the directory as our group's."""
@@ -150,9 +141,7 @@ class SegmentsSink:
             return True
         foreign = next((each for each in sorted(self._path.iterdir()) if not each.name.startswith(".")), None)
         if foreign is not None and not marker.exists():
-            raise self._unusable(
-                f"{self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
-            )
+            raise unusable(f"{self._path} is not empty ({foreign.name}) and not marked as an archive of any group")
         return foreign is not None
 
     def _refuse_others(self) -> None:
@@ -160,10 +149,10 @@ class SegmentsSink:
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Owner)
         except msgspec.DecodeError as error:
-            raise self._unusable(f"{marker} cannot be read: {error}") from error
+            raise unusable(f"{marker} cannot be read: {error}") from error
         if found.group != ours.group or found.cluster != (ours.cluster or found.cluster):
             this = str(ours) if ours.cluster else f"group {ours.group}"
-            raise self._unusable(f"{self._path} is the archive of {found}; this is {this}: give another path")
+            raise unusable(f"{self._path} is the archive of {found}; this is {this}: give another path")
 
     def _write(self, part: RangeData) -> None:
         try:

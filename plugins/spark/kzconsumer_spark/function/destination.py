@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.function.step_recorder import StepRecorder
 from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import read_spool
 from kzconsumer_spark.ranges.tags import Shaping

@@ -15,11 +15,11 @@ from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sql
 
 from kzconsumer.model import OffsetRange
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
 from kzconsumer_spark.jdbc.database import password as read_password
 from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
 

@@ -23,11 +23,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kzconsumer_files.names import data_file
+from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.parts import match_parts, read_part
-from kzconsumer_spark.ranges.plain_parquet import Codec, write_part
+from kzconsumer_spark.ranges.plain_parquet import write_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.tags import (
     RANGE_COLUMNS,

@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from kzconsumer.errors import ConfigError
 from kzconsumer.redaction import redacted
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.function.destination import FunctionDestination
 from kzconsumer_spark.function.step_recorder import StepRecorder
@@ -50,7 +51,7 @@ from kzconsumer_spark.pipe.messages import (
 )
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.ranges import plain_parquet
-from kzconsumer_spark.ranges.destination import Destination, Written
+from kzconsumer_spark.ranges.destination import Destination
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker.files_destination import FilesDestination

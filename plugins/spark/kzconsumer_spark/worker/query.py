@@ -17,8 +17,8 @@ from typing import TypeAlias
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 _LOOK_SECONDS = 0.5
