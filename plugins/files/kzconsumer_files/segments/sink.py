@@ -1,8 +1,7 @@
-"""The sink that archives: what was fetched, undecoded, in segment files of Kafka's own format.
+"""The sink `segments`: archives what was fetched, undecoded, in segment files of Kafka's own format.
 
-Owns the target directory's marker and one `PartitionArchive` per partition. An entry point of `kzconsumer.sinks`.
-Returning from `write` means that all of the batch is on disk: the batch is the flush. The same records may come again
-after a crash; what is there already is left out.
+When `write` returns, the whole batch is on disk. Records that are written again after a crash are recognised and left
+out.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[ByteSize, Meta(ge=1, le=_LARGEST_SEGMENT)] = 1 << 30
     # ... and when a record is that much younger than the segment's first (by the records' timestamps)
     segment_time: PositiveDuration | None = None
-    # members write to different disks: a partition's archive is then spread over them, and gaps are nobody's fault
+    # members write to different disks: a partition's archive is then spread over them, and gaps are not a fault
     spread: bool = False
 
 
@@ -135,7 +134,7 @@ class SegmentsSink:
         self._refuse_others()
 
     def _marked(self) -> bool:
-        """Whether the directory is somebody's archive. Raises ConfigError where it is none, and not empty."""
+        """Whether the directory is marked as an archive. Raises ConfigError if it is not, and not empty."""
         marker = self._path / OWNER
         if marker.exists():
             return True
@@ -181,7 +180,7 @@ class SegmentsSink:
         while True:
             try:
                 with archive.locked(wait):
-                    self._guard()  # with the lock: from here on nobody else has opened it
+                    self._guard()  # with the lock: no other process has the segment open now
                     archive.append(part, self._guard)
                 return
             except _LeaseInDoubt:

@@ -1,7 +1,4 @@
-"""The Delta destination in the worker: ranges as Parquet files, committed to the table by one entry of its log.
-
-Owns this worker's staging directory inside the table's.
-"""
+"""The Delta destination in the worker: ranges as Parquet files, committed to the table by one entry of its log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The destination that is the user's function: called with the DataFrame of a batch, and with the batch if it asks.
-
-Owns no state. The worker makes one and calls `write` from foreachBatch. A function is never called with zero rows.
-"""
+"""The destination `function` in the worker: calls the user's function with a DataFrame, never one without rows."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The JDBC destination in the worker: Spark inserts ranges into a staging table, one transaction publishes them.
 
-Owns this worker's connection and staging table. Executors write the stage and nothing else, the worker publishes. After
-any failure both are given up for new ones: a task of the failed job may still be writing. A stage takes the rows of
-each task once, however often Spark runs it.
+Executors write the staging table and nothing else. After a failure connection and staging table are replaced: a task of
+the failed job may still be writing.
 """
 
 from __future__ import annotations
