@@ -55,7 +55,7 @@ SHARED = {
 }
 PLUGINS = {
     "kzconsumer": {"range", "roundrobin", "roundrobin-legacy", "callable", "jsonlines"},
-    "kzconsumer-files": {"segments"},
+    "kzconsumer-files": {"parquet", "segments"},
     "kzconsumer-sandbox": {"demo", "sandbox"},
     "kzconsumer-spark": {"spark"},
     "kzconsumer-sticky": {"sticky"},

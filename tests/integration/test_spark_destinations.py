@@ -6,6 +6,7 @@ One Spark session for all of them, in this process, as the worker makes it.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -21,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from kzconsumer.errors import ConfigError
+from kzconsumer_files import writer
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import Owner
+from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.publication import KeptAside
 from kzconsumer_files.target import Target
 from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
@@ -36,10 +39,9 @@ from kzconsumer_spark.pipe.column_options import Columns
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.parts import read_part
-from kzconsumer_spark.ranges.plain_parquet import Codec, codec
+from kzconsumer_spark.ranges.plain_parquet import codec
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
-from kzconsumer_spark.worker import files_destination
 from kzconsumer_spark.worker.files_destination import FilesDestination
 from tests.shell.test_spark_ledger import publish as publish_ranges
 from tests.support.postgres import Postgres
@@ -283,14 +285,16 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
 def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_destination, "_FOLD_EVERY", 3)
+    monkeypatch.setattr(writer, "_FOLD_EVERY", 3)
     to = ToFiles(path=str(tmp_path / "out"))
     claimed_destination(to).claim(OWNER)
     target = Target(tmp_path / "out")
     publish_ranges(target, *range(50))
     destination = FilesDestination(session, to, LEASE, codec="snappy")
-    destination._folding.join()
-    assert len(target.entries()) < 40
+    limit = time.monotonic() + 20
+    while len(target.entries()) >= 40:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
     publish_ranges(target, *range(50, 100))
     destination.write(1, batch(tmp_path / "spool"))
     destination.close()

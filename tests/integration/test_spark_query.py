@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.worker.query import RangeQuery
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 

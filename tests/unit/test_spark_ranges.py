@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer_files.names import data_file, ledger_entry, range_name
-from kzconsumer_spark.daemon.spool import spool_table, write_spool
+from kzconsumer_files.parquet.records import record_table
+from kzconsumer_spark.daemon.spool import write_spool
 from kzconsumer_spark.daemon.spool_place import SpoolPlace
 from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, decode_command, encode
 from kzconsumer_spark.ranges.parts import Part, PartMismatch, match_parts, read_part
@@ -104,7 +105,7 @@ def test_a_footer_that_does_not_say_is_refused(tmp_path: Path, missing: str) -> 
 def test_spool_columns_are_those_of_sparks_kafka_source() -> None:
     headers = [{"key": "h", "value": None}]
     rows = [record(0, headers=headers), record(1, timestamp=None, timestamp_type=-1, value=None)]
-    table = spool_table(range_data("t", 4, 0, 2, rows))
+    table = record_table(range_data("t", 4, 0, 2, rows))
     assert table.column_names == [
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
     ]  # fmt: skip
@@ -115,7 +116,7 @@ def test_spool_columns_are_those_of_sparks_kafka_source() -> None:
 
 def test_columns_that_are_null_throughout_are_left_out() -> None:
     rows = [record(0, key=None, timestamp=None), record(1, key=None, timestamp=None)]
-    assert spool_table(range_data("t", 4, 0, 2, rows)).column_names == [
+    assert record_table(range_data("t", 4, 0, 2, rows)).column_names == [
         "value", "topic", "partition", "offset", "timestampType",
     ]  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Which items of a ledger become one: published ranges of one partition, by a rule of the ranges alone.
+"""Which items of a ledger are folded into one: published ranges of one partition, by a rule of the ranges alone.
 
-A ledger has items of several levels: level 0 is a range, an item of level n stands for several of level n-1 that follow
-each other, also with gaps between them: ranges without records are not published, and some are kept aside. Where an
-item of level n ends is decided by a hash of the offset at which it ends, so that processes which fold at the same time,
-or late, make the same items: of two items of one level none cuts the other in two.
+A ledger has items of several levels: level 0 is a range, an item of level n contains several consecutive ones of level
+n-1, also with gaps between them: ranges without records are not published, and some are kept aside. A hash of the end
+offset decides where an item ends, so that processes that fold at the same time, or late, make the same items: no item
+overlaps only a part of another one of its level.
 """
 
 from __future__ import annotations

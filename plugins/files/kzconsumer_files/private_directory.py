@@ -1,8 +1,7 @@
-"""Directories that belong to one living process, and the removal of those whose process is gone.
+"""Directories that belong to one living process, and the removal of those whose process has ended.
 
-A `PrivateDirectory` owns `<parent>/<name>/` as long as it holds the lock on `<parent>/<name>.lock`; the kernel drops
-the lock with the process, also after a kill -9. The daemon keeps its scratch in one, the worker its staging. It will
-not touch anything that has no lock file beside it.
+A process owns `<parent>/<name>/` as long as it holds the lock on `<parent>/<name>.lock`; the kernel releases the lock
+when the process ends, also after a kill -9. A directory without a lock file is never touched.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ class PrivateDirectory:
 
 
 def sweep(parent: Path, is_needed: Callable[[Path], bool] = lambda directory: False) -> int:
-    """Remove the directories under `parent` whose processes are gone; how many that were.
+    """Remove the directories under `parent` whose processes have ended; returns their number.
 
-    `is_needed` is asked about each of them when it is certain that nobody will add to it. One that is needed, or for
-    which it raises OSError, stays and is logged: the others are removed all the same.
+    `is_needed` is called for each of them, to which nothing can be added any more. A directory that is needed, or for
+    which it raises OSError, stays and is logged.
     """
     removed = 0
     for lock_file in sorted(parent.glob("*.lock")):
@@ -88,7 +87,7 @@ def _lock_file(directory: Path) -> Path:
 
 
 def _locked(path: Path, *, create: bool) -> int:
-    """A descriptor that holds the lock on the file now called `path`, or -1 if somebody else has it."""
+    """A descriptor that holds the lock on the file now called `path`, or -1 if another process has it."""
     try:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:

@@ -1,8 +1,7 @@
 """One partition's directory of an archive: its lock, its recovery, and appending to its last segment.
 
-Owns the files under `<topic>-<partition>/` while it holds the lock, which is no longer than one write: whoever comes
-next finds either all of it or a tail to cut off. Blocking; `segments_sink` calls it in a thread. It never changes what
-has been made durable.
+The lock is held for one write at a time: the next writer finds either all of it or a tail to cut off. Calls block.
+What has been made durable is never changed.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class PartitionArchive:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 wait()
-            # The lock file tells who wrote last. Somebody else: what we know may be true no more.
+            # The lock file names the last writer. If it is another one, what we know may be outdated.
             if os.pread(descriptor, 1000, 0) != self._writer:
                 self._identity = None
                 os.ftruncate(descriptor, 0)
@@ -85,7 +84,7 @@ class PartitionArchive:
         """Make a range durable. `guard` is called before each piece and may raise.
 
         Raises SinkFailed where the range cannot follow what is there, OSError, and what `guard` raises; after any of
-        them the next call looks anew at what is there.
+        them the next call reads the directory again.
         """
         identity, self._identity = self._identity, None
         wanted = Identity(part.topic, part.partition, part.incarnation)
@@ -158,7 +157,7 @@ class PartitionArchive:
 
     @staticmethod
     def _cut(path: Path, descriptor: int, size: int, recovered: Recovered) -> None:
-        """Make the good entries durable, whoever wrote them, and drop what follows."""
+        """Make the good entries durable, whichever process wrote them, and drop what follows."""
         if size > recovered.segment.size:
             log.warning(
                 "cut off what an interrupted write left",

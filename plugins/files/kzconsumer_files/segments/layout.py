@@ -1,8 +1,8 @@
-"""What a partition's archive holds, found out from its last segment, and what a range of raw batches adds to it.
+"""The end of a partition's archive, found from its last segment, and what a range of raw batches adds to it.
 
-Pure. Called by `partition_archive`, which has the files. The end of an archive is the end of its last segment, or that
-segment's base offset while it is empty: an empty segment says that the log had nothing up to there.
-Source: `kafka.log.UnifiedLog` and `org.apache.kafka.storage.internals.log.LogSegment` (3.9): names, rolling, recovery.
+The end of an archive is the end of its last segment, or that segment's base offset while it is empty: an empty segment
+says that the log had nothing up to there. Source: `kafka.log.UnifiedLog` and
+`org.apache.kafka.storage.internals.log.LogSegment` (3.9): names, rolling, recovery.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""The sink that archives: what was fetched, undecoded, in segment files of Kafka's own format.
+"""The sink `segments`: archives what was fetched, undecoded, in segment files of Kafka's own format.
 
-Owns the target directory's marker and one `PartitionArchive` per partition. An entry point of `kzconsumer.sinks`.
-Returning from `write` means that all of the batch is on disk: the batch is the flush. The same records may come again
-after a crash; what is there already is left out.
+When `write` returns, the whole batch is on disk. Records that are written again after a crash are recognised and left
+out.
 """
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Mapping
@@ -24,11 +22,12 @@ from msgspec import Meta
 
 from kzconsumer.clock import now
 from kzconsumer.durable_files import create_whole
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import SinkFailed
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.settings.quantities import ByteSize, PositiveDuration
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
+from kzconsumer_files.options import require_writable, unusable
 from kzconsumer_files.segments.archive import PartitionArchive
 from kzconsumer_files.segments.layout import Limits
 
@@ -50,7 +49,7 @@ class SegmentsOptions(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: Annotated[ByteSize, Meta(ge=1, le=_LARGEST_SEGMENT)] = 1 << 30
     # ... and when a record is that much younger than the segment's first (by the records' timestamps)
     segment_time: PositiveDuration | None = None
-    # members write to different disks: a partition's archive is then spread over them, and gaps are nobody's fault
+    # members write to different disks: a partition's archive is then spread over them, and gaps are not a fault
     spread: bool = False
 
 
@@ -95,7 +94,7 @@ class SegmentsSink:
         try:
             await anyio.to_thread.run_sync(self._claim)
         except OSError as error:
-            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
+            raise unusable(f"{self._path} cannot be used: {error.strerror}") from error
         return self
 
     async def __aexit__(
@@ -122,19 +121,10 @@ class SegmentsSink:
     def check(self) -> None:
         """Find what a start would stumble over, and touch nothing. Raises ConfigError."""
         try:
-            there = next(each for each in (self._path, *self._path.absolute().parents) if each.exists())
-            if not there.is_dir():
-                raise self._unusable(f"{self._path} cannot be used: {there} is not a directory")
-            if not os.access(there, os.W_OK | os.X_OK):
-                raise self._unusable(f"{self._path} cannot be used: {there} is not writable for this user")
-            if there == self._path and self._marked():
+            if require_writable(self._path) and self._marked():
                 self._refuse_others()
         except OSError as error:
-            raise self._unusable(f"{self._path} cannot be used: {error.strerror}") from error
-
-    @staticmethod
-    def _unusable(why: str) -> ConfigError:
-        return ConfigError([f"[sink.options] path: {why}"])
+            raise unusable(f"{self._path} cannot be used: {error.strerror}") from error
 
     def _claim(self) -> None:
         """Mark the directory as our group's."""
@@ -144,15 +134,13 @@ class SegmentsSink:
         self._refuse_others()
 
     def _marked(self) -> bool:
-        """Whether the directory is somebody's archive. Raises ConfigError where it is none, and not empty."""
+        """Whether the directory is marked as an archive. Raises ConfigError if it is not, and not empty."""
         marker = self._path / OWNER
         if marker.exists():
             return True
         foreign = next((each for each in sorted(self._path.iterdir()) if not each.name.startswith(".")), None)
         if foreign is not None and not marker.exists():
-            raise self._unusable(
-                f"{self._path} is not empty ({foreign.name}) and not marked as an archive of any group"
-            )
+            raise unusable(f"{self._path} is not empty ({foreign.name}) and not marked as an archive of any group")
         return foreign is not None
 
     def _refuse_others(self) -> None:
@@ -160,10 +148,10 @@ class SegmentsSink:
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Owner)
         except msgspec.DecodeError as error:
-            raise self._unusable(f"{marker} cannot be read: {error}") from error
+            raise unusable(f"{marker} cannot be read: {error}") from error
         if found.group != ours.group or found.cluster != (ours.cluster or found.cluster):
             this = str(ours) if ours.cluster else f"group {ours.group}"
-            raise self._unusable(f"{self._path} is the archive of {found}; this is {this}: give another path")
+            raise unusable(f"{self._path} is the archive of {found}; this is {this}: give another path")
 
     def _write(self, part: RangeData) -> None:
         try:
@@ -192,7 +180,7 @@ class SegmentsSink:
         while True:
             try:
                 with archive.locked(wait):
-                    self._guard()  # with the lock: from here on nobody else has opened it
+                    self._guard()  # with the lock: no other process has the segment open now
                     archive.append(part, self._guard)
                 return
             except _LeaseInDoubt:

@@ -1,7 +1,6 @@
-"""Avro and Confluent's frame around it (a zero byte, the schema's id as four bytes, Avro), decoded by fastavro.
+"""Avro, and Avro in Confluent's frame (a zero byte, four bytes of schema id), decoded by fastavro.
 
-Pure but for fastavro, which the executors need too. `decoding` builds a decoder for each batch, with the schemas of all
-ids that occur in it: workers ask no registry.
+A decoder is built for each batch with the schemas of all ids in it: executors ask no registry.
 """
 
 from __future__ import annotations

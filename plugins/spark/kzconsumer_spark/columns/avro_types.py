@@ -1,7 +1,6 @@
-"""Avro schemas as Arrow types, and types of several schemas as one: union by name.
+"""Avro schemas as Arrow types, and the union by name of the types of several schemas.
 
-Pure. `avro_decoder` uses it. Types are those of Spark's own Avro source, but for unions of more than one kind, which
-have no column that anybody would want: they are refused, as recursive schemas are.
+Types are those of Spark's own Avro source; unions of more than one type and recursive schemas are refused.
 """
 
 from __future__ import annotations

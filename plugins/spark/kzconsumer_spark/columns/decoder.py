@@ -1,7 +1,7 @@
-"""Decoding a column of bytes in Spark's Python workers, value by value: the shape of what decodes Avro and protobuf.
+"""Decoding a column of bytes in Spark's Python workers, value by value: used for Avro and protobuf.
 
-Owns no state; run by an `arrow_udf` on executors. What cannot be read becomes null and a reason, never an exception,
-and the reason says nothing of the content. One value that Arrow cannot hold costs no other.
+A value that cannot be decoded becomes null with a reason, which contains nothing of the value; other values are not
+affected.
 """
 
 from __future__ import annotations

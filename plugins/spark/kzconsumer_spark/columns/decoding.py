@@ -1,7 +1,6 @@
-"""Key and value of a DataFrame decoded: by Spark itself (text, JSON) or in its Python workers (Avro, protobuf).
+"""Decoding key and value of a DataFrame: by Spark itself (text, JSON) or in its Python workers (Avro, protobuf).
 
-Owns the registry client and the schema ids seen since the worker began. `shaping` calls it. Everything is one narrow
-step: a task for each task of the frame that comes in, in its order.
+Everything is one narrow step: one task for each task of the incoming frame, in its order.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Decoding:
             try:
                 writers[number] = self._registry.by_id(number)
             except NotRegistered:
-                continue  # a bad record; asked for anew with the next batch that has it
+                continue  # a bad record; the id is requested again with the next batch that has it
         new = writers.keys() - self._seen[name]
         if name in self._readers and new:
             # The subject's newest version comes before the first record that is written with it.

@@ -1,7 +1,6 @@
 """Protobuf messages as columns: descriptors to Arrow types, messages to values.
 
-Pure but for the protobuf package, which the executors need too. `decoding` builds a decoder at the worker's start.
-Fields with presence are null where absent; others have their default, as protobuf has it.
+Fields with presence are null if absent; others have their default, as protobuf defines it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Bad records put aside: one Parquet file for each range that has any, first writer wins.
+"""Records that cannot be decoded, put aside: one Parquet file for each range that has any; the first writer wins.
 
-Owns `<directory>/<range>.parquet`. `shaping` calls it before the range's good records are given to the destination: so
-a range is only published once its bad records are on disk.
+They are on disk before the range's other records go to the destination.
 """
 
 from __future__ import annotations

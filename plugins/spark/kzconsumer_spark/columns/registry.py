@@ -1,7 +1,4 @@
-"""Schemas from a Confluent schema registry over HTTP: each asked for once, with few attempts and clear errors.
-
-Owns the schemas that it has fetched and the connection pool. The worker's driver process has one; executors none.
-"""
+"""Schemas from a Confluent schema registry over HTTP, each requested once. Only the worker's driver process asks it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""From the spool's DataFrame to what destinations and functions get: decode, sort out the bad, `where`, `select`.
+"""From the spool's DataFrame to the one that is written: decode, separate bad records, `where`, `select`.
 
-Owns what is cached of the batch in hand. The worker builds one at its start, which finds what is wrong in the settings;
-destinations call `shape` where they have read the spool.
+Built when the worker starts, so that faults of the settings are found then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`where` and `select` of the settings file, as Spark understands them: checked early, applied row by row.
-
-Owns no state but a view of one name while it is used. `shaping` calls it.
-"""
+"""`where` and `select` of the settings: checked at the start, applied to each row."""
 
 from __future__ import annotations
 

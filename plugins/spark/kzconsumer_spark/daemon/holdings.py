@@ -54,14 +54,14 @@ def finish(to: To) -> None:
 
 
 def _with_bad(held: HeldRange, quarantine: Path) -> HeldRange:
-    """With a fault where the records put aside are not those that the ledger counts; of folded ranges nobody knows."""
+    """With a fault if quarantine and ledger differ in the number of records; not checked for folded ranges."""
     if not held.records_quarantined or held.ranges > 1:
         return held
     file = quarantine / f"{range_name(held.identity)}.parquet"
     try:
         there = pq.read_metadata(file).num_rows
     except FileNotFoundError:
-        return held  # taken away by whoever looks after them
+        return held  # removed by the operator
     except (OSError, pa.ArrowException) as error:
         return _faulty(held, f"{file} cannot be read: {error}")
     if there == held.records_quarantined:

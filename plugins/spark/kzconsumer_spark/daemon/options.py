@@ -98,7 +98,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> Columns:
-        """What the worker is told of columns."""
+        """The options for columns, as the worker gets them."""
         place = self.quarantine_place
         return Columns(
             key=self.key,

@@ -139,7 +139,7 @@ class SparkSink:
         return await answer(partial(self._destination.has, ranges), self._options)
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """See `kzconsumer.sinks.interface.Sink`. Raises as `has`."""
+        """See `kzconsumer.sinks.interface.SettingAside`. Raises as `has`."""
         return await answer(partial(self._destination.set_aside, part, records), self._options)
 
     async def prepare(self, batch: Batch) -> None:

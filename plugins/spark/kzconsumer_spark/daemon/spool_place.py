@@ -1,7 +1,6 @@
-"""Where spool files lie: a directory that this process and Spark see, or below the URI of an object store.
+"""Where spool files are: a directory that this process and Spark see, or a URI in an object store.
 
-Owns no state. The sink opens one, `spooling` makes and removes a place below it for each batch. To an object store both
-sides go by the same settings: those that Spark's Hadoop client has in `conf` are pyarrow's, too.
+For an object store both sides use the same settings: those of Spark's Hadoop client in `conf`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class SpoolPlace(NamedTuple):
     def in_object_store(cls, uri: str, conf: Mapping[str, str]) -> SpoolPlace:
         """A place of our own below `uri`, made at once. Raises OSError, ValueError where that cannot be done.
 
-        Nobody can tell whether its owner lives: what a process that was killed leaves there stays.
+        Files of a killed process stay there: another process cannot tell whether their owner is alive.
         """
         filesystem, path = _opened(uri.rstrip("/"), conf)
         place = cls(filesystem, path, uri.rstrip("/")).below(f"kzconsumer-spark-{uuid.uuid4().hex}")
@@ -57,7 +56,7 @@ class SpoolPlace(NamedTuple):
 
 
 def is_object_store(spool: str) -> bool:
-    """Whether it is a URI. Raises ValueError for one of which nobody knows how both sides would read it."""
+    """Whether it is a URI. Raises ValueError for an unsupported scheme."""
     found = _URI.fullmatch(spool)
     if found is not None and found[1] not in _SCHEMES:
         raise ValueError(f"is not a directory, nor a URI with {', '.join(_SCHEMES)}")

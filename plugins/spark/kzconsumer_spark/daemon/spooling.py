@@ -1,7 +1,6 @@
-"""The spool files of the batch that Spark writes, and of the one after it.
+"""The spool files of the current batch and of the next one.
 
-Owns them: they are written ahead where the sink is told what comes next, taken by the batch's write, and removed with
-it or when it never came to that. Called by the sink; there are two batches' files at most.
+Those of the next batch are written ahead and taken by its `write`, or removed if it never comes.
 """
 
 from __future__ import annotations

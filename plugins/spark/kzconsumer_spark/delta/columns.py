@@ -1,6 +1,6 @@
-"""Columns of Spark's and of a Delta table, both told as JSON in one notation: what a table is made of, what fits in.
+"""Columns of Spark and of a Delta table, both as Spark's JSON: which columns a table gets, and which rows fit into it.
 
-Pure. `delta_target` asks it. Which columns may be null, and comments on columns, make no difference to files.
+Whether a column may be null, and comments, make no difference to files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def partition_values(name: str) -> dict[str, str | None]:
 
 
 def rules_of(table: str, settings: Mapping[str, str | None]) -> list[str]:
-    """What a table asks of whoever writes its files that is more than columns of a type."""
+    """Properties of a table that demand more of its writers than columns of given types."""
     found = [key for key in settings if key.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         found.append("delta.columnMapping.mode")

@@ -1,7 +1,4 @@
-"""The Delta destination in the worker: ranges as Parquet files, committed to the table by one entry of its log.
-
-Owns this worker's staging directory inside the table's.
-"""
+"""The Delta destination in the worker: ranges as Parquet files, committed to the table by one entry of its log."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
+from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import StagedRange
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.delta.target import DeltaTarget
 from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.ranges.files import RangeFiles
 from kzconsumer_spark.ranges.lease import Lease
-from kzconsumer_spark.ranges.plain_parquet import Codec
 from kzconsumer_spark.ranges.tags import Shaping
 
 

@@ -1,7 +1,7 @@
-"""What a Delta table holds: the ranges that our commits in its log tell of, and the rows of files that are still its.
+"""The ranges that a Delta table holds, by our commits in its log, and the rows in files that still belong to the table.
 
-Owns no state, changes nothing. A log keeps entries for 30 days, if the table does not say otherwise; OPTIMIZE, DELETE
-and MERGE put other files in the place of ours. Of ranges before, and of rows in such files, nothing is said.
+A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files. Earlier
+ranges, and rows in replaced files, are not counted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The log of a Delta table: what it says, and one entry more, behind the very entry up to which it has been read.
+"""The log of a Delta table: reading it, and adding an entry directly behind the last one that was read.
 
-Owns no state but how much of the log is known to be on disk; all calls of the package `deltalake` are here.
-`DeltaTarget` says what is committed. Blocking; what the log refuses is raised as OSError.
+All calls of the package `deltalake` are here. They block, and errors are raised as OSError.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from kzconsumer_files.names import LedgerEntry, NotOurs
 from kzconsumer_spark.delta.columns import require_fit, rules_of, table_columns
 
 _COMMITS: Final = "kzconsumer"  # our key in what the log says of a commit
-_SYNCED: Final = 100  # entries of the log that are made durable for whoever wrote them
+_SYNCED: Final = 100  # entries of the log that are synced, whichever process wrote them
 
 
 class AddedFile(NamedTuple):
@@ -93,7 +92,7 @@ class DeltaLog:
         now = int(time.time() * 1000)
         properties = CommitProperties(
             custom_metadata={_COMMITS: msgspec.to_builtins(said)},
-            # Tried again by `deltalake` itself it would be put behind entries that nobody here has looked at.
+            # A retry by `deltalake` itself would add the entry behind others that have not been read here.
             max_commit_retries=0,
             app_transactions=[Transaction(application, version, now) for application, version in versions.items()],
         )

@@ -1,8 +1,7 @@
-"""A Delta table that ranges are committed to: its mark, how far each partition is in it, and who writes a range.
+"""A Delta table that ranges are committed to: its marker, the end of each partition in it, and the commit of a range.
 
-Owns what lies under `<path>/_kzconsumer/`, as readers and VACUUM of Delta pass over names that begin with `_`, and the
-files that it adds. The daemon claims and asks, the worker publishes. A partition is one *application* of Delta's
-protocol, whose version is where its last range ends; a range that was kept aside is one by itself, too.
+State is in `<path>/_kzconsumer/`: readers and VACUUM of Delta skip names that begin with `_`. A partition is an
+*application* of Delta's protocol, whose version is the end of its last range; so is each range that is kept aside.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _Range = TypeVar("_Range", bound=AnyRange)
 
 
 class Overtaken(Exception):
-    """The table ends inside of a range: somebody has set offsets back without a new reset epoch."""
+    """The table ends inside of a range: offsets were set back without a new reset epoch."""
 
 
 class _Addition(NamedTuple):
@@ -67,7 +66,7 @@ class DeltaTarget:
 
     @property
     def to(self) -> ToDelta:
-        """What the worker is told: with the scope that `find` has made."""
+        """With the scope that `find` has made."""
         return self._to
 
     @property
@@ -119,7 +118,7 @@ class DeltaTarget:
             return True
         said = Committed(self._to.scope, (aside_entry(part, records, ""),))
         versions = {self._application(part): part.until, self._aside_application(part): part.until}
-        # Whoever made the table may have looked for the file too early: from here on only the log counts.
+        # The maker of the table may have looked for the file too early: from here on only the log counts.
         while self._log.version(table, self._aside_application(part)) is None:
             if self._reaches(table, part):
                 return False
@@ -211,11 +210,11 @@ class DeltaTarget:
         return _Addition(staged.part, entry, tuple(files))
 
     def _reaches(self, table: DeltaTable, part: AnyRange) -> bool:
-        """Whether the table has the range, or nobody may write it any more."""
+        """Whether the table has the range, or the range can no longer be written."""
         return (self._log.version(table, self._application(part)) or 0) >= part.until
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
-        """Whether nobody may publish the range. Once something behind it is published, its file says no more."""
+        """Whether the range is kept aside. Once a range behind it is published, its file no longer counts."""
         if table is None or not self._reaches(table, part):
             return self._aside_file(part).exists()
         return self._log.version(table, self._aside_application(part)) is not None

@@ -1,7 +1,6 @@
-"""What a user's function is told of its batch: the ranges, each with its token, whether it is a replay, and `once`.
+"""The third argument of a user's function: the ranges with their tokens, whether it is a replay, and `once`.
 
-Pure but for what a step does. `function_destination` makes one for each call; a function gets it by taking a third
-argument. Everything here that names a range is the same at every replay, whoever makes it; nothing hangs on batch_id.
+Everything that names a range is the same at every replay, in every member; nothing depends on batch_id.
 """
 
 from __future__ import annotations
@@ -136,6 +135,6 @@ def takes_batch(function: Callable[..., Any]) -> bool:
 def require_done(returned: object) -> None:
     """Refuse what would still have to be run: a plain function may return the coroutine of an async one, say."""
     if inspect.iscoroutine(returned):
-        returned.close()  # and no warning that nobody awaited it
+        returned.close()  # avoids the warning that it was never awaited
     if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):
         raise TypeError(f"the function returned a {type(returned).__name__}: it must do its work before it returns")

@@ -1,7 +1,4 @@
-"""The destination that is the user's function: called with the DataFrame of a batch, and with the batch if it asks.
-
-Owns no state. The worker makes one and calls `write` from foreachBatch. A function is never called with zero rows.
-"""
+"""The destination `function` in the worker: calls the user's function with a DataFrame, never one without rows."""
 
 from __future__ import annotations
 
@@ -10,10 +7,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
 from kzconsumer_spark.function.step_recorder import StepRecorder
 from kzconsumer_spark.pipe.messages import SpooledRange
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import read_spool
 from kzconsumer_spark.ranges.tags import Shaping

@@ -1,7 +1,6 @@
-"""The worker's end of the steps of a batch: what the daemon said of the batch in hand, and asking it to record one.
+"""Steps of the current batch in the worker: which are done, and asking the daemon to record one.
 
-Owns the batch in hand. The worker's main thread begins it, the one that runs foreachBatch records, the one that reads
-the daemon's commands hands over the answers. The daemon answers each time, or ends, and the worker with it.
+The daemon answers each request. If it ends, the worker ends with it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from kzconsumer_spark.pipe.messages import RunBatch, StepDone, StepRecorded
 
 
 class StepNotRecorded(RuntimeError):
-    """It is not known beyond this call that the step is done: the batch fails, and whoever writes it does it again."""
+    """The batch must fail: the step will be done again with its next attempt or replay."""
 
 
 class StepRecorder:

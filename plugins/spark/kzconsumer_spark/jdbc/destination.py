@@ -1,8 +1,7 @@
 """The JDBC destination in the worker: Spark inserts ranges into a staging table, one transaction publishes them.
 
-Owns this worker's connection and staging table. Executors write the stage and nothing else, the worker publishes. After
-any failure both are given up for new ones: a task of the failed job may still be writing. A stage takes the rows of
-each task once, however often Spark runs it.
+Executors write the staging table and nothing else. After a failure connection and staging table are replaced: a task of
+the failed job may still be writing.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as sql
 
 from kzconsumer.model import OffsetRange
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.jdbc.database import Connection
 from kzconsumer_spark.jdbc.database import password as read_password
 from kzconsumer_spark.jdbc.table import JdbcTable
 from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, STAGED_ROW, AsTheyCame, Shaping, require_all, tagged
 

@@ -1,7 +1,7 @@
-"""What a table holds: its ledger, and how many of the table's own rows lie in each range, all in one snapshot.
+"""The ranges that a table holds by its ledger, and how many of its rows are in each, all in one snapshot.
 
-Owns no state, changes nothing. Rows can only be counted where the table has the columns `topic`, `partition` and
-`offset`, and where the offsets of a partition mean one thing: no other group and no earlier epoch has written any.
+Rows can only be counted if the table has the columns `topic`, `partition` and `offset`, and if the offsets of a
+partition are unambiguous: no other group and no earlier epoch has written any.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class JdbcTable:
 
     def claim(self, owner: Owner) -> None:
         """Make the ledger if there is none, and find or make the id of this group's ranges in it."""
-        told = owner.cluster, owner.group, owner.sink
+        ours = owner.cluster, owner.group, owner.sink
         with self.connect() as connection, database_errors(), connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SETUP_LOCK])
             for name, columns in _TABLES.items():
@@ -80,17 +80,17 @@ class JdbcTable:
                     connection.execute(SQL("CREATE TABLE {} ({})").format(self._name(name), columns))
             connection.execute(
                 SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING").format(self._name(OWNERS)),
-                [uuid.uuid4(), self._to.table, *told],
+                [uuid.uuid4(), self._to.table, *ours],
             )
         self.find(owner)
 
     def find(self, owner: Owner) -> None:
         """Find the id. Raises NotOurs if the ledger has none of this group."""
-        told = self._to.table, owner.cluster, owner.group, owner.sink
+        key = self._to.table, owner.cluster, owner.group, owner.sink
         query = SQL('SELECT id FROM {} WHERE "table" = %s AND cluster = %s AND "group" = %s AND sink = %s')
         with self.connect() as connection, database_errors():
             known = self._exists(connection, self._name(OWNERS))
-            found = fetch(connection, query.format(self._name(OWNERS)), told) if known else []
+            found = fetch(connection, query.format(self._name(OWNERS)), key) if known else []
         if not found:
             raise NotOurs(f"table {self._to.table} has nothing of {owner}")
         self._to = msgspec.structs.replace(self._to, owner_id=str(found[0][0]))

@@ -1,8 +1,4 @@
-"""A standalone Spark cluster as the master: what must be said beside it, and the address by which it reaches us.
-
-Owns no state. `options` asks what is missing, `session` for the address; `is_cluster` is for whoever must know whether
-executors run elsewhere.
-"""
+"""A standalone Spark cluster as the master: the options it needs, and the address by which it reaches the driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a settings file says about columns: `[sink.options.value]`, `.key`, `.registry`, and `select`, `where`.
-
-Pure. `kzconsumer_spark.daemon.options` has these in its table; `Columns` is what the worker is told of them.
-"""
+"""Options for columns: `[sink.options.value]`, `.key`, `.registry`, and `select`, `where`."""
 
 from __future__ import annotations
 

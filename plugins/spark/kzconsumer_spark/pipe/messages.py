@@ -1,7 +1,7 @@
-"""What the daemon and its Spark worker say to each other: one JSON object a line, commands down, events up.
+"""Messages between the daemon and its Spark worker: one JSON object per line, commands down, events up.
 
-Pure. `worker_process` (daemon) and `worker` use it. The two always come from the same installation, so there are no
-versions of these messages. Record data never goes this way, only the names of spool files.
+Both sides come from the same installation, so messages have no versions. Records are not sent this way, only the names
+of spool files.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
-    """Make these ranges durable. Numbers go up by one; a number that failed may come again.
+    """Write these ranges. Numbers go up by one; a number that failed may be sent again.
 
-    `steps` are those of the work that are known to be done: by whoever planned the range that this `is_replay` of, or
-    by an attempt that failed.
+    `steps` are those that are recorded as done, by the member that planned the range of a replay or by a failed
+    attempt.
     """
 
     number: int
@@ -183,7 +183,7 @@ def decode_event(line: bytes) -> Event:
 
 
 class PreviewRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the process is told, as JSON on its standard input."""
+    """The standard input of the preview process."""
 
     start: Start
     ranges: tuple[SpooledRange, ...]

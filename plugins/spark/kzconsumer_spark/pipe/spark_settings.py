@@ -1,7 +1,6 @@
-"""The settings of the worker's Spark session: small, and with those on which exactness rests.
+"""The settings of the worker's Spark session: a small Spark, and settings on which exactly-once depends.
 
-Pure. `session` builds with them, `options` refuses what the user may not set. The user's `conf` comes after our
-defaults and before what must hold; nothing of it is overridden silently.
+The user's `conf` overrides the defaults; it cannot contain settings that the sink needs (`RESERVED`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Spark still writes INT96 if not told; every reader of Parquet knows this one, and it is half as long.
+    # Spark's default is INT96; every reader of Parquet knows this one, and it is half as long.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A query of one batch in flight needs no history, and its checkpoint is scratch.
     "spark.sql.streaming.minBatchesToRetain": "2",
@@ -29,7 +28,7 @@ _DEFAULTS: Final = {
     # Listing a batch's spool files in the driver is cheaper than in a job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
-# Nobody else is to reach a Spark that is all in one process; the executors of a cluster must reach their driver.
+# A local Spark must not be reachable from outside; the executors of a cluster must reach their driver.
 _LOCAL_DEFAULTS: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # Opening a file "costs" as much as a partition may hold: each spool file is read by one task and written as one file.
 _ONE_FILE_PER_RANGE: Final = {

@@ -1,10 +1,9 @@
-"""Ranges as files of Spark's, each known to be of its range, in a directory given: what may then be published.
+"""Staging ranges as files, each of which is known to belong to its range: for the destinations `files` and `delta`.
 
-Owns no state. The destinations `files` and `delta` call it. Parquet of the records as they are is written by Arrow
-here; where Spark is told how to write it, or executors are to do it, by a plain write of Spark's, each file recognised
-by its footer. For whatever else may be in the files, or be their layout, Spark sorts rows into directories by range, in
-one job: about 1.7 times the processor time of its plain write at 50,000 records a range, where a job for each range
-takes twice.
+Parquet of the records as they are is written by Arrow. If options of Spark's writer are set, or on a cluster, Spark
+writes it in a plain job and each file is recognised by its footer. In all other cases Spark sorts rows into a directory
+for each range, in one job: about 1.7 times the processor time of a plain write at 50,000 records a range; one job for
+each range takes twice.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from kzconsumer_files.names import data_file
+from kzconsumer_files.parquet.records import Codec
 from kzconsumer_files.publication import StagedRange
 from kzconsumer_spark.pipe.cluster import is_cluster
 from kzconsumer_spark.pipe.messages import SpooledRange, ToFiles
 from kzconsumer_spark.ranges.parts import match_parts, read_part
-from kzconsumer_spark.ranges.plain_parquet import Codec, write_part
+from kzconsumer_spark.ranges.plain_parquet import write_part
 from kzconsumer_spark.ranges.spool_reader import SCHEMA, read_spool
 from kzconsumer_spark.ranges.tags import (
     RANGE_COLUMNS,
@@ -141,5 +141,5 @@ def _files_of(part: SpooledRange, output: Path, kind: str) -> list[tuple[Path, s
 def _extension(name: str) -> str:
     match = _EXTENSION.search(name)
     if match is None:
-        raise ValueError(f"Spark named a file {name}: no extension can be told from it")
+        raise ValueError(f"Spark named a file {name}: it has no known extension")
     return match[1].removeprefix(".")

@@ -1,7 +1,7 @@
 """The worker's copy of the daemon's lease: until when it may write and publish.
 
-Owns the newest `safe_until`. The thread that reads the daemon's commands renews it, the thread that runs a batch asks.
-A courtesy that makes zombies rare: correctness rests on the names of the target, where the first writer wins.
+It makes writes by a member that has lost its partitions rare. Correctness does not depend on it: of several writers of
+a range the first wins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which range a Parquet file written by Spark holds, told from the file's own footer.
+"""Which range a Parquet file written by Spark holds, according to its footer.
 
-`match_parts` is pure; `read_part` reads one footer. The parquet destination believes no task number or file name: a
-part is published as a range only if topic, partition, offsets and row count say that it is that range and all of it.
+Task numbers and file names are not trusted: a file is published as a range only if its topic, partition, offsets and
+row count are those of the whole range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spool files as a DataFrame with the columns of Spark's own Kafka source.
 
-Owns no state. The destinations call it in the worker. The schema is stated, never inferred: a spool file leaves out
-columns that are null throughout, and Spark must not read a file to learn its shape.
+The schema is given, not inferred: a spool file leaves out columns that are null throughout, and Spark need not read a
+file to learn its schema.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which range a row belongs to, through whatever makes the rows to write of the records that came.
+"""Which range a row belongs to, whatever the user's SQL makes of the records.
 
-Owns no state. Destinations whose frame may have any columns and fewer rows tag each record with its range's partition
-(a batch has never two ranges of one), in columns that pass the shaping by and are never written.
+Each record is tagged with topic and partition (a batch never has two ranges of one partition), in columns that are kept
+through `select` and never written.
 """
 
 from __future__ import annotations

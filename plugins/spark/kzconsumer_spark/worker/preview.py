@@ -1,6 +1,6 @@
-"""A Spark process that shapes one batch for somebody to look at, and ends: as the worker would, without a destination.
+"""A Spark process that shapes one batch as the worker would, prints the result and ends.
 
-Reads a `PreviewRequest` from standard input, writes a `Preview` or a `Failed` to standard output. `preview` starts it.
+Reads a `PreviewRequest` from standard input, writes a `Preview` or a `Failed` to standard output.
 """
 
 from __future__ import annotations

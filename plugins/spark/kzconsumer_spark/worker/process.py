@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final, NoReturn, Protocol
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from kzconsumer.errors import ConfigError
 from kzconsumer.redaction import redacted
 from kzconsumer.sinks.function_reference import load_function
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.columns.shaping import Shaping
 from kzconsumer_spark.function.destination import FunctionDestination
 from kzconsumer_spark.function.step_recorder import StepRecorder
@@ -50,7 +51,6 @@ from kzconsumer_spark.pipe.messages import (
 )
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.ranges import plain_parquet
-from kzconsumer_spark.ranges.destination import Destination, Written
 from kzconsumer_spark.ranges.lease import Lease
 from kzconsumer_spark.ranges.spool_reader import SCHEMA
 from kzconsumer_spark.worker.files_destination import FilesDestination
@@ -67,6 +67,14 @@ _REFUSED = re.compile(
 # Messages of the log after which Spark went on, and what follows of the exception in one.
 _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
+
+
+class Destination(Protocol):
+    """Writes batches. An exception fails the batch; nothing is written of ranges without records."""
+
+    def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written: ...
+
+    def close(self) -> None: ...
 
 
 def main() -> None:
@@ -87,7 +95,7 @@ def main() -> None:
         _warm(start, session, query)
     except BaseException as error:
         refused = fault_of_settings(error, start)
-        if refused is None and _NO_JAVA not in str(error):  # these are a line, told by the daemon
+        if refused is None and _NO_JAVA not in str(error):  # the daemon logs these in one line
             traceback.print_exc()
         _say(events, Failed(number=None, error=refused or reason_of(error, start), settings=refused is not None))
         _exit()
@@ -250,7 +258,7 @@ def build_session(start: Start) -> SparkSession:
     configured = settings(start)
     if is_cluster(start.master):
         configured.setdefault("spark.driver.host", local_address(start.master))
-    # PySpark starts Java with what it is given as arguments, for all the machine to read: secrets are told behind it.
+    # PySpark passes settings to Java as arguments, which every user can read: secrets are set after the start.
     shown = redacted(configured)
     public = [(key, value) for key, value in configured.items() if shown[key] == value]
     gateway = launch_gateway(SparkConf().setAll(public))  # type: ignore[no-untyped-call]

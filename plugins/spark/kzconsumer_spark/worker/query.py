@@ -1,9 +1,8 @@
-"""The streaming query of the worker: foreachBatch waits for a batch, runs it, and says what came of it.
+"""The streaming query whose foreachBatch writes batches.
 
-Owns the query and its checkpoint, which is scratch. The worker's main thread calls `run`; foreachBatch runs in a thread
-of py4j meanwhile. What Spark believes to stream is a clock that is always a tick ahead and that nobody reads: so the
-next call of foreachBatch has been planned and waits when a batch comes, and an idle query costs nothing. No record
-passes through it. After a failure the query is over and the worker makes a new one.
+Its source is a clock that is always one tick ahead and that is never read: so the next call of foreachBatch is planned
+already when a batch comes, and an idle query costs nothing. Records do not pass through it, and its checkpoint is
+scratch. After a failure the query ends and the worker makes a new one.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import TypeAlias
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from kzconsumer_files.writer import Written
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, SpooledRange
-from kzconsumer_spark.ranges.destination import Written
 from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 _LOOK_SECONDS = 0.5
@@ -65,7 +64,7 @@ class RangeQuery:
         self._query.stop()
 
     def _withdrawn(self) -> bool:
-        """Whether the batch was still to be taken, and is no more: what runs is waited for, whoever may have ended."""
+        """Take the batch back if foreachBatch has not begun it; one that runs is waited for, even after the query."""
         try:
             return self._asked.get_nowait() is not None
         except queue.Empty:

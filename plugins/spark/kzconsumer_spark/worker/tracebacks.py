@@ -1,8 +1,4 @@
-"""Tracebacks of a batch that fails, for whoever wrote its function: each once, however often the batch is tried.
-
-Owns what the batch in hand has failed with so far. The worker has one for all its queries. Beside it the daemon tells
-every attempt in one line.
-"""
+"""Tracebacks of failed batches on standard error, for the author of a function: each once per batch."""
 
 from __future__ import annotations
 

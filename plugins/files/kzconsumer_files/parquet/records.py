@@ -1,0 +1,68 @@
+"""Records as Parquet with the columns and types of Spark's own Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kzconsumer.sinks.interface import RangeData
+
+Codec: TypeAlias = Literal["snappy", "none", "gzip", "zstd"]
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_COLUMNS: Final[Mapping[str, Any]] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": _HEADERS,
+}
+_WITH_STATISTICS: Final = ["topic", "partition", "offset", "timestamp", "timestampType"]
+_ROW_GROUP_BYTES: Final = 128 << 20  # as Spark's
+
+
+def record_table(part: RangeData) -> pa.Table:
+    """The records of a range; columns that are null throughout are left out.
+
+    As in Spark, a record without headers has null headers, not an empty array.
+    """
+    table = pa.Table.from_batches(part.batches)
+    columns: dict[str, pa.ChunkedArray[Any]] = {
+        "key": table.column("key"),
+        "value": table.column("value"),
+        "topic": table.column("topic"),
+        "partition": table.column("partition"),
+        "offset": table.column("offset"),
+        "timestamp": table.column("timestamp"),
+        "timestampType": table.column("timestamp_type").cast(pa.int32()),
+    }
+    headers = table.column("headers")
+    present = pc.greater(pc.list_value_length(headers), pa.scalar(0, pa.int32()))
+    if pc.any(present).as_py():
+        columns["headers"] = pc.if_else(present, headers, pa.scalar(None, headers.type)).cast(_HEADERS)
+    return pa.table({name: column for name, column in columns.items() if column.null_count < table.num_rows})
+
+
+def write_records(records: pa.Table, path: Path, codec: Codec) -> None:
+    """Write a table of `record_table` with all columns, those that were left out being null. Raises OSError."""
+    columns = {
+        name: records.column(name).cast(kind) if name in records.column_names else pa.nulls(records.num_rows, kind)
+        for name, kind in _COLUMNS.items()
+    }
+    table = pa.table(columns)
+    pq.write_table(
+        table,
+        path,
+        row_group_size=max(1, table.num_rows * _ROW_GROUP_BYTES // max(table.nbytes, 1)),
+        compression=codec,
+        write_statistics=_WITH_STATISTICS,
+        store_schema=False,
+    )

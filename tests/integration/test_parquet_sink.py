@@ -1,0 +1,71 @@
+"""The sink `parquet` in a daemon beside a real broker: killed while it writes, verified, and replayed elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.command_line import CommandLine
+from tests.support.members import daemon, stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.steady_flow import flowing
+from tests.support.zookeeper_sessions import until
+
+pytestmark = pytest.mark.timeout(300)
+ROUNDS = 3
+
+
+def offsets(directory: Path, partition: int) -> list[int]:
+    """Of the records that readers see, in order."""
+    table = ds.dataset(directory, format="parquet").to_table(columns=["partition", "offset"])
+    return sorted(row["offset"] for row in table.to_pylist() if row["partition"] == partition)
+
+
+async def test_killed_again_and_again_every_record_is_there_once(
+    cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await create_topic(cluster.connect, unique, 2)
+    out = tmp_path / "lake"
+    sink = f'[sink]\nplugin = "parquet"\n[sink.options]\npath = "{out}"\ncodec = "zstd"\n'
+    kzconsumer = CommandLine(capsys, "--config", str(tmp_path / "group.toml"))
+
+    def written() -> int:
+        return len(list(out.glob("*.parquet")))
+
+    async with flowing(cluster, unique, 2, per_second=2000) as flow:
+        for _ in range(ROUNDS):
+            before = written()
+            with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+                await until(lambda: written() > before + 10, 90)  # noqa: B023
+                member.signal(signal.SIGKILL)
+                await member.ended()
+        flow.end()
+        await until(lambda: flow.ended, 30)
+    assert flow.refused == []
+    records = [Sent(partition, None, b"the last one") for partition in (0, 1)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+    last = b"the last one"
+    with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
+        await until(lambda: ds.dataset(out, format="parquet").count_rows(ds.field("value") == last) == 2, 60)
+        member.signal(signal.SIGTERM)
+        assert await member.ended() == 0
+    ends = [end for end in await stored_offsets(cluster.connect, unique, unique, 2) if end is not None]
+    for partition, end in enumerate(ends):
+        assert offsets(out, partition) == list(range(end))
+    proof = await kzconsumer.json("sink", "verify")
+    assert (proof["healthy"], [each["rows"] for each in proof["partitions"]]) == (True, ends)
+
+    times = ("--from-time", "2020-01-01", "--to-time", "2100-01-01")
+    done = await kzconsumer("sink", "replay", *times, "--into", str(tmp_path / "again"))
+    assert done.status == 0, done
+    for partition, end in enumerate(ends):
+        assert offsets(tmp_path / "again", partition) == list(range(end))
+    next(out.glob("*.parquet")).unlink()
+    proof = await kzconsumer.json("sink", "verify", status=3)
+    assert [each["kind"] for each in proof["findings"]] == ["damaged"]

@@ -1,0 +1,166 @@
+"""The sink `parquet` without a broker: the contract of sinks, what its files hold, and the options it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import anyio
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from kzconsumer import clock
+from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.sinks.interface import Batch, Sink, SinkContext
+from kzconsumer.testing.sink_contract import SinkContract, contract_context
+from kzconsumer_files.names import data_file
+from kzconsumer_files.parquet.sink import ParquetSink
+from kzconsumer_files.target import Target
+from tests.support.range_data import TIME, range_data, record
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class TestContract(SinkContract):
+    sets_aside = True
+
+    def sink(self, directory: Path) -> Sink:
+        return ParquetSink({"path": str(directory / "out")}, contract_context())
+
+    def read_back(self, directory: Path) -> Iterable[bytes]:
+        values = ds.dataset(directory / "out", format="parquet").to_table(columns=["value"]).column("value")
+        return [value for value in values.to_pylist() if value is not None]
+
+
+def made(
+    path: Path, group: str = "g", safe_until: Callable[[], float] = lambda: math.inf, **options: str
+) -> ParquetSink:
+    context = SinkContext(group=group, member="m", cluster="c", safe_until=safe_until)
+    return ParquetSink({"path": str(path), **options}, context)
+
+
+@pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "zstd"])
+async def test_a_range_is_a_file_with_all_columns(tmp_path: Path, codec: str) -> None:
+    with_headers = record(7, headers=[{"key": "h", "value": b"x"}], key=None)
+    part = range_data("t", 3, 5, 10, [record(5), with_headers, record(9, value=None)])
+    async with made(tmp_path / "out", codec=codec) as sink:
+        await sink.write(Batch((part,)))
+    file = tmp_path / "out" / data_file(part)
+    rows = pq.read_table(file)
+    assert [f"{each.name} {each.type}" for each in rows.schema] == [
+        "key binary",
+        "value binary",
+        "topic string",
+        "partition int32",
+        "offset int64",
+        "timestamp timestamp[us, tz=UTC]",
+        "timestampType int32",
+        "headers list<element: struct<key: string, value: binary>>",
+    ]
+    assert rows.column("offset").to_pylist() == [5, 7, 9]
+    assert rows.column("key").to_pylist() == [b"k5", None, b"k9"]
+    assert rows.column("value").to_pylist() == [b"v5", b"v7", None]
+    assert rows.column("headers").to_pylist() == [None, [{"key": "h", "value": b"x"}], None]
+    assert rows.column("timestamp").cast(pa.int64()).to_pylist() == [(TIME + n) * 1000 for n in (5, 7, 9)]
+    compression = pq.read_metadata(file).row_group(0).column(1).compression
+    assert compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+
+
+async def test_the_first_of_two_writers_wins_and_a_range_without_records_is_known(tmp_path: Path) -> None:
+    first, second = range_data("t", 0, 0, 3), range_data("t", 0, 0, 3, [record(0, value=b"other")])
+    empty = range_data("t", 1, 4, 9, [])
+    async with made(tmp_path) as one, made(tmp_path) as other:
+        await one.write(Batch((first,)))
+        await other.write(Batch((second, empty), is_replay=True))
+        assert await one.has([first.identity, empty.identity]) == [first.identity, empty.identity]
+        held = await other.holdings(count_rows=True)
+    assert [(each.records_in, each.rows, each.faults) for each in held.ranges] == [(3, 3, ()), (0, 0, ())]
+    assert (held.strays, held.leftovers) == ((), ())
+    assert pq.read_table(tmp_path / data_file(first)).column("value").to_pylist() == [b"v0", b"v1", b"v2"]
+
+
+async def test_what_a_dead_writer_has_decided_for_is_published_by_the_next_one(tmp_path: Path) -> None:
+    part = range_data("t", 0, 0, 3)
+    async with made(tmp_path) as sink:
+        await sink.write(Batch((part,)))
+    entry = next((tmp_path / "_kzconsumer").glob("t+*.json"))
+    decision = tmp_path / "_kzconsumer" / "publishing" / entry.name
+    entry.rename(decision)  # as if it had been killed just before the range was entered
+    async with made(tmp_path) as sink:
+        assert await sink.has([part.identity]) == [part.identity]
+    assert not decision.exists()
+
+
+async def test_nothing_is_published_without_a_lease_and_a_write_that_waits_can_be_cancelled(tmp_path: Path) -> None:
+    until = [0.0]
+    part = range_data("t", 0, 0, 3)
+    async with made(tmp_path, safe_until=lambda: until[0]) as sink:
+        with anyio.move_on_after(0.3) as scope:
+            await sink.write(Batch((part,)))
+        assert scope.cancelled_caught
+        assert list(tmp_path.glob("*.parquet")) == []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sink.write, Batch((part,)))
+            await anyio.sleep(0.1)
+            until[0] = clock.now() + 60
+        assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+async def test_a_disk_that_refuses_is_a_failure_of_the_sink(tmp_path: Path) -> None:
+    async with made(tmp_path) as sink:
+        await sink.write(Batch((range_data("t", 0, 0, 3),)))
+        publishing = tmp_path / "_kzconsumer" / "publishing"
+        publishing.rmdir()
+        publishing.touch()
+        with pytest.raises(SinkFailed, match=f"parquet files in {tmp_path}: .*Not a directory"):
+            await sink.write(Batch((range_data("t", 0, 3, 6),)))
+        with pytest.raises(SinkFailed, match="Not a directory"):
+            await sink.set_aside(range_data("t", 0, 6, 9).identity, 3)
+        publishing.unlink()
+
+
+async def test_a_range_that_overlaps_a_published_one_is_refused(tmp_path: Path) -> None:
+    async with made(tmp_path) as sink:
+        await sink.write(Batch((range_data("t", 0, 0, 5),)))
+        with pytest.raises(SinkFailed, match="overlaps \\[0, 5\\)"):
+            await sink.write(Batch((range_data("t", 0, 3, 8), range_data("t", 1, 0, 1))))
+        assert await sink.has([range_data("t", 1, 0, 1).identity])
+
+
+async def test_a_directory_of_another_group_sink_or_format(tmp_path: Path) -> None:
+    async with made(tmp_path / "out"):
+        pass
+    with pytest.raises(ConfigError, match="belongs to group g of cluster c, sink parquet; this is group h"):
+        await made(tmp_path / "out", group="h").__aenter__()
+    with pytest.raises(SinkFailed, match="belongs to group g"):
+        await made(tmp_path / "out", group="h").holdings(count_rows=False)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "theirs.parquet").touch()
+    with pytest.raises(ConfigError, match=r"is not empty \(theirs.parquet\)"):
+        await made(foreign).__aenter__()
+    other = Target(tmp_path / "orc")
+    sink = made(tmp_path / "orc")
+    other.claim(sink._owner)
+    other.settle_layout("orc", ())
+    with pytest.raises(ConfigError, match="format is orc, these settings say parquet"):
+        await sink.__aenter__()
+
+
+def test_options_and_a_path_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="codec"):
+        made(tmp_path, codec="lz5")
+    with pytest.raises(ConfigError, match="path"):
+        ParquetSink({}, contract_context())
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=f"{tmp_path}/file/out cannot be used: .*file is not a directory"):
+        made(tmp_path / "file" / "out").check()
+    made(tmp_path / "new" / "out").check()
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_replay_goes_elsewhere() -> None:
+    assert ParquetSink.elsewhere({"path": "a", "codec": "zstd"}, "b") == {"path": "b", "codec": "zstd"}
