@@ -58,7 +58,7 @@ async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None
     begun: dict[TopicPartition, int] = {}
     while True:
         await anyio.sleep(SHOW)
-        if (run := sessions.run) is None:
+        if (run := sessions.group_run) is None:
             continue
         done = total = 0
         for at in sessions.positions():
