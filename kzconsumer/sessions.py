@@ -240,7 +240,7 @@ class Sessions:
                         log.info("waiting before the next broker check", seconds=away)
                         with anyio.move_on_after(away):
                             await self._leaving.wait()
-            # Left before the first rebalance, if need be. Not after a failure: the task group cancels who waits then.
+            # Perhaps left before the first rebalance. After a failure the task group cancels `join` instead.
             self._joined.set()
         finally:
             self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever

@@ -118,7 +118,7 @@ class Daemon:
             return 0
         if self._stop.starts_again:
             return None
-        log.error("stopped before the end of the run: start it again to go on", run=run.id if run else wanted.run)
+        log.error("stopped before the end of the run: start it again to continue", run=run.id if run else wanted.run)
         return EXIT_UNFINISHED
 
     def _is_ours(self, run: GroupRun | None) -> bool:
