@@ -140,7 +140,7 @@ class Sessions:
     @property
     def task_last_ran(self) -> float:
         """When the task that keeps the ZooKeeper session last ran; the present time without a session."""
-        return self._session.looked if self._session is not None else now()
+        return self._session.task_last_ran if self._session is not None else now()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -140,9 +140,9 @@ class ZooKeeperSession:
         return self._life.safe_until
 
     @property
-    def looked(self) -> float:
+    def task_last_ran(self) -> float:
         """When the session's task last ran, connected or searching for a server."""
-        return self._life.looked
+        return self._life.task_last_ran
 
     @property
     def state(self) -> SessionState:

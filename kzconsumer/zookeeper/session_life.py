@@ -82,7 +82,7 @@ class SessionLife:
         return self._servers.refusals
 
     @property
-    def looked(self) -> float:
+    def task_last_ran(self) -> float:
         """When the task last did something (`kzconsumer.clock`): it does every second or so, or it is stuck."""
         return max(self._served, self._servers.last_attempt)
 
