@@ -119,7 +119,7 @@ class ConsumerConnector:
     @property
     def run(self) -> GroupRun | None:
         """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""
-        return self._sessions.run
+        return self._sessions.group_run
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Hand out nothing more of these until `resume`; the message or batch in hand is not touched.

@@ -18,10 +18,8 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Counters
 from kzconsumer.errors import (
-    BrokersUnreachable,
     CoordinatorFailed,
     SessionExpired,
-    UnsupportedVersion,
     ZooKeeperError,
 )
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
@@ -32,6 +30,7 @@ from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.group.reachable import bootstrap
 from kzconsumer.group.rebalancer import Rebalancer
 from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
@@ -216,16 +215,8 @@ class Member:
             self.owned.close_all()
 
     async def bootstrap(self) -> str:
-        """The brokers' addresses as librdkafka expects them. Raises KzConsumerError when none of them keeps headers."""
-        found = await self._topics.brokers()
-        for broker in found:
-            connection = await self._brokers.connection(broker)
-            if not connection.versions.keep_headers:
-                raise UnsupportedVersion(
-                    f"{broker} keeps no headers (before Kafka 0.11), so no dead letters: set [rejected] directory"
-                )
-            return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
-        raise BrokersUnreachable("none is up")
+        """See `group.reachable.bootstrap`."""
+        return await bootstrap(self._topics, self._brokers)
 
     def reconfigure(self, settings: Settings) -> None:
         self._settings = settings

@@ -23,11 +23,12 @@ from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import ConnectionLost, KzConsumerError, SessionExpired, Unfit, sole_cause
+from kzconsumer.errors import ConnectionLost, SessionExpired, Unfit, sole_cause
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
+from kzconsumer.group.reachable import unreachable
 from kzconsumer.logs.facts import facts
 from kzconsumer.member import Member
 from kzconsumer.model import Form, TopicPartition
@@ -92,9 +93,8 @@ class Sessions:
         self.left_uncommitted = False
         """Whether the final commit of the last membership failed."""
         ends = None if stop_at is None else {TopicPartition.of(each): offset for each, offset in stop_at.items()}
-        by_settings = settings.subscription.stop_at is not None
-        self._end_offsets = EndOffsets(ends) if ends is not None or by_settings else None
-        in_run = self._end_offsets is not None and self._end_offsets.of_the_group
+        in_run = stop_at is None and settings.subscription.stop_at is not None
+        self._end_offsets = EndOffsets(ends) if ends is not None or in_run else None
         require_storage(settings, replayable=destination is not None, in_run=in_run)
         self._security = partial(load_security, settings.brokers, settings.source)
         timeout = settings.fetch.request_timeout
@@ -133,7 +133,7 @@ class Sessions:
         return f"<Sessions of {self.consumer} {self.member}>"
 
     @property
-    def run(self) -> GroupRun | None:
+    def group_run(self) -> GroupRun | None:
         """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""
         return self._end_offsets.run if self._end_offsets is not None else None
 
@@ -240,7 +240,7 @@ class Sessions:
                         log.info("waiting before the next broker check", seconds=away)
                         with anyio.move_on_after(away):
                             await self._leaving.wait()
-            # Left before the first rebalance, if need be. Not after a failure: the task group cancels who waits then.
+            # Perhaps left before the first rebalance. After a failure the task group cancels `join` instead.
             self._joined.set()
         finally:
             self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever
@@ -290,18 +290,7 @@ class Sessions:
         if not self._hold_down.seconds:
             return True
         topics = TopicRegistry(session, Watches(session), self.settings.brokers)
-        reason = "no broker is up"
-        try:
-            brokers = await topics.brokers()
-            reason = "; ".join(topics.unusable.values()) or reason
-        except KzConsumerError as error:
-            brokers, reason = [], str(error)
-        for broker in brokers:
-            try:
-                await self._brokers.connection(broker)
-            except KzConsumerError as error:
-                reason = str(error)
-            else:
-                return True
-        log.warning("no broker is reachable, staying out of the group", reason=reason)
-        return False
+        reason = await unreachable(topics, self._brokers)
+        if reason is not None:
+            log.warning("no broker is reachable, staying out of the group", reason=reason)
+        return reason is None

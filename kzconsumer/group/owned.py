@@ -16,7 +16,6 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
-from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import OwnerNode
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -113,14 +112,6 @@ class OwnedPartitions:
             if self.open([partition]):
                 return  # a later seek goes on elsewhere
         raise NotOwned(partition)
-
-    async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
-        """Store these ranges as plans; returns the claims that are still ours."""
-        return await self._committer.plan(plans)
-
-    async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
-        """Record in the plans of these claims that a step is done; returns the claims that are still ours."""
-        return await self._committer.record_step(trackers, step)
 
     async def resume_after_replay(self, replayed: OffsetTracker) -> None:
         """Read on behind a range that has been replayed and committed, unless the claim was lost."""

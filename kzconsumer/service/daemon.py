@@ -113,12 +113,12 @@ class Daemon:
             return None if self._stop.starts_again else 0
         if self._nothing_to_do:
             return 0
-        run = sessions.run if sessions is not None else None
+        run = sessions.group_run if sessions is not None else None
         if sessions is not None and sessions.finished.is_set() and self._is_ours(run):
             return 0
         if self._stop.starts_again:
             return None
-        log.error("stopped before the end of the run: start it again to go on", run=run.id if run else wanted.run)
+        log.error("stopped before the end of the run: start it again to continue", run=run.id if run else wanted.run)
         return EXIT_UNFINISHED
 
     def _is_ours(self, run: GroupRun | None) -> bool:
@@ -206,7 +206,7 @@ class Daemon:
     async def _stop_when_finished(self, sessions: Sessions) -> None:
         await sessions.finished.wait()
         in_run = self.settings.subscription.stop_at is not None
-        self._stop.begin(start_again=in_run and not self._is_ours(sessions.run))
+        self._stop.begin(start_again=in_run and not self._is_ours(sessions.group_run))
 
     def _leave_within(self, seconds: float) -> None:
         if self._sessions is not None:

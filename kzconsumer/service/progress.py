@@ -43,7 +43,7 @@ async def log_progress(sessions: Sessions, runner: SinkRunner, reconfigured: Cal
             behind=sum(max(0, (at.high_watermark or 0) - at.processed) for at in known) if known else None,
             per_second=round(advanced / passed) if before else None,
             lease=sessions.lease.held,
-            batch=runner.status.told() if runner.status else None,
+            batch=runner.status.log_fields() if runner.status else None,
         )
         log.debug("positions", partitions=[msgspec.structs.asdict(at) for at in positions])
         before = done
@@ -58,7 +58,7 @@ async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None
     begun: dict[TopicPartition, int] = {}
     while True:
         await anyio.sleep(SHOW)
-        if (run := sessions.run) is None:
+        if (run := sessions.group_run) is None:
             continue
         done = total = 0
         for at in sessions.positions():

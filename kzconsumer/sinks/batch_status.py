@@ -1,8 +1,4 @@
-"""Where one batch stands and what its stages have cost: for the log, and for whoever shows what a member does.
-
-Owns the times of one batch, from its cut on, and what all of them come to. The sink runner makes one for each and moves
-it on.
-"""
+"""The stage of each batch and the time its stages took, for the log and the status pages."""
 
 from __future__ import annotations
 
@@ -23,10 +19,10 @@ Stage = Literal["collect", "prepare", "wait", "plan", "write", "commit", "done"]
 
 
 class BatchStatus:
-    """`ranges` and `records` are what is written once that has begun; `written` says that it was not given up.
+    """`ranges` and `records`: what is written, once that has begun. `written`: it was written as a whole.
 
-    `seconds` has an entry for each stage that has ended. "collect" is since the first record was taken; "wait" is what
-    lies between stages: for the batch before, for the lease.
+    `seconds` has an entry for each stage that has ended. "collect" is since the first record was taken; "wait" is the
+    time between stages: for the previous batch, for the lease.
     """
 
     def __init__(self, batch: Batch, collected: float) -> None:
@@ -42,7 +38,7 @@ class BatchStatus:
         return f"<BatchStatus {self.stage} {self.records} records>"
 
     def reduce_to(self, batch: Batch) -> None:
-        """Only this is left of it; the records themselves are not kept."""
+        """Only these ranges are left of it; the records themselves are not kept."""
         self.ranges = [str(part.range) for part in batch.ranges]
         self.records = batch.records
 
@@ -67,8 +63,8 @@ class BatchStatus:
         self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + self.for_seconds
         self.stage, self._since = stage, now()
 
-    def told(self) -> dict[str, object]:
-        """As a line of the log has it."""
+    def log_fields(self) -> dict[str, object]:
+        """For a line of the log."""
         return {"stage": self.stage, "ranges": len(self.ranges), "records": self.records, "seconds": self.rounded}
 
     @property
@@ -77,7 +73,7 @@ class BatchStatus:
 
 
 class BatchCounters:
-    """Of all batches of a sink: written by its runner, when one has ended."""
+    """Counts the batches of a sink that have ended."""
 
     def __init__(self) -> None:
         self.last: deque[BatchStatus] = deque(maxlen=LAST)

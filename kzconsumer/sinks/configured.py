@@ -13,13 +13,13 @@ from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
 
 
 def check_sink(settings: Settings) -> Sink:
-    """Find the faults of the sink's table before anything is asked of a server; raises as `configured_sink` does."""
+    """The sink without any server being asked, to find the faults of its table; raises as `configured_sink`."""
     context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
     return configured_sink(settings, context)
 
 
 def look_at_sink(settings: Settings) -> Sink:
-    """And what a start would stumble over, where the sink can tell by its `check`. Raises also SinkFailed."""
+    """As `check_sink`, and calls `check` of a sink that has it. Raises also SinkFailed."""
     sink = check_sink(settings)
     if (check := capabilities(sink).check) is not None:
         with faults_in(settings.source):

@@ -22,8 +22,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive records of one partition: every record of the log with `first <= offset < until`.
 
     `batches` hold them in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Offsets may have gaps
-    (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it tells a recreated topic
-    from its predecessor), `epoch` the partition's reset epoch.
+    (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a
+    recreated topic from its predecessor), `epoch` the partition's reset epoch.
 
     For a sink that wants "raw", `batches` is empty and `raw` has the bytes instead: pieces of one or more whole batches
     (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control batches and
@@ -54,7 +54,7 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
-        """How many; of raw bytes, where nobody has counted, how many offsets."""
+        """Number of records; of raw bytes, which are not counted, the number of offsets."""
         return self.until - self.first if self.raw is not None else sum(batch.num_rows for batch in self.batches)
 
 
@@ -94,9 +94,9 @@ class RecordsRejected(KzConsumerError):
 
 
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What the member tells its sink.
+    """What a sink knows of its member.
 
-    `safe_until` gives the time on `kzconsumer.clock` until which nobody else can own our partitions;
+    `safe_until` gives the time on `kzconsumer.clock` until which no other member can own our partitions;
     past it a sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`.
     """
 

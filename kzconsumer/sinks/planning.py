@@ -58,7 +58,7 @@ class RangePlans:
             assert plan is not None
             changed = _changed(batch.ranges[0], plan)
             if changed is not None and self._refuses_loss:
-                raise RangeChanged(f'{changed}. Set [offsets] reset = "smallest" to go on with these')
+                raise RangeChanged(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
             if changed is not None:
                 part = batch.ranges[0]
                 log.error("a planned range is written as the log has it now", **part.range._asdict(), reason=changed)

@@ -15,7 +15,7 @@ from kzconsumer.sinks.interface import Batch
 
 
 class KeptRange(NamedTuple):
-    """A range in the sink's quarantine; None: of raw bytes nobody has counted the records."""
+    """A range in the sink's quarantine; the records of raw bytes are not counted (None)."""
 
     identity: RangeIdentity
     records: int | None
@@ -51,7 +51,7 @@ class Previewing(Protocol):
 class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
     """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
 
-    Older ones that follow each other may be told as one: then `ranges` says how many they are, and `gaps` which offsets
+    Older ones that follow each other may be listed as one: then `ranges` is their number, and `gaps` which offsets
     between them are not there, in order. `rows` are those counted in the destination itself (None where that cannot be
     done), `faults` what is wrong there.
     """
@@ -74,7 +74,7 @@ class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
 
 class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     """What a destination holds: `strays` are what its readers see and no range stands for, `leftovers` what they do not
-    see and nobody will use. All of it was there at one time, but for what is `rows`, `faults` and `strays`."""
+    see and is not used any more. A snapshot, except for `rows`, `faults` and `strays`."""
 
     destination: str
     fingerprint: str

@@ -227,7 +227,7 @@ class SinkRunner:
     async def _begin(self, cut: _Cut) -> tuple[Batch, list[OffsetTracker]]:
         """What is to be written of a batch, handed over and planned, and its claims; without any, nothing is."""
         self.status = cut.status
-        # Claims may have ended since the cut; nothing of theirs has been handed over, so nobody has waited for it.
+        # Claims may have ended since the cut; nothing of theirs was handed over, so their release did not wait.
         ours = {tracker: part for tracker, part in zip(cut.trackers, cut.batch.ranges, strict=True) if tracker.open}
         if not ours:
             return Batch(()), []
@@ -264,8 +264,5 @@ class SinkRunner:
 
 
 def _with_records(batch: Batch) -> Batch:
-    """What the sink is given: ranges without records (control records, holes) are done as they are.
-
-    Who wants bytes is told of holes.
-    """
+    """Without ranges that hold no records (control records, holes); a sink of bytes gets those, too."""
     return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay, batch.steps)

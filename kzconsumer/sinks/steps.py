@@ -1,7 +1,6 @@
-"""Which steps of the work on a batch are known to be done: what a sink of several steps need not do again.
+"""Steps of the work on a batch that are done, so that a sink of several steps does not repeat them in a replay.
 
-Owns the list as this process knows it; the plans of the batch's ranges keep it beyond. Planning makes one for each
-batch of a replayable sink, which hands it to whatever does the work.
+The plans of the batch's ranges store them. `RangePlans` makes one `Steps` for each batch of a replayable sink.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ LONGEST_STEP = 100
 
 
 class StepNotRecorded(KzConsumerError):
-    """Nobody knows that the step is done: whoever writes the range next does it again."""
+    """The step is not stored: the next write of the range repeats it."""
 
 
 class Steps:
-    """The steps of one batch. A step done for the batch is done for each of its ranges, which are replayed singly."""
+    """Of one batch. A step done for the batch is done for each of its ranges, which are replayed one by one."""
 
     def __init__(self, done: Iterable[str], record: Callable[[str], Awaitable[bool]]) -> None:
-        """`record` keeps a step with every range; False when none of these is ours any more."""
+        """`record` stores a step in the plan of every range; False if none of them is owned any more."""
         self._done = tuple(done)
         self._record = record
 
@@ -36,7 +35,7 @@ class Steps:
         return self._done
 
     async def record(self, step: str) -> None:
-        """Have it known, for ever, that this step is done for each range that is still ours.
+        """Store that this step is done for each range that is still owned.
 
         Raises StepNotRecorded when none is, ValueError for a name that `check_step` refuses.
         """
@@ -48,7 +47,7 @@ class Steps:
 
 
 def check_step(step: str, done: Iterable[str]) -> None:
-    """Raises ValueError for a name that cannot be kept beside those that are done."""
+    """Raises ValueError for a name that cannot be stored with those that are done."""
     if not step or not step.isprintable() or len(step) > LONGEST_STEP:
         raise ValueError(f"{step[:LONGEST_STEP]!r} is not the name of a step: 1 to {LONGEST_STEP} printable characters")
     others = set(done) - {step}

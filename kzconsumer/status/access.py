@@ -1,6 +1,6 @@
-"""Who may read the status: with a token, who brings it; without one, who is on this machine and knows it.
+"""Access control of the status server: by token, or without one by the Host header and the local address.
 
-Owns nothing. `status/server` asks it for every request, `cli` and the daemon whether the token can be read at all.
+`status/server` checks every request; `cli` and the daemon check that the token can be read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kzconsumer.settings.values import is_loopback
 
 
 def load_token(status: StatusSettings, source: str) -> bytes | None:
-    """What requests have to bring; None where nothing. Raises ConfigError when it cannot be read."""
+    """The token that requests must have; None without one. Raises ConfigError when it cannot be read."""
     faults: list[str] = []
     token = read_secret(status.token_file, status.token_env, "token", f"{source}: [status]", faults)
     if faults:
@@ -26,8 +26,8 @@ def load_token(status: StatusSettings, source: str) -> bytes | None:
 def refusal(token: bytes | None, authorization: str, host: str | None) -> HTTPStatus | None:
     """Why a request is refused. `host` is what its Host header asks for; None over a unix socket.
 
-    Without a token the name matters: a page of the web, shown by a browser on this machine, could else have its own
-    name lead to this port and read all that is told here (DNS rebinding).
+    Without a token the name is checked: otherwise a web page in a browser on this machine could have its own name
+    resolve to this port, and read everything (DNS rebinding).
     """
     if token is not None:
         scheme, _, given = authorization.partition(" ")

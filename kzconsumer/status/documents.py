@@ -1,6 +1,6 @@
-"""What is shown of a member, one document for each question: what the API answers and the status page is made of.
+"""The JSON documents about a member: what the API answers and the status page shows.
 
-Owns nothing. `status/server` serves each by its name, `status/events` sends those that have changed.
+`status/server` serves each by its name, `status/events` sends those that have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kzconsumer.status.report import Point, Report, point
 
 
 def _status(observer: Observer, report: Report) -> object:
-    """All in a few words."""
+    """A summary."""
     together = point(time.time(), report.partitions)
     return {
         "version": report.version,
@@ -52,7 +52,7 @@ def _history(observer: Observer, report: Report) -> object:
 
 
 def history_since(observer: Observer, at: float) -> list[Point]:
-    """Looks after a time, in seconds since 1970; the last one last."""
+    """Observations after a time, in seconds since 1970; the latest is the last."""
     return [look for look in observer.history if look.at > at]
 
 
@@ -85,7 +85,7 @@ DOCUMENTS: dict[str, Callable[[Observer, Report], object]] = {
 
 
 def effective_settings(settings: Settings) -> dict[str, object]:
-    """Every key as one would write it, without secrets."""
+    """Every key as it is written in the file, without secrets."""
     return {
         ".".join(place): HIDDEN if is_secret(place[-1]) else redacted(written)
         for place, _, written in keys_of(settings)

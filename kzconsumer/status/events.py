@@ -1,8 +1,7 @@
 """Sends the documents that have changed, as server-sent events, to pages that stay open and to `kzconsumer top`.
 
-Owns the streams that are open, and the documents as last made: one look serves all streams. `status/server` hands it
-the requests. Each event is named for its document and holds what the API answers under that name; of the history it
-holds what this stream has not been sent yet.
+Each event is named after its document and holds what the API answers under that name; of the history it holds what
+this stream has not been sent yet. Documents are made once for all streams.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Events:
         return f"<Events on {len(self.streams)} streams>"
 
     async def end(self) -> None:
-        """No stream goes on."""
+        """End all streams."""
         self._ended.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
@@ -53,7 +52,7 @@ class Events:
             if request.method == "GET":
                 await self._send(response)
         except (ConnectionResetError, TimeoutError):
-            pass  # whoever asked is gone
+            pass  # the client has disconnected
         finally:
             self.streams.discard(request.protocol)
         return response

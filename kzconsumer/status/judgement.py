@@ -1,6 +1,6 @@
-"""Burrow's judgement of a partition: does its consumer get on, seen from what it has committed of late?
+"""Burrow's status of a partition, from its consumer's recent commits.
 
-Pure. `status/track` keeps the commits and asks; the rules are those of Burrow's
+`status/track` keeps the commits; the rules are those of Burrow's
 `core/internal/evaluator/caching.go` (1.6). A commit that finds its offset stored already counts, as it does with Kafka.
 """
 
@@ -17,7 +17,7 @@ Judgement: TypeAlias = Literal["OK", "WARN", "STOP", "STALL", "REWIND"]
 
 
 class Commit(NamedTuple):
-    """What was stored at one time; `lag` is how far that was behind then, None where nobody knew."""
+    """What was stored at one time, and its lag then, None if unknown."""
 
     at: float
     offset: int

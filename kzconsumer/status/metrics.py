@@ -1,7 +1,7 @@
-"""What Prometheus is told: a report and the counters as metric families, made when it asks.
+"""Prometheus metrics: a report and the counters as metric families, made at each scrape.
 
-Owns nothing; `status/server` calls it. What is not known has no sample; a partition that is not ours any more has none
-either. docs/monitoring.md lists all of it, beside the MBeans that it stands for.
+An unknown value has no sample, nor has a partition that is no longer owned. docs/monitoring.md lists all metrics, with
+the MBeans of the original that they correspond to.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Samples = Iterable[tuple[tuple[object, ...], float]]
 def families(
     report: Report, counters: Counters, batches: BatchCounters, troubles: Iterable[Trouble]
 ) -> Iterator[Metric]:
-    """Everything that is told of a member."""
+    """All metrics of a member."""
     make = _Families(report.group)
     yield from _of_member(make, report)
     yield from _of_partitions(make, report.partitions)
@@ -39,7 +39,7 @@ def families(
     yield from _of_sink(make, batches)
     yield make.counter(
         "log_events",
-        "Warnings and errors told",
+        "Warnings and errors logged",
         ("level", "event"),
         (((each.level, each.event), each.count) for each in troubles),
     )

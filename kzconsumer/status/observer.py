@@ -1,8 +1,7 @@
-"""Looks at a running member now and then, and makes a report of it when one is asked for.
+"""Observes a running member at intervals, and makes reports of it for the status server.
 
-Owns what is remembered of each owned partition (`track`), from its claim to its end, and of all together for an hour;
-and where logs end whose partitions nobody fetches at the moment. The daemon runs it where something is served. It
-changes nothing it looks at.
+Keeps a history of each owned partition (`track`) from its claim to its end, and of all together for an hour. It changes
+nothing it observes.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ASKING = 3.0
 
 
 class Observer:
-    """`begin` when there is a member; before that there is less to report."""
+    """Reports contain less before `begin`, that is, before the member has joined."""
 
     def __init__(self, settings: Callable[[], Settings], health: Health, lease: Lease) -> None:
         self._settings = settings
@@ -81,11 +80,11 @@ class Observer:
                     await self._ask_ends(self._sessions)
                     self._look(self._sessions)
             except Exception:
-                log.exception("cannot look at the member")  # a fault of ours here is no reason to consume no more
+                log.exception("observing the member failed")  # a fault here must not end the member
             await anyio.sleep(INTERVAL)
 
     async def _ask_ends(self, sessions: Sessions) -> None:
-        """Of partitions that no fetch tells of: their lag would stand still while their logs grow."""
+        """For partitions that are not fetched at the moment: otherwise their lag would not grow with their logs."""
         unfetched = [at.topic_partition for at in sessions.positions() if at.led and (at.paused or at.queue_full)]
         self._ends = {partition: end for partition, end in self._ends.items() if partition in unfetched}
         if not unfetched:
@@ -103,10 +102,10 @@ class Observer:
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
         self.history.append(point(time.time(), self.partitions()))
-        self._health.fault()  # it remembers since when nothing advances
+        self._health.fault()  # it measures since when nothing advances
 
     def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:
-        """Each with what is remembered of it; what is not ours any more is forgotten."""
+        """Each with its history; that of partitions no longer owned is dropped."""
         kept = {}
         for at in positions:
             key = at.topic_partition, at.incarnation

@@ -1,6 +1,6 @@
-"""What a member shows of itself: one value, from which metrics, health, JSON and pages are made.
+"""A report of one member at one moment, from which metrics, health, JSON and the status page are made.
 
-Pure. `status/observer` fills it from what the writers of each state hold; None, or what is left out, is "not known".
+`status/observer` makes it; None, or a missing entry, means "not known".
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SinkBatch(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """All partitions of ours at one moment; what is not known of one is not known of all."""
+    """All owned partitions at one moment; what is unknown of one is unknown of all."""
 
     at: float
     """Seconds since 1970."""
@@ -104,7 +104,7 @@ class Report(msgspec.Struct, frozen=True):
     group: str
     member: str | None
     state: str
-    """In words: what it is about, as the service manager is told."""
+    """One line about what it does, as reported to the service manager."""
     joined: bool
     """The first rebalance is over, and no stop has begun."""
     alive: str | None
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def unready(self) -> str | None:
-        """Why it does not do its part at the moment; None when it does."""
+        """Why it is not ready; None if it is."""
         if not self.joined:
             return self.state
         return None if self.session == "held" else "the ZooKeeper session is doubtful"
@@ -133,6 +133,6 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def judgement(self) -> Judgement | None:
-        """That of the worst of our partitions."""
+        """The worst of the owned partitions."""
         found = [each.judgement for each in self.partitions if each.judgement is not None]
         return max(found, key=WORST.index, default=None)

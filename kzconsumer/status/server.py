@@ -1,8 +1,7 @@
-"""Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Nothing can be changed here.
+"""Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Read only.
 
-Owns the listening socket; `status/connections` accepts from it. The daemon enters `serving`. Answers are made from a
-report at that moment, by functions in `ROUTES`. aiohttp: it serves TCP and unix sockets inside a loop that is not its
-own, leaves signals alone, bounds what it reads, and streams.
+The functions in `ROUTES` answer from a report made at that moment. aiohttp was chosen since it serves TCP and unix
+sockets inside an existing event loop, leaves signals alone, limits what it reads, and streams.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class _Collector(Collector):
         self._observer = observer
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing by heart: registering must not collect."""
+        """Empty: registering must not collect."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -143,13 +142,13 @@ async def _metrics(request: web.Request) -> web.Response:
 
 
 async def _live(request: web.Request) -> web.Response:
-    """That this is answered says that the loop runs; the rest is what the service manager is told."""
+    """An answer shows that the event loop runs; its content is what the service manager gets."""
     fault = _report(request).alive
     return _json({"alive": fault is None, "reason": fault}, 200 if fault is None else 503)
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """A partition that stands still is told, and makes nobody unready: it is ours, and its work can go nowhere else."""
+    """A stalled partition is listed, and does not make the member unready: no other member could do its work."""
     report = _report(request)
     stalled = [
         {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
@@ -224,7 +223,7 @@ def _tcp(host: str, port: int) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
-    """What a process that was killed has left behind is replaced; a socket where somebody answers is not."""
+    """The socket of a process that was killed is replaced; one that accepts connections is not."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _is_left_behind(path):

@@ -1,7 +1,6 @@
-"""What is remembered of one owned partition, and what follows from it: lags, rate, time left, standstill, judgement.
+"""Observations of one owned partition since it was claimed, and what follows: lag, rate, time left, stall, judgement.
 
-Pure. Owns the looks at one partition since it was claimed; `status/observer` makes one for each, looks now and then,
-and forgets it when the partition goes.
+`status/observer` keeps one for each owned partition.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ KINDS: tuple[Kind, ...] = ("fetched", "consumed", "processed", "committed")
 
 
 class PartitionStatus(msgspec.Struct, frozen=True):
-    """One partition of ours; None, or a kind that is left out, is "not known"."""
+    """One owned partition; None, or a missing kind, means "not known"."""
 
     topic: str
     partition: int
@@ -39,7 +38,7 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     rate: float | None
     """Records a second that were processed of late."""
     eta: float | None
-    """Seconds until nothing is left, if all goes on like this; None also when the log grows as fast."""
+    """Seconds until nothing is left at the present rates; None also if the log grows as fast."""
     paused: bool
     standing: float
     """Seconds for which it has been behind and not advanced."""
@@ -72,7 +71,7 @@ class Track:
         return f"<Track {len(self._looks)} looks, {len(self._commits)} commits>"
 
     def look(self, at: Position, time: float, *, end: int | None, committed: bool) -> None:
-        """`end` is what a broker was asked for, where no fetch tells; `committed` says that commits have gone well."""
+        """`end`: the log's end as a broker listed it, if not fetched. `committed`: a commit has succeeded since."""
         self._advance(at, time)
         ends = [each for each in (at.high_watermark, end) if each is not None]
         if ends:
@@ -156,9 +155,9 @@ Hindrance: TypeAlias = Literal[
 
 
 def hindrance(at: Position, lease_held: bool) -> Hindrance:
-    """The first of the possible reasons, from what stops everything to what stops this partition alone.
+    """The first reason that applies, from what stops everything to what stops this partition alone.
 
-    "collecting" is a batch that is not due; "nothing comes" is a broker that has something to send, and does not.
+    "collecting": the batch is not due; "nothing comes": the broker has records and does not send them.
     """
     if not lease_held:
         return "session doubtful"
@@ -178,7 +177,7 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
 
 
 def behind(at: Position, end: int | None) -> bool:
-    """There is something left to do; what has no leader, or has failed, counts also before that is known."""
+    """Something is left to process; without a leader, or after a failure, also while that is unknown."""
     if end is None:
         return not at.led or at.failed
     return (end if at.end is None else min(end, at.end)) > at.processed
@@ -195,7 +194,7 @@ class _Seen(NamedTuple):
 
 
 class LogGrowth:
-    """Times are seconds of any clock that goes on."""
+    """Times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: list[_Seen] = []
@@ -204,7 +203,7 @@ class LogGrowth:
         return f"<LogGrowth {len(self._seen)} ends>"
 
     def saw(self, end: int, at: float) -> None:
-        """The log ended there at that time. An end below the last one seen is that of another log."""
+        """The log ended there at that time. An end below the previous one means a new log."""
         last = self._seen[-1] if self._seen else None
         if last is not None and end < last.end:
             self._seen.clear()
@@ -216,7 +215,7 @@ class LogGrowth:
         self._seen.append(_Seen(end, at, at))
 
     def reached(self, offset: int) -> float | None:
-        """About when the record at an offset was written; None when that was before the first look, or is to come."""
+        """About when the record at an offset was written; None if before the first observation, or not yet."""
         below = bisect_right(self._seen, offset, key=lambda seen: seen.end) - 1
         if below < 0 or below == len(self._seen) - 1:
             return None

@@ -1,6 +1,6 @@
 """One assignor in a fresh process: what the assignor contract compares with the test process.
 
-Owns nothing. Run as `python -m kzconsumer.testing.assignment_worker` with a pickled `Task` on standard input; answers
+Run as `python -m kzconsumer.testing.assignment_worker` with a pickled `Task` on standard input; answers
 with the pickled list of assignments on standard output. It goes through the contexts from the last to the first, so
 that an assignor that remembers its calls remembers others.
 """

@@ -1,7 +1,7 @@
-"""What every assignor must keep to, as tests: set one attribute, run pytest.
+"""The contract of every assignor, as tests: set one attribute, run pytest.
 
-Owns nothing. For plugin authors; our own assignors pass the same. Groups are made up by hypothesis, which comes with
-the extra `testing`. It does not judge how even or how sticky an assignment is: that is the assignor's own business.
+For plugin authors; the built-in assignors pass the same tests. hypothesis, which comes with the extra `testing`,
+generates the groups. How even or how sticky an assignment is, is not tested.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AssignorContract:
     @_any_class
     @given(group=GROUPS)
     def test_the_same_group_gives_the_same_assignment(self, group: GroupSnapshot) -> None:
-        """However often, and whoever was a member in between: nothing is remembered, nothing is left to chance."""
+        """The same group gives the same assignment, however often and after whatever other groups."""
         before = dict(self.assignor(group.context()))
         for smaller in _each_without_one(group):
             self.assignor(smaller.context())

@@ -1,6 +1,6 @@
 """Record sets as brokers send them: every magic, every codec, and the oddities that old clients left in logs.
 
-Owns no state. For tests of ours and of plugin authors, who feed the bytes to `kzconsumer.records.decode.decode`.
+For our own tests and those of plugin authors, who pass the bytes to `kzconsumer.records.decode.decode`.
 Concatenate results for a log that changes its format; cut the last one for a partial tail. Nothing here is fast.
 """
 

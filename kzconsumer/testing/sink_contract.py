@@ -1,7 +1,7 @@
-"""What a sink has to keep to through kills, replays, races and zombies, as tests: say how to build it, run pytest.
+"""The contract of every sink through kills, replays, races and zombies, as tests: define how to build it, run pytest.
 
-For plugin authors, and for functions that a sink calls; our own sinks pass the same. Members are real processes
-(`sink_member`), killed by SIGKILL and stopped by SIGSTOP; `sink_group` stands for Kafka and ZooKeeper.
+For plugin authors, and for functions that a sink calls; the built-in sinks pass the same tests. Members are real
+processes (`sink_member`), killed by SIGKILL and stopped by SIGSTOP; `sink_group` replaces Kafka and ZooKeeper.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kzconsumer.testing.sink_group import Group, write_failed
 
 
 def contract_context() -> SinkContext:
-    """What a sink under test is told of its member: any group, and a lease that never ends, which is the worst case."""
+    """The context of a sink under test: any group, and a lease that never ends, which is the worst case."""
     return SinkContext(group="contract", member="contract", cluster="contract", safe_until=lambda: math.inf)
 
 
@@ -34,7 +34,7 @@ class SinkContract(ABC):
     is the file `stdout` there. `read_back` gives the value of every record that the destination has, as bytes.
 
     With `promise` "exactly-once" nothing may be missing or double, with "at-least-once" nothing missing. With
-    `sets_aside` the sink's `set_aside` is held to what `kzconsumer.sinks.interface.Sink` says of it. A write is
+    `sets_aside` the sink's `set_aside` is held to `kzconsumer.sinks.interface.SettingAside`. A write is
     killed at `kills` moments and made a zombie's at `zombies`, two members race `races` times; each batch has `records`
     records. Each kill costs a new process with a new sink: for one that starts slowly, ask for few.
     """
@@ -116,7 +116,7 @@ class SinkContract(ABC):
         log.write(one, written := log.batch(self.records))
         assert not other.set_aside(written[0]), "a range is set aside that is written"
         aside, *rest = log.batch(self.records)
-        assert other.set_aside(aside), "a range is not set aside that nobody has written"
+        assert other.set_aside(aside), "an unwritten range is not set aside"
         log.leave_out(aside)
         for _ in range(2):
             log.begin(one, [aside])
@@ -163,7 +163,7 @@ class SinkContract(ABC):
         log.check()
 
     def test_a_zombie_ends_its_write_late(self) -> None:
-        """Stopped in the middle of it, and woken when the next member has replayed the batch and gone on."""
+        """Stopped in the middle of it, and woken when the next member has replayed the batch and continued."""
         for moment in self.group.moments(self.zombies, steps=False):
             log = self.group.log(what=f"stopped at {moment}")
             successor, zombie = self.group.two()
@@ -178,7 +178,7 @@ class SinkContract(ABC):
             log.check()
 
     def test_killed_at_any_moment(self) -> None:
-        """The next member replays what was in flight, and goes on."""
+        """The next member replays what was in flight, and continues."""
         for moment in self.group.moments(self.kills):
             log = self.group.log(what=f"killed at {moment}")
             successor, victim = self.group.two()

@@ -1,7 +1,6 @@
-"""What stands for Kafka and ZooKeeper when a sink is held to its contract: its members, and the logs they consume.
+"""A group without Kafka and ZooKeeper for the sink contract: its members, and the logs they consume.
 
-Owns the members of a class of tests and their directory. A log makes the records, knows what was planned and which
-steps were recorded, and compares the destination with what there was.
+A log makes the records, keeps what was planned and which steps were recorded, and compares the destination with them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from kzconsumer.testing.sink_contract import SinkContract
 
 _TIME = 1_700_000_000_000
-_WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not tell all of it
+_WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not cover all of it
 
 
 class Group:
@@ -49,7 +48,7 @@ class Group:
         return one, other
 
     def log(self, old: Log | None = None, *, incarnation: int = 0, epoch: int = 0, what: str = "") -> Log:
-        """A topic of its own, or that of an `old` one made anew or reset."""
+        """A new topic, or an `old` one created again or reset."""
         topic = old.topic if old else next(self._names)
         return Log(self, topic, (old.incarnation if old else 1) + incarnation, epoch, what)
 
@@ -125,7 +124,7 @@ class Log:
         self._produced = [value for value in self._produced if value not in left_out]
 
     def again(self, member: Member, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True) -> None:
-        """What the next member does about a batch that was not committed: `recorded` steps are told."""
+        """As the next member treats a batch that was not committed; with `recorded` it knows its steps."""
         if not member.fingerprint:
             self._otherwise_cut(member, parts)
             return
@@ -143,10 +142,10 @@ class Log:
         found = Counter(value for value in contract().read_back(self._group.directory) if value.startswith(mark))
         produced = Counter(self._produced)
         missing, double = sorted(produced - found), sorted(found - produced)
-        told = f" ({self._what})" if self._what else ""
-        assert not missing, f"missing {len(missing)} of {len(self._produced)} records{told}: {missing[:3]}"
+        what = f" ({self._what})" if self._what else ""
+        assert not missing, f"missing {len(missing)} of {len(self._produced)} records{what}: {missing[:3]}"
         if contract.promise == "exactly-once":
-            assert not double, f"{len(double)} of {len(self._produced)} records are double{told}: {double[:3]}"
+            assert not double, f"{len(double)} of {len(self._produced)} records are double{what}: {double[:3]}"
 
     def _otherwise_cut(self, member: Member, parts: Sequence[RangeData]) -> None:
         """Nothing is planned: the next member begins where the last commit was, and its batches end elsewhere."""
@@ -205,7 +204,7 @@ def _values(part: RangeData) -> list[bytes]:
 
 
 def write_failed(member: Member) -> bool:
-    """Whether the write that it was told to begin ended with an error."""
+    """Whether the write that `begin` started has failed."""
     return _finished(member).error is not None
 
 

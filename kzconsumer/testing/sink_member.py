@@ -1,7 +1,7 @@
-"""Member processes as the sink contract has them: real ones, each with a sink, to be killed or stopped anywhere.
+"""Real member processes for the sink contract, each with a sink, to be killed or stopped anywhere.
 
-`Member` is the contract's handle and owns its process; `_live` is what runs there. The contract stands for ZooKeeper:
-it says what to write and records steps.
+`Member` is the contract's handle; `_live` runs in the process. The contract takes ZooKeeper's place: it says what to
+write and records steps.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Member:
         return written
 
     def kill(self) -> None:
-        """SIGKILL to the process; returns when everything that it had started is gone too, of itself or by our hand."""
+        """SIGKILL to the process; returns when everything that it had started is gone, too."""
         if self.alive:
             self.alive = False
             started = started_by(self._process.pid)
@@ -181,7 +181,7 @@ class Member:
 
 
 class _Stopped(Exception):
-    """The process does not run, as it was asked."""
+    """The process is stopped, as requested."""
 
 
 def _live(build: Callable[[], Sink], pipe: Connection, stdout: Path) -> None:
@@ -238,7 +238,7 @@ async def _write(sink: Sink, can: Capabilities, asked: _Write, pipe: Connection,
 
 
 class _Fate:
-    """Counts the calls of the system in a write, in whatever thread, and sends the signal at the one it was told."""
+    """Counts the system calls of a write, in any thread, and sends the signal at the chosen one."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -202,7 +202,7 @@ async def test_what_a_dead_member_leaves_is_taken_over_and_finished(
             await until(lambda: bool(finishing.events("registered") and stopped.events("registered")), LIMIT)
             stopped.signal(signal.SIGTERM)
             assert await stopped.ended(LIMIT) == 75, "a run that is not at its end must not look complete"
-            assert stopped.events("stopped before the end of the run: start it again to go on")
+            assert stopped.events("stopped before the end of the run: start it again to continue")
             await send(cluster, unique, 100, 2)  # the run's ends stand
             assert finishing.process is not None
             assert finishing.process.poll() is None

@@ -1,0 +1,37 @@
+"""Brokers that can be reached: for the producer of dead letters, and for a member that left as unfit."""
+
+from __future__ import annotations
+
+from kzconsumer.brokers.pool import Brokers
+from kzconsumer.errors import BrokersUnreachable, KzConsumerError, UnsupportedVersion
+from kzconsumer.registry.topics import TopicRegistry
+
+
+async def bootstrap(topics: TopicRegistry, brokers: Brokers) -> str:
+    """The brokers' addresses as librdkafka expects them. Raises KzConsumerError when none of them keeps headers."""
+    found = await topics.brokers()
+    for broker in found:
+        connection = await brokers.connection(broker)
+        if not connection.versions.keep_headers:
+            raise UnsupportedVersion(
+                f"{broker} keeps no headers (before Kafka 0.11), so no dead letters: set [rejected] directory"
+            )
+        return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
+    raise BrokersUnreachable("none is up")
+
+
+async def unreachable(topics: TopicRegistry, brokers: Brokers) -> str | None:
+    """Why no broker accepts a connection; None if one does."""
+    try:
+        found = await topics.brokers()
+    except KzConsumerError as error:
+        return str(error)
+    reason = "; ".join(topics.unusable.values()) or "no broker is up"
+    for broker in found:
+        try:
+            await brokers.connection(broker)
+        except KzConsumerError as error:
+            reason = str(error)
+        else:
+            return None
+    return reason

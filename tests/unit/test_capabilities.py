@@ -1,0 +1,75 @@
+"""What is found of a sink's optional parts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from kzconsumer.errors import PluginError
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.capabilities import capabilities
+from kzconsumer.sinks.destination import destination_of
+from kzconsumer.sinks.interface import Batch
+
+
+class Plain:
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def write(self, batch: Batch) -> None: ...
+
+
+class Everything(Plain):
+    fingerprint = "f"
+    destination = "a table"
+    remembers = True
+    start_limit = 3000.0
+
+    def __init__(self) -> None:
+        self.last_batch: dict[str, object] = {}
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return ranges
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return True
+
+    async def prepare(self, batch: Batch) -> None: ...
+
+    def check(self) -> None: ...
+
+
+def test_a_sink_that_only_writes() -> None:
+    can = capabilities(Plain())
+    assert (can.wants, can.start_limit, can.last_batch(), can.destination) == ("columns", 0.0, {}, None)
+    assert (can.prepare, can.set_aside, can.check, can.previews, can.accounts) == (None,) * 5
+    assert destination_of("plain", can) is None
+
+
+async def test_a_sink_that_has_all() -> None:
+    sink = Everything()
+    can = capabilities(sink)
+    assert can.destination is sink
+    assert (can.start_limit, can.remembers(), can.described()) == (3000.0, True, "a table")
+    sink.last_batch["rows"] = 3
+    assert can.last_batch() == {"rows": 3}
+    assert (can.prepare, can.set_aside, can.check) == (sink.prepare, sink.set_aside, sink.check)
+    destination = destination_of("everything", can)
+    assert str(destination) == "sink everything (a table)"
+    assert destination is not None
+    assert destination.remembers
+    assert await destination.set_aside(RangeIdentity("t", 0, 1, 0, 0, 5), 5)
+
+
+def test_a_sink_of_bytes_cannot_be_replayable() -> None:
+    sink = Everything()
+    sink.wants = "raw"  # type: ignore[attr-defined]
+    with pytest.raises(PluginError, match="only a sink of columns can be replayable"):
+        capabilities(sink)
