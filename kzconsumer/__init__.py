@@ -1,13 +1,13 @@
 """kzconsumer: a member of ZooKeeper-coordinated Kafka consumer groups, in Python.
 
-    settings = kzconsumer.Settings.load("group.toml")
-    async with kzconsumer.connect(settings) as consumer:
+    async with kzconsumer.connect(zookeeper="zk1:2181", group="orders") as consumer:
         streams = await consumer.create_message_streams({"orders": 2})
         async for message in streams["orders"][0]:
             ...
 
-The names below are the public ones; plugin authors also use `kzconsumer.assignors.interface`,
-`kzconsumer.sinks.interface`, `kzconsumer.settings.tables` and `kzconsumer.testing`.
+`__all__` is the public interface of applications (docs/python-api.md). Plugin authors also use `kzconsumer.sinks`,
+`kzconsumer.assignors`, `kzconsumer.settings`, `kzconsumer.testing` and the modules `errors`, `model`, `clock` and
+`durable_files`. Everything else may change between releases.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The streams and calls that applications use. The member itself is in `sessions` 
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, TypeAlias, get_args
@@ -12,7 +13,6 @@ from typing import Literal, TypeAlias, get_args
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.errors import NotOwned
 from kzconsumer.group.listener import RebalanceListener
-from kzconsumer.logs.setup import to_standard_error
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
 from kzconsumer.registry.registration import Registration
@@ -191,13 +191,18 @@ class ConsumerConnector:
 
 @asynccontextmanager
 async def connect(
-    settings: Settings,
+    settings: Settings | str | os.PathLike[str] | None = None,
     *,
+    zookeeper: str | None = None,
+    group: str | None = None,
     listener: RebalanceListener | None = None,
     stop_at: Mapping[TopicPartition, int] | None = None,
     acknowledge: Acknowledge = "implicit",
 ) -> AsyncIterator[ConsumerConnector]:
-    """A connector; leaving the block commits what is processed and leaves the group.
+    """Connect a consumer; leaving the block commits what is processed and leaves the group.
+
+    Give either settings, or the path of a group's file, or the keywords `zookeeper`, a connect string such as
+    `"zk1:2181,zk2:2181/kafka"`, and `group`, the group id, with defaults for everything else.
 
     `listener` is called when partitions are assigned, revoked or lost. `stop_at`: for each partition that ends, the
     first offset that is not read any more; the streams end when all that is owned is processed up to there. With it
@@ -205,13 +210,23 @@ async def connect(
     With `acknowledge="explicit"` a message or batch is processed when `stream.ack` says so, in any order, and not when
     the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
 
-    Raises ConfigError when keys or passwords to brokers or ZooKeeper cannot be read, and where offsets must be in
-    ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server lets us
-    in), NotPermitted, PluginError, OffsetLost, CorruptRecord (from its stream).
+    Raises ConfigError for invalid settings, for keys or passwords that cannot be read, and if offsets must be in
+    ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server accepts
+    the credentials), NotPermitted, PluginError, OffsetLost, CorruptRecord (from its stream). TypeError for arguments
+    that contradict each other.
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')
-    to_standard_error(settings.log.level)
-    sessions = Sessions(settings, listener=listener, stop_at=stop_at)
+    sessions = Sessions(_settings(settings, zookeeper, group), listener=listener, stop_at=stop_at)
     async with sessions.running():
         yield ConsumerConnector(sessions, acknowledge)
+
+
+def _settings(given: Settings | str | os.PathLike[str] | None, zookeeper: str | None, group: str | None) -> Settings:
+    if given is None:
+        if zookeeper is None or group is None:
+            raise TypeError("connect() needs settings, a path, or both zookeeper= and group=")
+        return Settings.from_dict({"zookeeper": {"connect": zookeeper}, "group": {"id": group}}, source="connect()")
+    if zookeeper is not None or group is not None:
+        raise TypeError("connect() takes settings or a path, or zookeeper= and group=, not both")
+    return given if isinstance(given, Settings) else Settings.load(given)

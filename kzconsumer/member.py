@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import anyio
-import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
@@ -36,6 +35,7 @@ from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.group.trigger import RebalanceTrigger
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority
@@ -58,7 +58,7 @@ from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 
 class Member:

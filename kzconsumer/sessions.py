@@ -13,7 +13,6 @@ from functools import partial
 from typing import cast
 
 import anyio
-import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -30,6 +29,7 @@ from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.reachable import unreachable
 from kzconsumer.logs.facts import facts
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import Form, TopicPartition
 from kzconsumer.offsets.authority import require_storage
@@ -52,7 +52,7 @@ from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # Seconds for the first messages before the kernels load: that holds the GIL so much that it would double their delay.
 HEAD_START = 0.15

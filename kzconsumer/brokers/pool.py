@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import anyio
-import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -19,9 +18,10 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.security import Security
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, ConnectionLost, KzConsumerError, SecurityError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 
-log = structlog.get_logger("kzconsumer.network")
+log = get_logger("kzconsumer.network")
 
 PAUSE_AFTER_REFUSAL: Final = 10.0
 """Seconds until a broker with which TLS or SASL failed is tried again."""

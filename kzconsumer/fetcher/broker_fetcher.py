@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 
 import anyio
 import anyio.lowlevel
-import structlog
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
@@ -40,11 +39,12 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import scan_next_offset, warmed
 from kzconsumer.settings.sections import FetchSettings
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 # Most bytes of a partition in one response while the kernels load: the first messages need not wait for that.
 BYTES_WHILE_COLD = 64 * 1024

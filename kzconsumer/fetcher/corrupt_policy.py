@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import structlog
 from anyio import to_thread
 
 from kzconsumer.durable_files import create_same
 from kzconsumer.errors import KzConsumerError
 from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.settings.sections import FetchSettings
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 
 class CorruptPolicy:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
-import structlog
 from anyio import to_thread
 
 from kzconsumer.brokers.pool import Brokers
@@ -26,12 +25,13 @@ from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 from kzconsumer.records.decode import Decoded, compiled
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 # A response below this many bytes is decoded and queued before the next request is made.
 SMALL_RESPONSE = 64 * 1024

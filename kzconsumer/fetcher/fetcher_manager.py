@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from kzconsumer.brokers.leaders import Leaders
@@ -24,12 +23,13 @@ from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.adoption import missing
 from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.sections import FetchSettings
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 # Seconds between two attempts to read the log offsets of planned ranges.
 PAUSE = 1.0

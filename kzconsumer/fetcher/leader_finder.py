@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import anyio
-import structlog
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import BrokersUnreachable, ConnectionLost, ZooKeeperError
 from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 # Seconds before a missing leader is logged: one that was just elected away is back within a moment.
 PATIENCE = 2.0

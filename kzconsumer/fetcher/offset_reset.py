@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import structlog
-
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.errors import CoordinatorFailed, OffsetLost
 from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.values import FAIL, LARGEST, SMALLEST
 
-log = structlog.get_logger("kzconsumer.fetcher")
+log = get_logger("kzconsumer.fetcher")
 
 
 class OffsetReset:

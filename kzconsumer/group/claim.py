@@ -7,14 +7,14 @@ from functools import partial
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.fetcher.partition_state import PartitionFetchState
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.ownership import OwnerNode
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 
 class Claim(msgspec.Struct, eq=False):

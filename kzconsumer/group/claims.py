@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.claim import Claim, drained_claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.committer import Committer
@@ -32,7 +32,7 @@ from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.session import Delete
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 REVOKE_DEADLINE_WITH_ORIGINALS = 3.5
 """Seconds that a release may take in a group with original members, work in hand and listener included: an original

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 
 import anyio
-import structlog
 
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 Call = Callable[[int, frozenset[TopicPartition]], Awaitable[None]]
 

@@ -9,16 +9,15 @@ import secrets
 import socket
 import time
 
-import structlog
-
 from kzconsumer.errors import ConnectionLost, NodeExists
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 
 def new_consumer_id(group: str, fixed: str | None = None) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
-import structlog
-
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.ownership import Blocked, blocked_by
 from kzconsumer.registry.registration import Registration, has_wildcard, streams_by_topic
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 # Seconds after which a claim that is still blocked is reported: an ordinary hand-over takes a moment.
 DEGRADED_AFTER = 5.0

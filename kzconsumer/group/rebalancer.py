@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 
 import anyio
-import structlog
 
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
@@ -38,13 +37,14 @@ from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.group.trigger import RebalanceTrigger
 from kzconsumer.logs.facts import facts
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.ownership import Blocked, Refused
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.round_trips import outcomes, together
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 FIRST_RETRY = 0.5
 LONGEST_RETRY = 5.0

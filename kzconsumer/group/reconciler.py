@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 
-import structlog
-
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
 from kzconsumer.errors import Unfit
@@ -19,6 +17,7 @@ from kzconsumer.group.original_members import LOOK_INTERVAL, OriginalMemberNudge
 from kzconsumer.group.owned import OwnedPartitions
 from kzconsumer.group.reconcile import BACKOFF, Difference, Differences, Unowned, What
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.members import ConsumerRegistry
@@ -26,7 +25,7 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import BlockedBy, blocked_by
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 # Owner nodes of other members read at one look, so that its cost does not grow with the group.
 OTHERS_AT_ONCE = 32

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import structlog
-
 from kzconsumer.errors import GroupUnreadable
 from kzconsumer.group.snapshot import GroupSnapshot
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry import paths
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -22,7 +21,7 @@ from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.zookeeper.session import Node
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 
 class SnapshotReader:

@@ -1,8 +1,7 @@
-"""Where log lines go: readable on a terminal, one JSON object a line otherwise, on standard error; or to the journal.
+"""Sets up logging for the daemon and the commands: structlog, and the standard library's logging, which libraries use.
 
-Owns the process-wide setup of structlog and of the standard library's logging, which libraries write to. `cli` calls
-it once; modules take `structlog.get_logger()`. As a library we leave the set-up to the application, if it has one.
-Tracebacks are without the values of variables, which may be records or passwords.
+Lines go to standard error, readable on a terminal and one JSON object a line otherwise, or to the journal. Tracebacks
+are without the values of variables, which may be records or passwords. The library never calls this (`logs.logger`).
 """
 
 from __future__ import annotations
@@ -26,28 +25,6 @@ from kzconsumer.redaction import redacted_text
 
 _CONTROL = re.compile("[\x7f-\x9f]")
 _QUIET = ("aiozk", "numba", "py4j", "asyncio")
-
-
-def to_standard_error(level: str) -> None:
-    """For an application that has not set up structlog: what is at least `level` goes to standard error."""
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[
-                structlog.contextvars.merge_contextvars,
-                add_facts,
-                _without_marks,
-                structlog.processors.add_log_level,
-                structlog.processors.StackInfoRenderer(),
-                structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S", utc=False),
-                structlog.processors.format_exc_info,
-                _without_secrets,
-                _printable,
-                structlog.dev.ConsoleRenderer(colors=_colors(), exception_formatter=structlog.dev.plain_traceback),
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-            # The stream of the moment, at each line: an application may replace sys.stderr.
-            logger_factory=lambda *name: structlog.PrintLogger(sys.stderr),
-        )
 
 
 def for_one_answer() -> None:
@@ -177,12 +154,6 @@ def _printable(logger: object, method: str, event: EventDict) -> EventDict:
 def _escaped(logger: object, method: str, line: Any) -> str:
     """The control characters that JSON leaves as they are."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
-
-
-def _without_marks(logger: object, method: str, event: EventDict) -> EventDict:
-    """`again` is for `_LeftOut`."""
-    event.pop("again", None)
-    return event
 
 
 def _line(logger: object, method: str, event: EventDict) -> str:

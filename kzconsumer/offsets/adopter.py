@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import structlog
-
 from kzconsumer.errors import OffsetLost
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
 from kzconsumer.offsets.authority import Authority, WithBrokers
@@ -22,7 +21,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.ownership import Claimed
 
-log = structlog.get_logger("kzconsumer.offsets")
+log = get_logger("kzconsumer.offsets")
 
 
 class Adopted(NamedTuple):

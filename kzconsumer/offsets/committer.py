@@ -12,11 +12,11 @@ from typing import Final
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.clock import now
 from kzconsumer.counters import CommitCounters, CommitOutcome
 from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -24,7 +24,7 @@ from kzconsumer.offsets.storage import Committed, Lost, OffsetStorage, OffsetWri
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 
-log = structlog.get_logger("kzconsumer.offsets")
+log = get_logger("kzconsumer.offsets")
 
 STORE_AGAIN: Final = 3600.0
 """Seconds after which unchanged offsets are stored with the brokers again, where they expire after a day by default

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeVar
 
 import anyio
-import structlog
 
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
@@ -28,11 +27,12 @@ from kzconsumer.errors import (
     ProtocolError,
     UnsupportedVersion,
 )
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.registry.topics import TopicRegistry
 
-log = structlog.get_logger("kzconsumer.offsets")
+log = get_logger("kzconsumer.offsets")
 
 T = TypeVar("T")
 

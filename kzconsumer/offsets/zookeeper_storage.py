@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 import msgspec
-import structlog
 
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
@@ -22,7 +22,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Node, SetData, ZooKeeperSession
 
-log = structlog.get_logger("kzconsumer.offsets")
+log = get_logger("kzconsumer.offsets")
 
 # One transaction of this many partitions stays far below ZooKeeper's 1 MB limit on a request, with plans as well.
 PARTITIONS_PER_TRANSACTION = 64

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import anyio
-import structlog
 
 from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 
 async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:

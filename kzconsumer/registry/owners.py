@@ -11,9 +11,9 @@ from functools import partial
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import CLAIM_RECORD_VERSION, ClaimRecord, decode_claim_record, encode_claim_record
@@ -23,7 +23,7 @@ from kzconsumer.registry.paths import GroupPaths, is_number
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Check, Create, Delete, Node, SetData, Stat, ZooKeeperSession
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 
 class OwnerRegistry:

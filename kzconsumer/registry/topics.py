@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import structlog
-
 from kzconsumer.errors import NoNode, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 from kzconsumer.registry import paths
 from kzconsumer.registry.listeners import choose
@@ -14,7 +13,7 @@ from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 _PLAINTEXT = BrokersSettings()
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import anyio
-import structlog
 
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejected
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
 from kzconsumer.rejected.letter_topic import LetterTopic, check_producer
@@ -25,7 +25,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import RejectPolicy
 from kzconsumer.streams.message import Message
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 OTHER = "other"
 """The label of all classes that the settings do not name, as an application may use any number of them."""

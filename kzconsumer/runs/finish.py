@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
-import structlog
 
 from kzconsumer.errors import ConnectionLost, CoordinatorFailed, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.position import Position
 from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.runs.runs import Runs
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # Seconds between two checks of this member's positions, and of the group's run, which ZooKeeper is asked about.
 OWN_CHECK = 0.1

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import structlog
-
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.clock import now
 from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.run_record import GroupRun
@@ -20,7 +19,7 @@ from kzconsumer.settings.values import FAIL
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 LOG_LOOK = 2.0
 """Seconds between two looks at the logs."""

@@ -12,7 +12,6 @@ from functools import partial
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.log_offsets import LogOffsets
@@ -31,6 +30,7 @@ from kzconsumer.errors import (
     SessionExpired,
     UnsupportedVersion,
 )
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
 from kzconsumer.registry.nodes import decode_offset
@@ -45,7 +45,7 @@ from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 PAUSE = 1.0
 """Seconds between two attempts to find the ends."""
@@ -249,7 +249,7 @@ def _milliseconds() -> int:
     return int(time.time() * 1000)
 
 
-log = structlog.get_logger("kzconsumer.group")
+log = get_logger("kzconsumer.group")
 
 
 async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:

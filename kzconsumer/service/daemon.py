@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import structlog
 
 from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import sole_cause
 from kzconsumer.logs.facts import facts
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.setup import configure
 from kzconsumer.registry.cluster_id import cluster_identity
 from kzconsumer.registry.run_record import GroupRun
@@ -42,7 +42,7 @@ from kzconsumer.status.observer import Observer
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # What a sink may take to start, with all its attempts, as announced to the service manager; more if the sink says so.
 SINK_START = 900.0

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import anyio
 import msgspec
-import structlog
 
 from kzconsumer.clock import now
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.sessions import Sessions
 from kzconsumer.sinks.runner import SinkRunner
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # Seconds until the first line, so that a member that was just started shows soon whether it makes progress.
 FIRST = 5.0

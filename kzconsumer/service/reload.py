@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import anyio
 import msgspec
-import structlog
 from anyio import to_thread
 
 from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import keys_of
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 #: What changes without a rebalance, and without a new start of the sink.
 LIVE = frozenset(

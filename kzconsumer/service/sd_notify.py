@@ -10,9 +10,9 @@ import socket
 from collections.abc import Mapping, MutableMapping
 from typing import Self
 
-import structlog
+from kzconsumer.logs.logger import get_logger
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 Field = str | int
 

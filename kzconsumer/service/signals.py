@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable
 
 import anyio
-import structlog
 
 from kzconsumer.clock import now
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # A wrapper and the terminal often send the same signal both: within this time it is one.
 ONE_SIGNAL = 0.2

@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
-import structlog
 
 from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.setup import finish
 from kzconsumer.service.daemon import Daemon
 from kzconsumer.service.sd_notify import Manager
 from kzconsumer.settings.settings import Settings
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 INSTALLED = Path("/etc/kzconsumer")
 RUNNING = Path("/run/kzconsumer")

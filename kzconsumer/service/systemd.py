@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 
 import anyio
-import structlog
 
 from kzconsumer.clock import now
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.service.sd_notify import Field, Manager
 from kzconsumer.sessions import Sessions
 from kzconsumer.status.health import Health
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # Seconds between two reports at most.
 INTERVAL = 5.0

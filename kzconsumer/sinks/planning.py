@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable
 import msgspec
 import numpy as np
 import pyarrow as pa
-import structlog
 from crc32c import crc32c
 
 from kzconsumer.errors import RangeChanged, SessionExpired
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.destination import SinkDestination
@@ -23,7 +23,7 @@ from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.steps import Steps
 
-log = structlog.get_logger("kzconsumer.sink")
+log = get_logger("kzconsumer.sink")
 
 
 _NULL = -1  # in place of a length: a missing key differs from an empty one

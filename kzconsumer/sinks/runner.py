@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
 from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.batch_builder import BatchBuilder
@@ -35,7 +35,7 @@ from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
 if TYPE_CHECKING:
     pass
 
-log = structlog.get_logger("kzconsumer.sink")
+log = get_logger("kzconsumer.sink")
 
 
 class _Cut(NamedTuple):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 
 import anyio
-import structlog
 
 from kzconsumer.errors import SinkFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.sinks.failures import sink_failures
 from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink
@@ -21,7 +21,7 @@ from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.rejections import HandleRejected, handle_rejected
 from kzconsumer.sinks.steps import Steps
 
-log = structlog.get_logger("kzconsumer.sink")
+log = get_logger("kzconsumer.sink")
 
 
 class BatchWriter:

@@ -11,10 +11,11 @@ import asyncio
 import socket
 from collections.abc import Collection
 
-import structlog
 from aiohttp import web
 
-log = structlog.get_logger("kzconsumer.status")
+from kzconsumer.logs.logger import get_logger
+
+log = get_logger("kzconsumer.status")
 
 #: Connections at once, beside streams of events.
 MOST = 64

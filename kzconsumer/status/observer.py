@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 
 import anyio
-import structlog
 
 from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
 from kzconsumer.errors import KzConsumerError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
 from kzconsumer.sessions import Sessions
@@ -29,7 +29,7 @@ from kzconsumer.status.track import PartitionStatus, Track
 from kzconsumer.version import __version__
 from kzconsumer.zookeeper.lease import Lease
 
-log = structlog.get_logger("kzconsumer.status")
+log = get_logger("kzconsumer.status")
 
 #: Between two looks, in seconds.
 INTERVAL = 5.0

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import anyio
 import msgspec
-import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -29,6 +28,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from kzconsumer.errors import CannotListen
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.settings.values import host_and_port
 from kzconsumer.status.access import load_token, refusal
@@ -39,7 +39,7 @@ from kzconsumer.status.metrics import families
 from kzconsumer.status.observer import Observer
 from kzconsumer.status.report import Report
 
-log = structlog.get_logger("kzconsumer.status")
+log = get_logger("kzconsumer.status")
 
 #: Seconds for answers under way when the daemon ends.
 LAST_ANSWERS = 0.5

@@ -10,13 +10,13 @@ from functools import partial
 
 import anyio
 import pyarrow as pa
-import structlog
 
 from kzconsumer.clock import now
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.message import HandedOut
 
-log = structlog.get_logger("kzconsumer")
+log = get_logger("kzconsumer")
 
 # Seconds for which a stream waits for room before it is logged, and until it is logged again.
 PATIENCE = 10.0

@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 import anyio
-import structlog
 
 from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
 from kzconsumer.zookeeper import wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.authentication import authenticate
 from kzconsumer.zookeeper.connect_string import host_port
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""

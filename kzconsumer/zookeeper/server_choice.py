@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
-import structlog
 from anyio import to_thread
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SecurityError, SessionExpired
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.heartbeat import Instant
 from kzconsumer.zookeeper.link import HungUp, Link
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 PAUSE = 0.05, 1.0
 """Seconds between rounds, first and longest; each is shortened by up to half, at random."""

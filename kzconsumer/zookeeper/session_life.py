@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import anyio
-import structlog
 
 from kzconsumer import clock
 from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SessionExpired, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
@@ -26,7 +26,7 @@ from kzconsumer.zookeeper.server_choice import PAUSE, Found, Handshake, ServerCh
 from kzconsumer.zookeeper.session_calls import Arming, Asked, Own
 from kzconsumer.zookeeper.watch import WatchTable, run_callback
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 R = TypeVar("R")
 FORMER_ATTEMPTS = 3

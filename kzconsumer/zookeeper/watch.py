@@ -9,11 +9,10 @@ import asyncio
 import enum
 from collections.abc import Callable, Iterator
 
-import structlog
-
 from kzconsumer.errors import SessionExpired
+from kzconsumer.logs.logger import get_logger
 
-log = structlog.get_logger("kzconsumer.zookeeper")
+log = get_logger("kzconsumer.zookeeper")
 
 
 class WatchKind(enum.Enum):

@@ -75,7 +75,7 @@ class Leg(NamedTuple):
 async def main(sinks: Sequence[str], minutes: float, rate: int, batch: int, every: float, seed: int) -> int:
     console = Console(width=130)
     console.print(f"{minutes:g} minutes, {rate:,} records a second, something every {every:g} s, seed {seed}")
-    setup.to_standard_error("error")
+    setup.configure("error", "console")
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and all that was started ends

@@ -13,9 +13,9 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
+from kzconsumer.logs.logger import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class PrivateDirectory:

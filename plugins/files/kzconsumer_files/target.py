@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import structlog
 
 from kzconsumer.durable_files import put_in_place, sync_directory, write_new
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import OffsetRange, RangeIdentity
 from kzconsumer_files.folding import Folder
 from kzconsumer_files.layout import Layouts, Misfit
@@ -27,7 +27,7 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import Publication, StagedRange
 
 _Range = TypeVar("_Range", bound=AnyRange)
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Target:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-import structlog
-
+from kzconsumer.logs.logger import get_logger
 from kzconsumer_files.names import NotOurs, RecordRange, identity_of
 from kzconsumer_files.private_directory import PrivateDirectory
 from kzconsumer_files.publication import StagedRange
@@ -18,7 +17,7 @@ _Records = TypeVar("_Records", bound=RecordRange)
 
 _FOLD_EVERY: Final = 64  # ranges published by this writer
 _FOLDING_SECONDS: Final = 2.0  # how long `close` waits for a fold; another process does what is left of it
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Written(NamedTuple):

@@ -16,7 +16,6 @@ import structlog
 
 import kzconsumer
 import kzconsumer.member
-from kzconsumer import consumer as consumer_module
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
@@ -337,7 +336,6 @@ def simulated_group(
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),
         mock.patch.object(Brokers, "connection", connection),
         mock.patch.object(Sessions, "_load_kernels", no_kernels),
-        mock.patch.object(consumer_module, "to_standard_error"),
     ):
         try:
             yield group

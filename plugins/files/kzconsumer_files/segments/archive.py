@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from kzconsumer.durable_files import create_whole, sync_directory
 from kzconsumer.errors import SinkFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.segments.layout import (
     Begin,
@@ -32,7 +32,7 @@ from kzconsumer_files.segments.layout import (
     start_of,
 )
 
-log = structlog.get_logger("kzconsumer.sink")
+log = get_logger("kzconsumer.sink")
 
 LOCK, IDENTITY = ".lock", "archive.json"
 

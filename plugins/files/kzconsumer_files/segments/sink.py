@@ -17,12 +17,12 @@ import anyio
 import anyio.from_thread
 import anyio.to_thread
 import msgspec
-import structlog
 from msgspec import Meta
 
 from kzconsumer.clock import now
 from kzconsumer.durable_files import create_whole
 from kzconsumer.errors import SinkFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.settings.quantities import ByteSize, PositiveDuration
 from kzconsumer.settings.tables import read_table
@@ -31,7 +31,7 @@ from kzconsumer_files.options import require_writable, unusable
 from kzconsumer_files.segments.archive import PartitionArchive
 from kzconsumer_files.segments.layout import Limits
 
-log = structlog.get_logger("kzconsumer.sink")
+log = get_logger("kzconsumer.sink")
 
 OWNER = "archive-owner.json"
 _LARGEST_SEGMENT = 2**31 - 1  # brokers count the bytes of a segment in an int32

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
-import structlog
 
 from kzconsumer.errors import PluginError, SinkFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer_files.destination import TargetDestination
@@ -24,7 +24,7 @@ from kzconsumer_spark.function.batch import takes_batch
 from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 
 _Answer = TypeVar("_Answer")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class ClaimedDestination(Protocol):

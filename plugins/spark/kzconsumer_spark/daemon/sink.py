@@ -16,9 +16,9 @@ from typing import Self
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 
 from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
@@ -37,7 +37,7 @@ from kzconsumer_spark.daemon.workers import Workers
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.pipe.spark_settings import time_zone
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class SparkSink:

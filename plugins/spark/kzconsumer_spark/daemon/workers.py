@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import anyio
-import structlog
 
 from kzconsumer.errors import SinkFailed
+from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.daemon.options import SparkOptions
 from kzconsumer_spark.daemon.worker_process import END_SECONDS, WorkerDied, WorkerProcess
 from kzconsumer_spark.pipe.messages import Start
 
 _HEARTBEAT_SECONDS = 1.0
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Workers:

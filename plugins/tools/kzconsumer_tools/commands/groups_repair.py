@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kzconsumer.logs.logger import get_logger
 from kzconsumer_tools.commands.cluster_option import Target, add_group, add_target, required_group, target
 from kzconsumer_tools.commands.execute_option import add_execute
 from kzconsumer_tools.groups.results import Cared, ChangedNode, Examined
@@ -93,7 +94,6 @@ def run_doctor(arguments: argparse.Namespace) -> int:
 
 async def _examine(at: Target, group: str) -> list[Symptom]:
     import anyio
-    import structlog
 
     from kzconsumer_tools.groups.diagnosis import examine, lasting
     from kzconsumer_tools.groups.nodes import facts
@@ -116,7 +116,7 @@ async def _examine(at: Target, group: str) -> list[Symptom]:
             again, unseen = await look(outside)
             found = lasting(found, again)
         if unseen:
-            setup = structlog.get_logger("kzconsumer.cli")
+            setup = get_logger("kzconsumer.cli")
             setup.error("stored offsets not compared with the logs, whose leaders do not answer", partitions=unseen)
         return found
 

@@ -1,0 +1,58 @@
+"""The logger of this package: structlog if it is configured, the standard logger `kzconsumer` if not.
+
+A library must not configure logging, install handlers or print. The daemon and the commands configure structlog
+(`logs.setup`), an application may; in any other program events go to the standard loggers `kzconsumer.*`,
+with the fields behind the event and as the attribute `fields` of the log record.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+
+from kzconsumer.logs.facts import facts
+from kzconsumer.redaction import redacted_text
+
+
+def get_logger(name: str) -> Logger:
+    """The logger of one room, such as `kzconsumer.group`."""
+    return Logger(name)
+
+
+class Logger:
+    """Logs an event, a short phrase, with fields. `again=True` marks the outcome of another attempt: it is no field."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._standard = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._log("debug", event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._log("info", event, fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._log("warning", event, fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._log("error", event, fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._log("error", event, {"exc_info": True, **fields})
+
+    def _log(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        if structlog.is_configured():
+            getattr(structlog.get_logger(self._name), level)(event, **fields)
+            return
+        number = logging.getLevelNamesMapping()[level.upper()]
+        if not self._standard.isEnabledFor(number):
+            return
+        fields.pop("again", None)
+        exc_info = fields.pop("exc_info", None)
+        fields = {**facts(), **fields}
+        text = " ".join([event, *(f"{name}={redacted_text(str(value))!r}" for name, value in fields.items())])
+        self._standard.log(number, "%s", text, exc_info=exc_info, stacklevel=3, extra={"fields": fields})

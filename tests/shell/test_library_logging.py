@@ -1,0 +1,93 @@
+"""A library's manners: without a structlog configuration events go to the standard loggers, and nothing is set up."""
+
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from kzconsumer.logs.logger import get_logger
+
+
+@pytest.fixture
+def unconfigured() -> Iterator[None]:
+    before = structlog.get_config() if structlog.is_configured() else None
+    structlog.reset_defaults()
+    yield
+    if before is not None:
+        structlog.configure(**before)
+
+
+def test_events_go_to_the_standard_logger(unconfigured: None, caplog: pytest.LogCaptureFixture) -> None:
+    log = get_logger("kzconsumer.group")
+    with caplog.at_level(logging.INFO, logger="kzconsumer"):
+        log.debug("unseen")
+        log.info("partition revoked", topic="orders", partition=0, again=True)
+        try:
+            raise OSError("gone")
+        except OSError:
+            log.exception("failed")
+    revoked, failed = caplog.records
+    assert (revoked.name, revoked.levelname) == ("kzconsumer.group", "INFO")
+    assert revoked.getMessage() == "partition revoked topic='orders' partition='0'"
+    assert revoked.__dict__["fields"] == {"topic": "orders", "partition": 0}
+    assert revoked.funcName == "test_events_go_to_the_standard_logger"
+    assert failed.exc_info is not None
+
+
+def test_secrets_are_not_logged(unconfigured: None, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="kzconsumer"):
+        get_logger("kzconsumer").warning("refused", url="jdbc:postgresql://u:planted@host/db?password=planted")
+    assert "host" in caplog.text
+    assert "planted" not in caplog.text
+
+
+def test_an_applications_structlog_is_used() -> None:
+    with capture_logs() as events:
+        get_logger("kzconsumer").warning("partition lost", topic="orders")
+    assert events == [{"event": "partition lost", "log_level": "warning", "topic": "orders"}]
+
+
+CONNECTED = """
+import asyncio, logging, sys
+import structlog
+import kzconsumer
+
+before = logging.getLogger().handlers, logging.getLogger("kzconsumer").handlers
+
+async def main():
+    async with kzconsumer.connect(zookeeper="127.0.0.1:1", group="orders") as consumer:
+        joining = asyncio.create_task(consumer.create_message_streams({"orders": 1}))
+        await asyncio.sleep(0.5)
+        await consumer.leave()
+        await joining
+
+asyncio.run(main())
+assert not structlog.is_configured()
+assert (logging.getLogger().handlers, logging.getLogger("kzconsumer").handlers) == before
+"""
+
+
+def test_connect_sets_up_no_logging_and_prints_nothing() -> None:
+    """Warnings without any handler reach standard error, by the standard library's last resort."""
+    done = subprocess.run([sys.executable, "-c", CONNECTED], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_a_handler_gets_what_it_asks_for(unconfigured: None) -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    logger = logging.getLogger("kzconsumer")
+    logger.addHandler(handler)
+    try:
+        get_logger("kzconsumer.zookeeper").error("session expired", session="0x1")
+    finally:
+        logger.removeHandler(handler)
+    assert stream.getvalue() == "session expired session='0x1'\n"

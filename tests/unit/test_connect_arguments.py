@@ -1,0 +1,39 @@
+"""The ways to say what `connect` connects to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kzconsumer.consumer import _settings
+from kzconsumer.errors import ConfigError
+from kzconsumer.settings.settings import Settings
+
+
+def test_settings_a_path_and_keywords_are_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "group.toml"
+    file.write_text('[zookeeper]\nconnect = "zk1:2181/kafka"\n[group]\nid = "orders"\n')
+    loaded = Settings.load(file)
+    assert _settings(loaded, None, None) is loaded
+    assert _settings(str(file), None, None) == _settings(file, None, None) == loaded
+    by_keywords = _settings(None, "zk1:2181/kafka", "orders")
+    assert (by_keywords.zookeeper, by_keywords.group, by_keywords.fetch) == (
+        loaded.zookeeper,
+        loaded.group,
+        loaded.fetch,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "zookeeper", "group"),
+    [(None, None, None), (None, "zk1:2181", None), (None, None, "orders"), ("group.toml", "zk1:2181", "orders")],
+)
+def test_arguments_that_are_missing_or_contradict(settings: str | None, zookeeper: str, group: str) -> None:
+    with pytest.raises(TypeError, match=r"connect\(\)"):
+        _settings(settings, zookeeper, group)
+
+
+def test_an_invalid_keyword_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"connect\(\): \[zookeeper\] connect"):
+        _settings(None, "", "orders")
