@@ -6,8 +6,8 @@
         async for message in streams["orders"][0]:
             ...
 
-The names below are the public ones; plugin authors also use `kzconsumer.assignors.interface`,
-`kzconsumer.sinks.interface`, `kzconsumer.settings.tables` and `kzconsumer.testing`.
+The names below are the public interface. Plugins also use `kzconsumer.assignors`, `kzconsumer.sinks`,
+`kzconsumer.settings`, `kzconsumer.testing` and the modules `errors`, `model`, `clock` and `durable_files`.
 """
 
 from __future__ import annotations
