@@ -1,7 +1,7 @@
-"""mkdocs' hook: pages of the site that are not files of docs/. Each is made anew at every build, so that none is stale.
+"""mkdocs hook: pages of the site that are not files of docs/, generated at every build.
 
-Readmes from elsewhere in the tree keep their place, for those who read the tree; links between all of them lead, here,
-to each other's page, and links to any other file to a copy of it.
+READMEs stay where they are in the tree. Links between pages are rewritten to the pages of the site, links to any other
+file to a copy of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FENCE = re.compile(r"^(```.*?^```)$", re.DOTALL | re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Pages that somebody has added to docs/ and not to the navigation are found below "How to"."""
+    """Adds pages of docs/ that are missing in the navigation to its section "How to"."""
     named = str(config.nav)
     more = [each.name for each in sorted((ROOT / "docs").glob("*.md")) if f"'{each.name}'" not in named]
     for section in config.nav or []:
@@ -74,12 +74,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return markdown
     source = next((path for path, to in READMES.items() if to == name and name not in MADE), f"docs/{name}")
 
-    def leads(match: re.Match[str]) -> str:
+    def target(match: re.Match[str]) -> str:
         path = os.path.normpath(Path(source).parent / match[1])
         return (READMES.get(path) or _within_docs(path) or _copy(path)) + match[2]
 
     parts = _FENCE.split(markdown)
-    parts[::2] = [_LINK.sub(leads, part) for part in parts[::2]]
+    parts[::2] = [_LINK.sub(target, part) for part in parts[::2]]
     return "".join(parts)
 
 
@@ -99,7 +99,7 @@ def _within_docs(path: str) -> str | None:
 
 
 def _copy(path: str) -> str:
-    """A folder has a page; a file is shown by every browser as text."""
+    """The copy of a file, as text that browsers display, or the page that lists a directory."""
     return f"source/{path}.md" if (ROOT / path).is_dir() else f"source/{path}.txt"
 
 

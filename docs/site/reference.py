@@ -1,12 +1,13 @@
-"""The pages of the reference, from what they are about: settings, the command line, docstrings, calls that log.
+"""The reference pages, generated from the settings file, the parsers, the docstrings and the log calls.
 
-Each function returns one page of Markdown. `pages` calls them at every build.
+Each function returns one page of Markdown; `pages` calls them at every build.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import re
 import sys
 import textwrap
@@ -25,12 +26,12 @@ _KEY = re.compile(r"^#?([a-z_]+) = ")
 
 
 def settings() -> str:
-    """From the reference file, which a test holds to be what the code reads."""
+    """From the reference file; a test compares it with the code."""
     page = [
         "# Settings",
-        "Made from [config/group.reference.toml](../config/group.reference.toml). *Live* are those that SIGHUP changes "
-        "in a running member ([more](configuration.md#changing-a-running-member)); what is shown is the default, or "
-        "an example of what has none.",
+        "Generated from [config/group.reference.toml](../config/group.reference.toml). SIGHUP applies *live* settings "
+        "to a running member ([more](configuration.md#changing-a-running-member)). The value shown is the default, or "
+        "an example if the setting has no default.",
     ]
     table, comment = "", list[str]()
     for line in [*(ROOT / "config" / "group.reference.toml").read_text().splitlines(), ""]:
@@ -53,7 +54,7 @@ def settings() -> str:
 
 
 def _prose(comment: list[str]) -> Iterator[str]:
-    """Paragraphs; what is indented is a table of words, or a program, and stays as it is."""
+    """Paragraphs; indented lines are tables or code and are kept as they are."""
     block, indented = list[str](), False
     for line in [*comment, ""]:
         if block and (not line or line.startswith("  ") != indented):
@@ -68,7 +69,7 @@ def command_line() -> str:
     parser = whole_parser()
     page = [
         "# Command line",
-        "Made from the parsers, as `kzconsumer manual`, `kzconsumer completion` and every `--help` are.",
+        "Generated from the parsers, as are `kzconsumer manual`, `kzconsumer completion` and `--help`.",
         *_command(parser, "kzconsumer", 2),
     ]
     return "\n\n".join(page) + "\n"
@@ -108,30 +109,37 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 
 def python_api() -> str:
-    """Every public name, where it is at home."""
+    """Every public name, from the module that defines it."""
     home = kzconsumer._HOME
     page = [
         "# Python",
-        "What `import kzconsumer` gives, from the docstrings. Whole programs: [From Python](python.md).",
+        "The public names of `kzconsumer`, from their docstrings. Complete programs: [From Python](python.md).",
         *(f"::: kzconsumer.{home[name]}.{name}" for name in sorted(home, key=str.lower)),
     ]
     return "\n\n".join(page) + "\n"
 
 
 def plugin_api() -> str:
-    page = ["# Interfaces of plugins", "From the docstrings. How to write an assignor: [sticky](sticky-assignor.md)."]
-    for title, modules in {
-        "Assignors": ["kzconsumer.assignors.interface"],
-        "Sinks": ["kzconsumer.sinks.interface", "kzconsumer.sinks.steps"],
-        "Settings of a plugin": ["kzconsumer.settings.tables"],
-        "Contracts to test by": ["kzconsumer.testing.assignor_contract", "kzconsumer.testing.sink_contract"],
-    }.items():
-        page += [f"## {title}", *(f"::: {module}" for module in modules)]
+    """The names that plugins may import, by module; each is described once."""
+    page = ["# Plugin interfaces", "From the docstrings. Complete examples: [Write a plugin](plugins.md)."]
+    described = dict.fromkeys(kzconsumer.__all__, "[Python](python-api.md)")
+    for name in ("assignors", "sinks", "settings", "testing", "errors", "model", "clock", "durable_files"):
+        module = importlib.import_module(f"kzconsumer.{name}")
+        names = getattr(module, "__all__", None) or [
+            each
+            for each, value in vars(module).items()
+            if each[0] != "_" and getattr(value, "__module__", None) == module.__name__
+        ]
+        elsewhere = [f"`{each}` ({described[each]})" for each in names if each in described]
+        page += [f"## kzconsumer.{name}"]
+        page += [f"Described elsewhere: {', '.join(elsewhere)}."] if elsewhere else []
+        page += [f"::: {module.__name__}.{each}" for each in names if each not in described]
+        described |= {each: f"`kzconsumer.{name}`" for each in names if each not in described}
     return "\n\n".join(page) + "\n"
 
 
 def log_events() -> str:
-    """Every call that logs, found in the source. A field that is handed over as another mapping is not seen."""
+    """Every log call in the source. Fields that a call passes as another mapping are missing."""
     found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     sources = [*(ROOT / "kzconsumer").rglob("*.py"), *(ROOT / "plugins").glob("*/kzconsumer_*/**/*.py")]
     for path in sources:
@@ -145,11 +153,11 @@ def log_events() -> str:
                     fields = {each.arg for each in keywords if each.arg}
                     if any(ast.unparse(each.value).endswith("partition._asdict()") for each in keywords):
                         fields |= {"topic", "partition"}
-                    found[event, level] |= fields - {"again"}  # a mark that `log` takes off
+                    found[event, level] |= fields - {"again"}  # marks repeats, not logged
     page = [
-        "# What is logged",
-        "Made from the calls in the source: the `event` of a line, its `level`, and the fields that are its own. "
-        "What else is in a line: [Logs](logs.md).",
+        "# Log events",
+        "Generated from the log calls in the source: the `event` of a line, its `level` and its own fields. "
+        "Fields that every line has: [Logs](logs.md).",
         "\n".join(
             [
                 "| event | level | fields |",
@@ -165,5 +173,5 @@ def log_events() -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that is none of Markdown, but for what is in backquotes."""
+    """Text with Markdown characters escaped, except in backquotes."""
     return re.sub(r"([*_<>\[\]])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text)

@@ -11,9 +11,9 @@ import ssl
 
 from kzconsumer.errors import ConfigError
 from kzconsumer.security.sasl import Exchange, exchange
-from kzconsumer.security.secret import read_secret
 from kzconsumer.security.tls import tls_context
 from kzconsumer.settings.connections import BrokersSettings, SaslSettings, TlsSettings
+from kzconsumer.settings.secret import read_secret
 
 
 class Sasl:

@@ -21,9 +21,9 @@ from kzconsumer.sinks.steps import Steps
 class RangeData(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive records of one partition: every record of the log with `first <= offset < until`.
 
-    `batches` hold them in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Offsets may have gaps
-    (compaction, control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a
-    recreated topic from its predecessor), `epoch` the partition's reset epoch.
+    `batches` hold them in offset order (columns: `kzconsumer.sinks.SCHEMA`). Offsets may have gaps (compaction,
+    control records). `incarnation` is the czxid of `/brokers/topics/<topic>` (it distinguishes a recreated topic
+    from its predecessor), `epoch` the partition's reset epoch.
 
     For a sink that wants "raw", `batches` is empty and `raw` has the bytes instead: pieces of one or more whole batches
     (message sets, in magic 0 and 1) in offset order, framing and checksums good, nothing decoded; control batches and
@@ -126,9 +126,9 @@ class Sink(Protocol):
     that a range written twice, also by two members at once, is there once. It declares this by `fingerprint` and `has`
     (see `kzconsumer.offsets.destination.Destination`); with an empty fingerprint it is not replayable. `destination`, a
     text, names it in errors. Each range is planned in ZooKeeper before it is written, and the partition's next owner
-    writes exactly that range first. A claim also asks `has` for the last range that was committed, and does not consume
-    the partition if that is missing. `has` may be called while `write` runs; it is cancelled, and the member stops, if
-    it does not answer within a minute.
+    writes exactly that range first. With `remembers = True`, which means that `has` never forgets a range, a claim also
+    asks for the last range that was committed, and does not consume the partition if that is missing. `has` may be
+    called while `write` runs; it is cancelled, and the member stops, if it does not answer within a minute.
     """
 
     async def __aenter__(self) -> Self: ...
@@ -182,7 +182,7 @@ class Checkable(Protocol):
 class SinkPlugin(Protocol):
     """What an entry point of `kzconsumer.sinks` names: a class or function that builds the sink.
 
-    Raises `kzconsumer.errors.ConfigError` for options it cannot use (see `kzconsumer.settings.tables.read_table`).
+    Raises `kzconsumer.errors.ConfigError` for options it cannot use (see `kzconsumer.settings.read_table`).
     """
 
     def __call__(self, options: Mapping[str, object], context: SinkContext) -> Sink: ...

@@ -12,9 +12,9 @@ import ssl
 from kzconsumer.errors import ConfigError
 from kzconsumer.security.digest_md5 import digest_md5
 from kzconsumer.security.sasl import Exchange
-from kzconsumer.security.secret import read_secret
 from kzconsumer.security.tls import tls_context
 from kzconsumer.settings.connections import TlsSettings, UserSettings, ZooKeeperSettings
+from kzconsumer.settings.secret import read_secret
 
 
 class User:

@@ -69,27 +69,27 @@ def in_batches(outcome: Outcome) -> bool:
 
 EXPECTED: dict[str, Callable[[Outcome], bool]] = {
     "README.md: Use it from Python": everything,
-    "docs/python.md: Messages, until somebody stops it": everything,
+    "docs/python.md: Messages, until a signal": everything,
     "docs/python.md: Batches": in_batches,
-    "docs/python.md: Several at a time, acknowledged in any order": everything,
-    "docs/python.md: Lists of topics": lambda it: it.lines == ["orders 0"],
-    "docs/python.md: Commit when you say so": lambda it: (
+    "docs/python.md: Concurrent processing with explicit acknowledgement": everything,
+    "docs/python.md: Topics by pattern": lambda it: it.lines == ["orders 0"],
+    "docs/python.md: Manual commits": lambda it: (
         it.lines == [f"committed {n}" for n in (10, 20, 30, 40)] and it.stored == [EACH] * PARTITIONS
     ),
-    "docs/python.md: Read what there is, then stop": lambda it: (
+    "docs/python.md: Read to the end of the log, then stop": lambda it: (
         it.lines == ["in the log: 40", "read: 40"] and it.stored == [EACH] * PARTITIONS
     ),
-    "docs/python.md: Begin at a time: seek": lambda it: (
+    "docs/python.md: Start at a time: seek": lambda it: (
         it.lines[0].split()[1] == "5" and it.stored == [EACH // 2] * PARTITIONS
     ),
-    "docs/python.md: Pause and resume": lambda it: it.lines == ["flows again at 0"],
-    "docs/python.md: Hear of rebalances": lambda it: (
+    "docs/python.md: Pause and resume": lambda it: it.lines == ["resumed at 0"],
+    "docs/python.md: Rebalance listener": lambda it: (
         [line.split()[0] for line in it.lines] == ["assigned", "orders", "revoked"]
     ),
 }
 ENDLESS = {
     "README.md: Use it from Python": signal.SIGINT,
-    "docs/python.md: Messages, until somebody stops it": signal.SIGTERM,
+    "docs/python.md: Messages, until a signal": signal.SIGTERM,
 }
 """Programs that somebody has to stop, and how."""
 

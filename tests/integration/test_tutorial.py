@@ -1,7 +1,8 @@
-"""docs/tutorial.md, followed to the letter: its files are saved, its commands typed, in its order and into one shell.
+"""docs/tutorial.md and docs/plugins.md are executed: files are saved, commands run in order in one shell.
 
-What it prints for a command (`$ ...`) must come out; `...` stands for lines that differ, or do not matter. Only what
-makes an environment is left out: the reader's has what is installed here; and, but for `make test-install`, Spark.
+The output that a page prints for a command (`$ ...`) must appear; `...` stands for lines that differ or do not matter.
+The environment is that of the tests, with everything installed. The Spark part of the tutorial runs in
+`make test-install` only.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ import pytest
 from tests.support.installing import ROOT, shell_commands
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
-PAGE = ROOT / "docs" / "tutorial.md"
 _BLOCK = re.compile(r"(<!--[^\n]*-->\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _MARK = "\x1e"
 _END = 'for each in $(jobs -p); do kill "$each"; done 2>/dev/null; kzconsumer sandbox down >/dev/null 2>&1 || true'
 
 
-def followed(folder: Path) -> tuple[str, list[tuple[str, str]]]:
+def tutorial() -> str:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    if WHOLE:
+        return page
+    before, spark, after = re.split(r"^## Spark\n|(?=^## The end\n)", page, flags=re.MULTILINE)
+    assert "kzconsumer" in spark
+    return before + after
+
+
+def followed(page: str, folder: Path) -> tuple[str, list[tuple[str, str]]]:
     """Saves the page's files; returns the script of all its commands, and each with what it should print."""
-    page = PAGE.read_text()
-    if not WHOLE:
-        before, spark, after = re.split(r"^## Spark\n|(?=^## The end\n)", page, flags=re.MULTILINE)
-        assert "kzconsumer" in spark
-        page = before + after
     script, printed = [f"set -eu\ntrap '{_END}' EXIT"], list[tuple[str, str]]()
     for marked, language, text in _BLOCK.findall(page):
         if marked:
@@ -51,11 +55,19 @@ def followed(folder: Path) -> tuple[str, list[tuple[str, str]]]:
     return "\n".join(script), printed
 
 
+def test_writing_a_plugin_works_as_its_page_says(tmp_path: Path) -> None:
+    follow((ROOT / "docs" / "plugins.md").read_text(), tmp_path)
+
+
 @pytest.mark.timeout(600)
 def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
+    follow(tutorial(), tmp_path)
+
+
+def follow(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "tutorial"
     folder.mkdir()
-    script, printed = followed(folder)
+    script, printed = followed(page, folder)
     assert len(printed) > 5
     commands = shell_commands(tmp_path / "env")
     known = {name: text for name, text in os.environ.items() if not name.startswith(("KZCONSUMER", "PYTHON"))}

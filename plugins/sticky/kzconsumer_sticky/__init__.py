@@ -1,1 +1,1 @@
-"""An assignor that moves few partitions when members come and go: `assignor = "sticky"`."""
+"""An assignor that moves few partitions when members join or leave: `assignor = "sticky"`."""

@@ -1,8 +1,7 @@
-"""The sticky assignor: even shares, and few partitions change hands when a member comes or goes.
+"""The sticky assignor: even shares, and few partitions move when a member joins or leaves.
 
-Pure, owns no state, remembers nothing: members cannot see who owned what, so nearness to the last assignment has to
-follow from the group alone. Rendezvous hashing gives that: every pair of thread and partition has a rank that does not
-depend on who else is there. Called by every member's rebalancer.
+Members cannot see the previous assignment, so stability has to follow from the group alone. Rendezvous hashing provides
+it: every pair of thread and partition has a rank that does not depend on the other members.
 """
 
 from __future__ import annotations
@@ -10,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
-from kzconsumer.assignors.interface import AssignmentContext
-from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.assignors import AssignmentContext, ConsumerThreadId, TopicPartition
 
 
 def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
-    """Every partition of every subscribed topic to one of that topic's threads.
+    """Assign every partition of every subscribed topic to one of that topic's threads.
 
-    Topics with the same threads are divided together: of n partitions of such a set, each of its k threads gets n div k
-    or one more.
+    Topics with the same threads are assigned together: of their n partitions, each of the k threads gets n div k or one
+    more.
     """
     owners: dict[TopicPartition, ConsumerThreadId] = {}
     for threads, partitions in _topic_sets(context):
@@ -37,7 +35,7 @@ def _topic_sets(context: AssignmentContext) -> Iterator[tuple[tuple[ConsumerThre
 def _divide(
     threads: Sequence[ConsumerThreadId], partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, ConsumerThreadId]:
-    """Take pairs by rank, as long as their partition has no owner and their thread's share is not full."""
+    """Take pairs in order of rank if the partition has no owner and the thread's share is not full."""
     share, larger = divmod(len(partitions), len(threads))
     room = dict.fromkeys(threads, share)
     owners: dict[TopicPartition, ConsumerThreadId] = {}
@@ -45,7 +43,7 @@ def _divide(
         if partition in owners:
             continue
         if room[thread] == 0 and larger:
-            larger -= 1  # one of the threads whose share is one more than the others'
+            larger -= 1  # this thread gets one of the larger shares
             room[thread] = -1
         elif room[thread] > 0:
             room[thread] -= 1
@@ -56,5 +54,5 @@ def _divide(
 
 
 def _rank(thread: ConsumerThreadId, partition: TopicPartition) -> bytes:
-    """The same on every machine; Python's own hash() differs from process to process."""
+    """The same on every machine, unlike Python's hash(), which differs between processes."""
     return blake2b(f"{thread}/{partition}".encode("utf-8", "surrogatepass"), digest_size=8).digest()

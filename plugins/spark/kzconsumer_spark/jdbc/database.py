@@ -10,7 +10,7 @@ import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.security.secret import read_secret
+from kzconsumer.settings.secret import read_secret
 from kzconsumer_spark.pipe.messages import ToJdbc
 
 Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _addresses(arguments: argparse.Namespace) -> list[Address]:
     from kzconsumer.errors import ConfigError
-    from kzconsumer.security.secret import read_secret
+    from kzconsumer.settings.secret import read_secret
     from kzconsumer.settings.settings import Settings, layers_of
     from kzconsumer.status.access import load_token
     from kzconsumer_tools.top_feed import Address, read_address
