@@ -219,6 +219,7 @@ def enqueue(arrival: Arrival, decoded: Decoded) -> None:
     records = decoded.records
     if state.end is not None and until > state.end and not records.whole_batches:
         records, until = records.below(state.end), max(state.end, start)
+        state.position = until  # what was cut off is fetched again if the end moves
     at_end = state.end is not None and until >= state.end
     state.queue.put(Chunk(state.tracker, start, until, records, held, at_end=at_end))
     if decoded.corrupt is None:
