@@ -8,8 +8,8 @@ import grimp
 
 import kzconsumer
 
-#: Interfaces of the core that only other distributions use, and the contracts for plugin authors.
-FOR_OTHERS = {"kzconsumer.fetcher.range_reader", "kzconsumer.sinks.reports"}
+#: Interfaces of the core that only other distributions use.
+FOR_OTHERS = {"kzconsumer.fetcher.range_reader"}
 
 
 def test_library_and_daemon_reach_the_whole_core() -> None:

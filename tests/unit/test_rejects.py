@@ -145,7 +145,7 @@ def test_settings_that_cannot_be() -> None:
         check_rejected(configured({"topic": "t", "directory": "d"}))
     for subscription in ({"topics": {"letters": 1}}, {"whitelist": "l.*"}):
         settings = configured({"policy": "dead-letter", "topic": "letters"}, subscription=subscription)
-        with pytest.raises(ConfigError, match="letters is consumed by this very group"):
+        with pytest.raises(ConfigError, match="letters is consumed by this group itself"):
             settings.require_subscription()
 
 

@@ -33,7 +33,7 @@ def test_behind_and_still() -> None:
         {"paused": True},
         {"led": False},
         {"high_watermark": None},
-        {"stop": 5},
+        {"end": 5},
     ],
 )
 def test_excuses(excuse: dict[str, object]) -> None:
