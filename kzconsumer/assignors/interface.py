@@ -1,8 +1,7 @@
-"""What an assignor is: a pure function from the group as read to who owns what.
+"""The interface of assignors: a function that maps the partitions of a group to its threads.
 
-Every member computes this alone from its own snapshot and nobody publishes the result, so the same input must give the
-same output on every machine: no clock, no randomness, no IO. Every partition goes to exactly one thread, and only to a
-thread that subscribes to its topic. Entry points of the group `kzconsumer.assignors` name a callable of this shape.
+Entry points of the group `kzconsumer.assignors` name such a function. Every member computes the assignment from its own
+snapshot of the group, so the function must return the same result on every machine: no clock, no randomness, no IO.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 class AssignmentContext(msgspec.Struct, frozen=True):
     """The group as one member read it.
 
-    `threads` maps each topic that anybody subscribes to, to the threads on it; `partitions` maps the same topics to
-    their partition numbers (empty for a topic that does not exist). Both are sorted.
+    `threads` maps each subscribed topic to the threads that subscribe to it, `partitions` the same topics to their
+    partition numbers (empty if the topic does not exist). Threads and numbers are sorted; the topics are not.
     """
 
     threads: Mapping[str, tuple[ConsumerThreadId, ...]]
@@ -27,7 +26,7 @@ class AssignmentContext(msgspec.Struct, frozen=True):
 
 
 def subscribers(context: AssignmentContext) -> dict[str, frozenset[ConsumerThreadId]]:
-    """Topic -> its threads, as a set. Topics with the same tuple of threads share one, as those of a list do."""
+    """The threads of each topic as a set. Topics with the same tuple of threads share one set."""
     sets: dict[int, frozenset[ConsumerThreadId]] = {}
     for threads in context.threads.values():
         if id(threads) not in sets:
@@ -36,4 +35,6 @@ def subscribers(context: AssignmentContext) -> dict[str, frozenset[ConsumerThrea
 
 
 class Assignor(Protocol):
+    """Assigns every partition of the subscribed topics to one thread, which must subscribe to the topic."""
+
     def __call__(self, context: AssignmentContext) -> Mapping[TopicPartition, ConsumerThreadId]: ...

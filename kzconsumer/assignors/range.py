@@ -1,6 +1,6 @@
 """The range assignor: per topic, consecutive partitions to consecutive threads.
 
-Pure. `kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with
+`kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with
 q, r = divmod(partitions, threads) the first r threads get q + 1 and the others q.
 """
 
@@ -11,7 +11,7 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 
 
 def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
-    """Every partition of every subscribed topic to one of that topic's threads."""
+    """Assign every partition of every subscribed topic to one of that topic's threads."""
     owners = {}
     for topic, threads in context.threads.items():
         partitions = context.partitions.get(topic, ())

@@ -1,8 +1,8 @@
-"""The two round-robin assignors: every topic's partitions, shuffled by a hash, dealt out to one ring of all threads.
+"""The two round-robin assignors: all partitions, ordered by a hash, assigned in turn to all threads.
 
-Pure. `kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier
-ones refused to run unless all threads subscribed to all topics, and then there is nobody to skip). The hashed text
-changed in 1.0: members from the two eras compute different assignments and cannot share a group.
+`kafka.consumer.RoundRobinAssignor` skips threads that do not subscribe to the topic, from 0.10.2 on (earlier versions
+require that all threads subscribe to all topics, and have none to skip). The hashed text changed in 1.0: older and
+newer members compute different assignments and cannot share a group.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition, thread_order, utf
 
 
 def assign(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
-    """As members of 1.0.0 and later compute it: by the hash of `topic-partition`."""
+    """Compatible with members of 1.0.0 and newer: ordered by the hash of `topic-partition`."""
     return _deal(context, str)
 
 
 def assign_legacy(context: AssignmentContext) -> dict[TopicPartition, ConsumerThreadId]:
-    """As members up to 0.11.x compute it: by the hash of `[topic,partition]`."""
+    """Compatible with members up to 0.11.x: ordered by the hash of `[topic,partition]`."""
     return _deal(context, lambda partition: f"[{partition.topic},{partition.partition}]")
 
 
 def _deal(context: AssignmentContext, text: Callable[[TopicPartition], str]) -> dict[TopicPartition, ConsumerThreadId]:
-    """Each partition, by ascending hash, to the next subscribed thread of the ring.
+    """Assign each partition, by ascending hash, to the next subscribed thread of the ring.
 
-    Partitions whose hashes are equal (of the topics `Aa` and `BB`, for example) go by topic name and number here. The
-    original leaves them in the order of a Scala hash map, which nothing specifies (with 1.1.1 it was `AaAa`, `BBBB`,
-    `AaBB`, `BBAa`): the only place where an original member may compute something else.
+    Partitions with equal hashes (of the topics `Aa` and `BB`, for example) are ordered by topic name and number. The
+    original leaves them in the unspecified order of a Scala hash map (1.1.1: `AaAa`, `BBBB`, `AaBB`, `BBAa`). This is
+    the only case in which an original member may compute another assignment.
     """
     subscribed = subscribers(context)
-    everybody: set[ConsumerThreadId] = set().union(*set(subscribed.values()))
-    ring = sorted(everybody, key=thread_order)
+    all_threads: set[ConsumerThreadId] = set().union(*set(subscribed.values()))
+    ring = sorted(all_threads, key=thread_order)
     partitions = sorted(TopicPartition(topic, n) for topic in subscribed for n in context.partitions.get(topic, ()))
     partitions.sort(key=lambda partition: java_hash(text(partition)))
     owners = {}
