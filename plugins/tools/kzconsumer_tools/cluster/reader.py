@@ -1,7 +1,4 @@
-"""The cluster's own nodes read once, for an operator: brokers, controller and what it is asked for, topics.
-
-Owns no state, changes nothing. `cli/cluster` and `cli/topics` call it. A node that cannot be read is told, not raised.
-"""
+"""Reads the cluster's nodes: brokers, controller, pending requests, topics. Results include unreadable nodes."""
 
 from __future__ import annotations
 
@@ -39,14 +36,14 @@ T = TypeVar("T")
 
 
 class _Reader:
-    """Reads on one session, and what could not be read."""
+    """Reads on one session, and collects unreadable nodes."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self.unreadable: list[Unreadable] = []
 
     async def value(self, path: str, decode: Callable[[bytes], T]) -> T | None:
-        """None without a node, without data in it, and when it cannot be read."""
+        """None if the node does not exist, is empty or cannot be read."""
         node = await self._session.find(path)
         if node is None or not node.data:
             return None
@@ -57,7 +54,7 @@ class _Reader:
             return None
 
     async def values(self, wanted: Iterable[tuple[str, str]], decode: Callable[[bytes], T]) -> dict[str, T]:
-        """Of (name, path) pairs, by name, those that can be read."""
+        """name -> value of the (name, path) pairs that can be read."""
         pairs = list(wanted)
         found = await together([self.value(path, decode) for _, path in pairs])
         return {name: value for (name, _), value in zip(pairs, found, strict=True) if value is not None}
@@ -73,7 +70,7 @@ class _Reader:
 
 
 async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
-    """Raises NotThere where no cluster is, ZooKeeperUnreachable."""
+    """Raises NotThere if there is no cluster, ZooKeeperUnreachable."""
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await cluster_of(session)
@@ -98,14 +95,14 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
 
 
 async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
-    """Those named, or all. Raises NotThere for a name that no topic has, and where no cluster is."""
+    """The named topics (None: all). Raises NotThere for a topic that does not exist, and if there is no cluster."""
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await topics_of(session, wanted)
 
 
 async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
-    """Those named, each once, or all. Raises NotThere for a name that no topic has."""
+    """The named topics, each once (None: all). Raises NotThere for a topic that does not exist."""
     there = await _Reader(session).children(paths.BROKER_TOPICS)
     names = there if wanted is None else list(dict.fromkeys(wanted))
     for name in names:
@@ -117,7 +114,7 @@ async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> 
 
 
 async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, list[str]]:
-    """Topic -> the groups of which a member owns some of it."""
+    """Topic -> groups with owner nodes of it."""
     reader = _Reader(session)
     pairs = [(topic, group) for group in await reader.children(paths.CONSUMERS) for topic in topics]
     owners = await together([reader.children(f"{GroupPaths(group).owners}/{topic}") for topic, group in pairs])
@@ -129,7 +126,7 @@ async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dic
 
 
 async def reassigning_of(session: ZooKeeperSession) -> set[str] | None:
-    """The partitions that the request names now; None without one. Controllers take out what is done."""
+    """The partitions of the pending request (None: no request); the controller removes those that are done."""
     return await _asked(session, paths.REASSIGN_PARTITIONS)
 
 
@@ -172,6 +169,6 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
 
 
 async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
-    """Raises NotThere where no cluster is."""
+    """Raises NotThere if there is no cluster."""
     if await session.exists(paths.BROKERS) is None:
         raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
