@@ -465,7 +465,7 @@ async def test_lag(
     assert [rows[topic, n]["seconds"] for n in (2, 3)] == [None, None]
     shown = await kzconsumer("lag", unique, "--topic", topic)
     assert shown.out.startswith(f"group {unique}: lag 7, ")
-    assert "4 partitions, 2 not known" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
+    assert "4 partitions, 2 unknown" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
     for scope, told in (
         ("nosuch", "there is no topic nosuch"),
@@ -501,7 +501,7 @@ async def test_without_any_broker(
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
         shown = await kzconsumer("lag", "g")
-        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 not known"
+        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 unknown"
         examined = await kzconsumer("groups", "doctor", "g")
         assert "not compared with the logs: no answer from the leaders: partitions 1" in examined.err
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
