@@ -110,11 +110,6 @@ class OffsetsSettings(Table, frozen=True, kw_only=True):
     # more or less, the stream waits
     most_unacknowledged: AtLeastOne = 100_000
 
-    @property
-    def kept_in(self) -> Literal["zookeeper", "kafka", "both"]:
-        """`storage` and `dual_commit` as one word."""
-        return "both" if self.storage == "kafka" and self.dual_commit else self.storage
-
 
 class FetchSettings(Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""

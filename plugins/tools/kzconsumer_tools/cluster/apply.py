@@ -8,7 +8,6 @@ from typing import TypeVar
 import anyio
 
 from kzconsumer.errors import MultiFailed, NotDone
-from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper.operations import Create, SetData
@@ -24,6 +23,7 @@ from kzconsumer_tools.cluster.reader import (
     topics_of,
 )
 from kzconsumer_tools.cluster.topic_settings import encode_config
+from kzconsumer_tools.paths import DELETE_TOPICS, topic_config
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ async def read_cluster_and_topics(
 async def submit(session: ZooKeeperSession, requests: Sequence[Create]) -> None:
     """Write all requests or none. Raises NotDone if there is such a request already."""
     try:
-        await session.ensure(paths.DELETE_TOPICS)  # and /admin with it
+        await session.ensure(DELETE_TOPICS)  # and /admin with it
         await session.multi(requests)
     except MultiFailed as error:
         raise NotDone(f"there is such a request already; nothing was changed ({error})") from None
@@ -88,7 +88,7 @@ async def set_config(
 
     Raises NotDone if the settings are no longer as `seen`.
     """
-    path = paths.topic_config(topic)
+    path = topic_config(topic)
     node = await session.find(path)
     if node is None:
         await session.ensure(path.rpartition("/")[0])

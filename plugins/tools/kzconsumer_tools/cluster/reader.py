@@ -31,6 +31,16 @@ from kzconsumer_tools.cluster.nodes import (
     decode_requested,
     decode_state,
 )
+from kzconsumer_tools.paths import (
+    BROKERS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    DELETE_TOPICS,
+    PREFERRED_ELECTION,
+    REASSIGN_PARTITIONS,
+    partition_state,
+    topic_config,
+)
 
 T = TypeVar("T")
 
@@ -83,13 +93,13 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
     brokers = await reader.values(((each, paths.broker(each)) for each in ids), decode_broker)
     return cluster_description(
         cluster_id=await reader.value(paths.CLUSTER_ID, decode_cluster_id),
-        controller=await reader.value(paths.CONTROLLER, decode_controller),
-        epoch=await reader.value(paths.CONTROLLER_EPOCH, decode_epoch),
+        controller=await reader.value(CONTROLLER, decode_controller),
+        epoch=await reader.value(CONTROLLER_EPOCH, decode_epoch),
         brokers={int(number): node for number, node in brokers.items()},
         topics=len(topics),
-        deleting=await reader.children(paths.DELETE_TOPICS),
-        reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, decode_requested) or ()),
-        electing=list(await reader.value(paths.PREFERRED_ELECTION, decode_requested) or ()),
+        deleting=await reader.children(DELETE_TOPICS),
+        reassigning=list(await reader.value(REASSIGN_PARTITIONS, decode_requested) or ()),
+        electing=list(await reader.value(PREFERRED_ELECTION, decode_requested) or ()),
         unreadable=reader.unreadable,
     )
 
@@ -109,7 +119,7 @@ async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> 
         if name not in there:
             close = nearest(name, there)
             raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
-    deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
+    deleting = set(await _Reader(session).children(DELETE_TOPICS))
     return await together([_topic(session, name, name in deleting) for name in names])
 
 
@@ -127,15 +137,15 @@ async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dic
 
 async def reassigning_of(session: ZooKeeperSession) -> set[str] | None:
     """The partitions of the pending request (None: no request); the controller removes those that are done."""
-    return await _asked(session, paths.REASSIGN_PARTITIONS)
+    return await _asked(session, REASSIGN_PARTITIONS)
 
 
 async def electing_of(session: ZooKeeperSession) -> set[str] | None:
-    return await _asked(session, paths.PREFERRED_ELECTION)
+    return await _asked(session, PREFERRED_ELECTION)
 
 
 async def deleting_of(session: ZooKeeperSession) -> set[str]:
-    return set(await _Reader(session).children(paths.DELETE_TOPICS))
+    return set(await _Reader(session).children(DELETE_TOPICS))
 
 
 async def _asked(session: ZooKeeperSession, path: str) -> set[str] | None:
@@ -147,11 +157,11 @@ async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicD
     reader = _Reader(session)
     path = paths.topic(name)
     assignment = await reader.value(path, decode_assignment)
-    config = await reader.value(paths.topic_config(name), decode_config) or {}
+    config = await reader.value(topic_config(name), decode_config) or {}
     states = {}
     counts: dict[int, int] = {}
     if assignment is not None:
-        wanted = ((str(n), paths.partition_state(name, n)) for n in assignment.replicas)
+        wanted = ((str(n), partition_state(name, n)) for n in assignment.replicas)
         states = {int(n): state for n, state in (await reader.values(wanted, decode_state)).items()}
     elif not reader.unreadable:
         counts = await _counts_of_0_7(reader, path)
@@ -170,5 +180,5 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
 
 async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
     """Raises NotThere if there is no cluster."""
-    if await session.exists(paths.BROKERS) is None:
+    if await session.exists(BROKERS) is None:
         raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from kzconsumer.registry import paths
 from kzconsumer.zookeeper.operations import Create
 from kzconsumer_tools.cluster.description import ClusterDescription, PartitionShown, TopicDescription
+from kzconsumer_tools.paths import DELETE_TOPICS, PREFERRED_ELECTION, REASSIGN_PARTITIONS
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -178,7 +178,7 @@ def require_deletable(
 
 def reassignment_request(moving: Iterable[Reassignment]) -> Create:
     wanted = {(each.topic, each.partition): each.new for each in moving}
-    return Create(paths.REASSIGN_PARTITIONS, encode_reassignment(wanted))
+    return Create(REASSIGN_PARTITIONS, encode_reassignment(wanted))
 
 
 def encode_reassignment(wanted: Wanted) -> bytes:
@@ -191,11 +191,11 @@ def encode_reassignment(wanted: Wanted) -> bytes:
 
 def election_request(electing: Iterable[Election]) -> Create:
     partitions = [{"topic": each.topic, "partition": each.partition} for each in electing]
-    return Create(paths.PREFERRED_ELECTION, msgspec.json.encode({"version": 1, "partitions": partitions}))
+    return Create(PREFERRED_ELECTION, msgspec.json.encode({"version": 1, "partitions": partitions}))
 
 
 def deletion_requests(topics: Iterable[str]) -> list[Create]:
-    return [Create(f"{paths.DELETE_TOPICS}/{topic}", b"") for topic in topics]
+    return [Create(f"{DELETE_TOPICS}/{topic}", b"") for topic in topics]
 
 
 def not_moved(topics: Iterable[TopicDescription], moving: Iterable[Reassignment]) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kzconsumer.registry import paths
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.operations import Create
+from kzconsumer_tools.paths import CONFIG_CHANGE
 
 _INT, _LONG = 2**31 - 1, 2**63 - 1
 _THROTTLED = re.compile(r"|\*|\d+:\d+(,\d+:\d+)*")
@@ -155,4 +155,4 @@ def notification(topic: str, brokers: Collection[int]) -> Create:
                 "brokers of 0.8 and later ones have no notification format in common; finish the upgrade first"
             )
         content = topic
-    return Create(paths.CONFIG_CHANGE, msgspec.json.encode(content), sequential=True)
+    return Create(CONFIG_CHANGE, msgspec.json.encode(content), sequential=True)

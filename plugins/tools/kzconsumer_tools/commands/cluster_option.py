@@ -85,7 +85,8 @@ def cluster_option(arguments: argparse.Namespace) -> ClusterOption:
         zookeeper = ZooKeeperSettings(connect=arguments.zookeeper)
         return ClusterOption(zookeeper, BrokersSettings(), group, "--zookeeper", storage or "zookeeper")
     settings = Settings.of(layers_given(arguments))
-    storage = storage or settings.offsets.kept_in
+    dual = settings.offsets.storage == "kafka" and settings.offsets.dual_commit
+    storage = storage or ("both" if dual else settings.offsets.storage)
     return ClusterOption(settings.zookeeper, settings.brokers, group or settings.group.id, settings.source, storage)
 
 

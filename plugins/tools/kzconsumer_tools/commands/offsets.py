@@ -17,7 +17,7 @@ import msgspec
 
 from kzconsumer.errors import NotDone
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.paths import GroupPaths, partition_of_0_7
+from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
     ClusterOption,
@@ -35,6 +35,7 @@ from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
 from kzconsumer_tools.offsets.coordinator_changes import SavedCoordinatorOffset, read_undo
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
 from kzconsumer_tools.offsets.stored import group_offsets, offsets_of_0_7, stored_offsets
+from kzconsumer_tools.paths import partition_of_0_7
 from kzconsumer_tools.tables.offsets import changes_table, show_table
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, add_output, ask, show
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.paths import partition_of
 from kzconsumer_tools.sinks.findings import GroupProgress, InLog, Planned, Proof
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
     found = {}
     for path, node in nodes.claims.items():
         try:
-            partition = paths.partition_of(path)
+            partition = partition_of(path)
             record = decode_claim_record(node.data)
         except ValueError as error:
             raise NotDone(f"{path}: {error}") from None

@@ -15,6 +15,7 @@ from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, decode_registration, streams_by_topic
 from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.paths import partition_of
 
 OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
 """What an owner node names and who holds it: a member, with its own session; a thread that is not registered; a member,
@@ -186,6 +187,6 @@ def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartit
 def _by_partition(leaves: Mapping[str, Node], findings: list[Finding]) -> Iterator[tuple[TopicPartition, str, Node]]:
     for path, node in leaves.items():
         try:
-            yield paths.partition_of(path), path, node
+            yield partition_of(path), path, node
         except ValueError as error:
             findings.append(Finding("unknown_node", path, str(error)))

@@ -27,6 +27,7 @@ from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.groups.description import GroupSummary, summarise
 from kzconsumer_tools.groups.nodes import GroupNodes, owner_of, topics_in
+from kzconsumer_tools.paths import BROKERS, partition_of
 
 # If members join or leave while the nodes are read, owners look unregistered: the nodes are read again.
 _READINGS = 5
@@ -63,7 +64,7 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
     return LiveGroup(
         present=GroupSnapshot(present, joined.all_topics, joined.topics),
         joined=joined,
-        owners={paths.partition_of(path): owner_of(node) for path, node in nodes.items()},
+        owners={partition_of(path): owner_of(node) for path, node in nodes.items()},
     )
 
 
@@ -112,8 +113,8 @@ async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
     try:
         return await session.children(paths.CONSUMERS)
     except NoNode:
-        if await session.exists(paths.BROKERS) is None:
-            reason = f"no Kafka cluster is registered there (neither {paths.BROKERS} nor {paths.CONSUMERS} exists)"
+        if await session.exists(BROKERS) is None:
+            reason = f"no Kafka cluster is registered there (neither {BROKERS} nor {paths.CONSUMERS} exists)"
             raise NotThere(f"{connect}: {reason}") from None
         return []
 

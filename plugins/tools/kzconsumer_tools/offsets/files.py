@@ -17,9 +17,9 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
-from kzconsumer.registry.paths import partition_of
 from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
+from kzconsumer_tools.paths import partition_of
 
 FileFormat = Literal["zookeeper", "csv", "nodes"]
 

@@ -9,11 +9,11 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
-from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.paths import partition_of, partition_of_0_7
 
 
 class StoredOffset(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def stored_offsets(nodes: GroupNodes) -> dict[TopicPartition, bytes]:
     found = {}
     for path, node in nodes.offsets.items():
         try:
-            found[paths.partition_of(path)] = node.data
+            found[partition_of(path)] = node.data
         except ValueError:
             continue  # reported by `groups doctor`
     return dict(sorted(found.items()))
@@ -66,7 +66,7 @@ def offsets_of_0_7(nodes: GroupNodes) -> dict[str, bytes]:
     found = {}
     for path, node in nodes.offsets.items():
         try:
-            found[paths.partition_of_0_7(path)] = path, node.data
+            found[partition_of_0_7(path)] = path, node.data
         except ValueError:
             continue
     return dict(found[each] for each in sorted(found))
@@ -101,9 +101,7 @@ def group_offsets(
         tuple(
             _stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in effective.items()
         ),
-        tuple(
-            OffsetOf07(*paths.partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()
-        ),
+        tuple(OffsetOf07(*partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()),
     )
 
 
