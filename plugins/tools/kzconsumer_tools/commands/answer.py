@@ -17,6 +17,17 @@ def add_output(action: argparse.ArgumentParser) -> None:
     action.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
 
 
+def whole_number(what: str, least: int = 0, most: float = float("inf")) -> Callable[[str], int]:
+    """An argument type; `what` is the end of the error message `'x' is not ...`."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return int(text)
+
+    return read
+
+
 def ask(request: Callable[..., Awaitable[T]], *arguments: Any) -> T:
     """Run `request` to its end; only errors are logged, as lines on standard error."""
     import anyio

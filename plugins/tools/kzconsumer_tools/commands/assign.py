@@ -14,7 +14,7 @@ from kzconsumer.cli.configuration import add_config, layers_given
 from kzconsumer.plugins import ASSIGNORS, load_chosen
 from kzconsumer.registry.registration import Registration, registered
 from kzconsumer.settings.settings import Settings
-from kzconsumer_tools.commands.answer import add_output, show
+from kzconsumer_tools.commands.answer import add_output, show, whole_number
 from kzconsumer_tools.groups.assignment_preview import preview
 from kzconsumer_tools.tables.assign import table
 
@@ -36,9 +36,15 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     add_config(plan)
     joining = plan.add_mutually_exclusive_group()
-    joining.add_argument("--members", type=_none_or_more, metavar="N", help="number of joining members; may be 0")
     joining.add_argument(
-        "--member", type=_one_or_more, nargs="+", metavar="STREAMS", help="streams per topic of each joining member"
+        "--members", type=whole_number("a number of members"), metavar="N", help="number of joining members; may be 0"
+    )
+    joining.add_argument(
+        "--member",
+        type=whole_number("a number of streams", 1),
+        nargs="+",
+        metavar="STREAMS",
+        help="streams per topic of each joining member",
     )
     add_output(plan)
     plan.set_defaults(run=run)
@@ -77,15 +83,3 @@ def _registration(settings: Settings, streams: int | None) -> Registration:
     if streams is None:
         return registration
     return replace(registration, subscription=dict.fromkeys(registration.subscription, streams))
-
-
-def _none_or_more(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of members")
-    return int(text)
-
-
-def _one_or_more(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of streams")
-    return int(text)

@@ -19,6 +19,7 @@ from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_list
+from kzconsumer_tools.commands.answer import whole_number
 from kzconsumer_tools.commands.cluster_option import add_cluster_option, check_cluster_option, group_name
 from kzconsumer_tools.commands.reset_options import read_datetime
 from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
@@ -52,7 +53,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or the stored offset")
     add("--until", metavar="WHERE", type=_place, help="the same forms, evaluated at the start; default: no end")
     add("-e", dest="until_end", action="store_true", help="--until end")
-    add("-c", "--count", metavar="N", type=_count, help="print at most N records")
+    add("-c", "--count", metavar="N", type=whole_number("a number of records", 1), help="print at most N records")
     output = consume.add_mutually_exclusive_group()
     output.add_argument(
         "-o", "--output", choices=("value", "json"), default="value", help="a line for each record; default: value"
@@ -259,9 +260,3 @@ def _header(text: str) -> object:
 
 def _list(text: str) -> str:
     return _read(text, read_list)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
-    return int(text)

@@ -8,6 +8,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kzconsumer_tools.commands.answer import whole_number
 from kzconsumer_tools.offsets.changes import Reset
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
@@ -20,7 +21,7 @@ def add_reset_options(action: argparse.ArgumentParser) -> None:
     to.add_argument("--to-earliest", action="store_true", help="the start of the log")
     to.add_argument("--to-latest", action="store_true", help="the end of the log")
     to.add_argument("--to-current", action="store_true", help="the stored offset, moved into the log if it is outside")
-    to.add_argument("--to-offset", metavar="N", type=_offset, help="the next record to be read")
+    to.add_argument("--to-offset", metavar="N", type=whole_number("an offset"), help="the next record to be read")
     to.add_argument("--shift-by", metavar="N", type=int, help="N offsets forward, or back if negative")
     to.add_argument("--to-datetime", metavar="TIME", type=read_datetime, help=TIME_HELP)
     to.add_argument("--by-duration", metavar="PnDTnHnMnS", type=_duration, help="this long ago, such as PT1H30M")
@@ -38,12 +39,6 @@ def chosen_reset(arguments: argparse.Namespace) -> Reset:
     if arguments.by_duration is not None:
         return Reset("time", round(time.time() * 1000) - arguments.by_duration)
     return Reset("earliest" if arguments.to_earliest else "latest" if arguments.to_latest else "current")
-
-
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an offset")
-    return int(text)
 
 
 def read_datetime(text: str) -> int:

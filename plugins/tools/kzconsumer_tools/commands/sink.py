@@ -12,6 +12,7 @@ from kzconsumer.errors import BrokersUnreachable, NotThere, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands import sink_compact, sink_replay, sink_verify
+from kzconsumer_tools.commands.answer import whole_number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -36,7 +37,14 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "that cannot be decoded.",
     )
     add_config(trying)
-    trying.add_argument("-n", "--records", metavar="N", type=_count, default=100, help="how many; default: 100")
+    trying.add_argument(
+        "-n",
+        "--records",
+        metavar="N",
+        type=whole_number("a number of records, 1 to 100000", 1, 100_000),
+        default=100,
+        help="how many; default: 100",
+    )
     trying.add_argument("--json", action="store_true", help="one JSON object, with complete cells")
     trying.set_defaults(run=run_try)
 
@@ -102,12 +110,6 @@ async def _newest(settings: Settings, count: int) -> Batch:
             for each in ranges
         )
     )
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records, 1 to 100000")
-    return int(text)
 
 
 def last_offsets(logs: Mapping[TopicPartition, tuple[int, int]], count: int) -> list[OffsetRange]:

@@ -17,7 +17,7 @@ from kzconsumer.errors import NotDone, NotThere
 from kzconsumer_tools.cluster import requests
 from kzconsumer_tools.cluster.nodes import decode_requested
 from kzconsumer_tools.cluster.requests import Deleted, Elected, Reassigned
-from kzconsumer_tools.commands.answer import ask, show
+from kzconsumer_tools.commands.answer import ask, show, whole_number
 from kzconsumer_tools.commands.cluster_option import ClusterOption, add_cluster_option, cluster_flags, cluster_option
 from kzconsumer_tools.commands.execute_option import add_execute, read_file, write_undo
 from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", Reassigned, Elected, Deleted)
 
 # Seconds that the controller is waited for; it continues afterwards.
-WAIT = 300.0
+WAIT = 300
 
 
 def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -64,7 +64,9 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         if action is reassigning:
             action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
         seconds = "how long to wait until it is done (default 300); 0: not at all"
-        action.add_argument("--wait", metavar="SECONDS", type=_seconds, default=WAIT, help=seconds)
+        action.add_argument(
+            "--wait", metavar="SECONDS", type=whole_number("a number of seconds"), default=WAIT, help=seconds
+        )
         add_cluster_option(action)
         action.set_defaults(run=run)
 
@@ -216,9 +218,3 @@ def _replicas(text: str) -> tuple[tuple[str, int], tuple[int, ...]]:
     if not equals or not topic or not all(each.isascii() and each.isdecimal() for each in numbers):
         raise argparse.ArgumentTypeError(f"{text!r} is not TOPIC:PARTITION=BROKER,BROKER such as orders:0=2,1")
     return (topic, int(number)), tuple(map(int, numbers[1:]))
-
-
-def _seconds(text: str) -> float:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
-    return float(text)
