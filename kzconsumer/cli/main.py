@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
-        return told(error)
+        return report_error(error)
 
 
 def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     return parser, subparsers
 
 
-def told(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Print an error that a person can act on, one line for each fault; returns the exit status.
 
     Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.

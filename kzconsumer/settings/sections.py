@@ -85,11 +85,6 @@ class OffsetsSettings(Table, frozen=True, kw_only=True):
     commit_interval: PositiveDuration = 10.0
     most_unacknowledged: AtLeastOne = 100_000
 
-    @property
-    def kept_in(self) -> Literal["zookeeper", "kafka", "both"]:
-        """`storage` and `dual_commit` in one word."""
-        return "both" if self.storage == "kafka" and self.dual_commit else self.storage
-
 
 class FetchSettings(Table, frozen=True, kw_only=True):
     """`[fetch]`: how records come from the brokers."""

@@ -149,7 +149,7 @@ async def test_what_a_controller_is_asked_for_it_does(
     await until(lambda: down(cluster), True)
     for command, told in {
         "reassign moved:0=1": "moved-0: broker 1 is not alive; alive are 2",
-        "delete moved": "moved: broker 1 is not alive, so that its replicas there would stay",
+        "delete moved": "moved: broker 1 is not alive, its replicas there would not be deleted",
     }.items():
         refused = await kzconsumer("topics", *command.split(), "--execute")
         assert (refused.status, told in refused.err) == (1, True), refused

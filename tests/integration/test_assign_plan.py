@@ -97,7 +97,7 @@ async def test_members_that_run_another_assignor_show(cluster: Cluster, unique: 
         answer = await plan_json(file, "--members", "0")
         assert not answer["as_assigned"]
         shown = await plan(file)
-        assert "Owned otherwise today than roundrobin has it" in shown.stdout
+        assert "The present owner is not the one that roundrobin computes" in shown.stdout
 
 
 async def test_a_member_that_cannot_be_read(cluster: Cluster, unique: str, tmp_path: Path) -> None:

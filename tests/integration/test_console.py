@@ -93,7 +93,7 @@ def test_records_are_printed_and_committed(
     assert sorted(looked) == sorted(rest)
     assert asyncio.run(stored(cluster, group, unique)) == {0: 5, 1: 5}
     assert consume(unique, "--group", group, "-e") == []
-    told = f"group {group} has stored offsets and goes on there; leave out --from"
+    told = f"group {group} has stored offsets and continues there; leave out --from"
     consume(unique, "--group", group, "--from", "beginning", "-e", status=1, told=told)
 
 

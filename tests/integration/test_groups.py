@@ -143,7 +143,7 @@ async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique
         assert found["health"] == "empty"
         assert [each["stored"] for each in found["partitions"]] == [17, None]
         shown = (await groups("describe", "--config", str(file))).stdout
-        assert "Nobody consumes: the group has no members." in shown
+        assert "Empty: the group has no members." in shown
         assert ["-", "1", "-", unique] in [line.split() for line in shown.splitlines()]
         configured = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "me"})
         async with reader(configured, {unique: 4}) as member:
@@ -233,7 +233,7 @@ async def test_what_is_not_there(cluster: Cluster, unique: str) -> None:
         f"kzconsumer: {cluster.connect}: there is no group {unique.upper()}; did you mean {unique}?\n"
     )
     done = await groups("describe", "=", "--zookeeper", cluster.connect)
-    assert done.stderr.endswith("there is no group =; `kzconsumer groups list` shows those there are\n")
+    assert done.stderr.endswith("there is no group =; `kzconsumer groups list` lists the groups\n")
     empty = await groups_json("describe", unique, "--zookeeper", cluster.connect)
     assert (empty["members"], empty["partitions"], empty["health"]) == ([], [], "empty")
     elsewhere = f"{cluster.connect}/{unique}"

@@ -22,11 +22,11 @@ from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.commands.cluster_option import Target
-from kzconsumer_tools.groups.apply import carry_out
+from kzconsumer_tools.commands.cluster_option import ClusterOption
+from kzconsumer_tools.groups.apply import apply_changes
 from kzconsumer_tools.groups.reader import nodes_of, tree_of
-from kzconsumer_tools.offsets.changes import Move
-from kzconsumer_tools.offsets.prepare import execute, standing
+from kzconsumer_tools.offsets.changes import OffsetChange
+from kzconsumer_tools.offsets.prepare import OffsetChanges, nodes_at
 from tests.support.command_line import CommandLine
 from tests.support.members import reader, settings
 from tests.support.plans import plan_of
@@ -122,10 +122,10 @@ async def test_where_a_reset_goes(
     before = await contents(zookeeper, f"/consumers/{unique}")
     answer = await kzconsumer.json("offsets", "reset", unique, *words, "--all-topics")
     (group,) = answer["groups"]
-    assert (answer["executed"], answer["undo"], group["attended"]) == (False, None, None)
-    assert [each["old"] for each in group["moves"]] == [3, 5000, 0, None]
-    assert [each["new"] for each in group["moves"]] == new
-    assert [(each["log_start"], each["log_end"]) for each in group["moves"]] == [(0, 10)] * 4
+    assert (answer["executed"], answer["undo"], group["in_use"]) == (False, None, None)
+    assert [each["old"] for each in group["partitions"]] == [3, 5000, 0, None]
+    assert [each["new"] for each in group["partitions"]] == new
+    assert [(each["log_start"], each["log_end"]) for each in group["partitions"]] == [(0, 10)] * 4
     assert await contents(zookeeper, f"/consumers/{unique}") == before
 
 
@@ -146,7 +146,7 @@ async def test_a_reset_and_its_undo(
     record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
     assert decode_claim_record(record.data) == ClaimRecord(1, "range", "0x2a", epoch=1)
     again = await kzconsumer.json("offsets", "reset", unique, "--to-latest", "--topic", f"{topic}:1", "--execute")
-    assert (again["executed"], again["groups"][0]["moves"][0]["changes"]) == (False, False)
+    assert (again["executed"], again["groups"][0]["partitions"][0]["changes"]) == (False, False)
 
     undone = await kzconsumer("offsets", "import", undo.name, "--execute")
     assert undone.status == 0, undone
@@ -163,7 +163,7 @@ async def test_shifts(
     partitions = ["--topic", f"{topic}:0", "--topic", f"{topic}:1"]
     for by, new in ((2, [5, 10]), (-4, [0, 5])):
         answer = await kzconsumer.json("offsets", "reset", unique, "--shift-by", str(by), *partitions)
-        assert [each["new"] for each in answer["groups"][0]["moves"]] == new
+        assert [each["new"] for each in answer["groups"][0]["partitions"]] == new
     refused = await kzconsumer("offsets", "reset", unique, "--shift-by", "1", "--all-topics")
     assert (refused.status, refused.out) == (1, "")
     assert "offset-commands-2 has no stored offset to shift; nothing was changed" in refused.err
@@ -186,14 +186,14 @@ async def test_a_replayable_sink_is_asked_for(
         refused = await kzconsumer("offsets", "reset", unique, *words, "--topic", f"{topic}:0,1", "--execute")
         assert (refused.status, refused.out) == (1, "")
         assert f"in {topic}-0, {topic}-1 would be consumed again" in refused.err
-        assert "say --republish if that is meant" in refused.err
+        assert "use --republish if that is meant" in refused.err
     assert await contents(zookeeper, f"/consumers/{unique}") == before
     done = await kzconsumer("offsets", "reset", unique, "--to-offset", "6", "--topic", f"{topic}:0", "--execute")
     assert done.status == 0, done
     assert "plan 3-6 cleared" in done.out
     words = ["--to-current", "--topic", f"{topic}:1", "--execute", "--republish"]
     answer = await kzconsumer.json("offsets", "reset", unique, *words)
-    (move,) = answer["groups"][0]["moves"]
+    (move,) = answer["groups"][0]["partitions"]
     assert (move["new"], move["plan"], move["republished"], move["epoch"]) == (3, [3, 6], 3, 1)
     for number in range(2):
         record = decode_claim_record((await zookeeper.get(f"{claims}/{number}")).data)
@@ -248,10 +248,10 @@ async def test_who_comes_between_plan_and_execution(
     root = f"/consumers/{unique}"
     await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
     await zookeeper.ensure(f"{root}/owners/{topic}")
-    target = Target(ZooKeeperSettings(connect=cluster.connect), BrokersSettings(), unique, "test")
-    async with target.outside() as outside:
-        nodes = await nodes_of(outside.session, unique)
-        moves = [Move(standing(nodes, TopicPartition(topic, number)), b"9") for number in range(3)]
+    target = ClusterOption(ZooKeeperSettings(connect=cluster.connect), BrokersSettings(), unique, "test")
+    async with target.access() as access:
+        nodes = await nodes_of(access.session, unique)
+        moves = [OffsetChange(nodes_at(nodes, TopicPartition(topic, number)), b"9") for number in range(3)]
         match what:
             case "member":
                 await zookeeper.ensure(f"{root}/ids")
@@ -263,7 +263,7 @@ async def test_who_comes_between_plan_and_execution(
         before = await contents(zookeeper, root)
         expected = NotDone if what == "offset" else GroupInUse
         with pytest.raises(expected, match="nothing was changed"):
-            await execute(outside, nodes, moves)
+            await OffsetChanges(nodes, moves).apply(access)
     assert await contents(zookeeper, root) == before
     assert (await zookeeper.get(f"{root}/offsets/{topic}/0")).data == b"3"
 
@@ -277,9 +277,9 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
     # The session is long, so that the next reply is the transaction's.
     async with FaultProxy(host, int(port)) as proxy, session(f"{proxy.connect}/{chroot}", 40) as cut:
         nodes = await nodes_of(cut, unique)
-        moves = [Move(standing(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
+        moves = [OffsetChange(nodes_at(nodes, TopicPartition("t", number)), b"9") for number in range(2)]
         proxy.cut_reply_after = 0
-        await carry_out(cut, group, [move.changed(group) for move in moves], attended=True)
+        await apply_changes(cut, group, [move.changed(group) for move in moves], with_members=True)
         assert proxy.accepted == 2
     stats = [(await zookeeper.get(group.offset(TopicPartition("t", number)))) for number in range(2)]
     assert [(each.data, each.stat.version) for each in stats] == [(b"9", 2)] * 2
@@ -327,7 +327,9 @@ async def test_export_import_and_clone(
     assert await offsets(zookeeper, other, topic) == {0: b"3", 1: b"9"}
     await store(zookeeper, unique, topic, {1: b"90"})
     cloned = await kzconsumer.json("offsets", "clone", unique, other, "--execute")
-    assert [(each["partition"], each["old"], each["new"], each["asked"]) for each in cloned["groups"][0]["moves"]] == [
+    assert [
+        (each["partition"], each["old"], each["new"], each["asked"]) for each in cloned["groups"][0]["partitions"]
+    ] == [
         (0, 3, 3, None),
         (1, 9, 10, 90),
     ]
@@ -342,7 +344,7 @@ async def test_export_import_and_clone(
     written = datetime.fromisoformat(shown["partitions"][0]["written"])
     assert abs((datetime.now(UTC) - written).total_seconds()) < 300
     nobody = await kzconsumer("offsets", "clone", unique, other, "--topic", "gone")
-    assert (nobody.status, "has no stored offset of a partition that is meant and exists" in nobody.err) == (1, True)
+    assert (nobody.status, "has no stored offset of a chosen partition that exists" in nobody.err) == (1, True)
 
 
 async def test_what_kafka_0_7_has_left_is_shown_and_exported_and_never_written(
@@ -356,12 +358,12 @@ async def test_what_kafka_0_7_has_left_is_shown_and_exported_and_never_written(
     left = [(each["broker"], each["partition"], each["stored"]) for each in shown["left_by_0_7"]]
     assert left == [(2, 0, 7), (2, 1, None), (10, 0, 700)]
     table = await kzconsumer("offsets", "show", unique)
-    assert "left by a consumer of Kafka 0.7, which nobody goes by:" in table.out
+    assert "left by a consumer of Kafka 0.7, unused:" in table.out
     exported = await kzconsumer("offsets", "export", unique, "--output-file", "all")
     assert exported.status == 0, exported
     assert (folder / "all").read_text() == f"{root}/3:5\n{root}/2-0:7\n{root}/2-1:x\n{root}/10-0:700\n"
     csv = await kzconsumer("offsets", "export", unique, "--format", "csv")
-    assert (csv.status, "--format nodes writes what is no offset too" in csv.err) == (1, True)
+    assert (csv.status, "--format nodes also writes invalid nodes" in csv.err) == (1, True)
     before = await contents(zookeeper, root)
     refused = await kzconsumer("offsets", "import", "all", "--execute")
     assert (refused.status, f"{root}/2-0 is an offset of Kafka 0.7" in refused.err) == (1, True)
@@ -398,7 +400,7 @@ async def test_delete_and_restore(
         assert await contents(zookeeper, root) == before
     await zookeeper.set(f"{root}/offsets/{topic}/0", b"4", -1)
     refused = await kzconsumer("groups", "restore", answer["undo"], "--execute")
-    assert (refused.status, f"{root}/offsets/{topic}/0 holds something else today" in refused.err) == (1, True)
+    assert (refused.status, f"{root}/offsets/{topic}/0 has other content now" in refused.err) == (1, True)
 
 
 async def test_clean_and_restore(
@@ -463,7 +465,7 @@ async def test_lag(
     assert [rows[topic, n]["seconds"] for n in (2, 3)] == [None, None]
     shown = await kzconsumer("lag", unique, "--topic", topic)
     assert shown.out.startswith(f"group {unique}: lag 7, ")
-    assert "4 partitions, 2 not known" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
+    assert "4 partitions, 2 unknown" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
     for scope, told in (
         ("nosuch", "there is no topic nosuch"),
@@ -499,9 +501,9 @@ async def test_without_any_broker(
         assert [(each["stored"], each["lag"], each["seconds"]) for each in found["partitions"]] == [(3, None, None)]
         assert (found["lag"], found["seconds"], found["unknown"]) == (None, None, 1)
         shown = await kzconsumer("lag", "g")
-        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 not known"
+        assert shown.out.splitlines()[0] == "group g: lag -, - seconds; 1 partition, 1 unknown"
         examined = await kzconsumer("groups", "doctor", "g")
-        assert "not compared with the logs, whose leaders do not answer: partitions 1" in examined.err
+        assert "not compared with the logs: no answer from the leaders: partitions 1" in examined.err
         refused = await kzconsumer("offsets", "reset", "g", "--to-earliest", "--all-topics", "--execute")
         assert (refused.status, refused.err) == (1, f"kzconsumer: {connect}: no broker answers: none is up\n")
         (folder / "nodes").write_text('{"path":"/consumers/g/offsets/t/0","data":"5"}\n')
@@ -555,7 +557,7 @@ async def test_what_a_doctor_finds(
         await until(lambda: len(member.owned) == 4)
         await until(lambda: len(member.messages) == 40)
         healthy = await kzconsumer("groups", "doctor", unique)
-        assert (healthy.status, healthy.out) == (0, f"group {unique}: Healthy: nothing is wrong.\n")
+        assert (healthy.status, healthy.out) == (0, f"group {unique}: Healthy: no problem was found.\n")
     czxid = (await zookeeper.get(f"/brokers/topics/{topic}")).stat.czxid
     await store(zookeeper, unique, topic, {0: b"11"})
     await put(zookeeper, f"{root}/claims/{topic}/1", encode_claim_record(planned(3, 6)))

@@ -100,12 +100,12 @@ async def test_a_reset_that_members_with_the_brokers_alone_begin_at(
     words = ("--to-offset", "5", "--topic", unique, "--execute", "--undo", str(tmp_path / "reset"))
     assert (await kzconsumer("offsets", "reset", unique, *words)).status == 0
     copied = await kzconsumer.json("offsets", "copy", unique, *TO_KAFKA, "--execute", "--undo", str(tmp_path / "copy"))
-    (move,) = copied["groups"][0]["moves"]
-    assert (move["old"], move["new"], move["again"], move["epoch"]) == (20, 5, 15, 1)
+    (move,) = copied["groups"][0]["partitions"]
+    assert (move["old"], move["new"], move["repeated"], move["epoch"]) == (20, 5, 15, 1)
     assert await consume(cluster, unique, 2, KAFKA) == [5, 6]
     async with session(cluster.connect) as zookeeper:
         await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/0", b"99", -1)
     copied = await kzconsumer.json("offsets", "copy", unique, *TO_KAFKA, "--execute", "--undo", str(tmp_path / "end"))
-    (move,) = copied["groups"][0]["moves"]
+    (move,) = copied["groups"][0]["partitions"]
     assert (move["asked"], move["new"], move["skipped"]) == (99, 30, 23)
     assert await kafka_offset(cluster, unique, unique) == 30

@@ -71,27 +71,27 @@ def test_up_status_down(sandbox: Commands) -> None:
 
     second = sandbox("up")
     assert second.returncode == 1
-    assert "runs already" in second.stderr
+    assert "running already" in second.stderr
 
     down = sandbox("down")
-    assert (down.returncode, down.stdout) == (0, "the sandbox is down\n")
+    assert (down.returncode, down.stdout) == (0, "the sandbox is stopped\n")
     assert not any(map(exists, servers_of(status)))
     wait_gone([status["pid"]], 2.0)  # it lets go of its place as the last but one thing
     assert not Path(status["folder"]).exists()
     assert not sandbox.state.exists()
-    assert sandbox("status").stdout == "no sandbox runs\n"
+    assert sandbox("status").stdout == "no sandbox is running\n"
 
 
 def test_a_topic_is_made(sandbox: Commands) -> None:
     early = sandbox("topic", "orders")
-    assert early.stderr == "kzconsumer: no sandbox runs; `kzconsumer sandbox up` starts one\n"
+    assert early.stderr == "kzconsumer: no sandbox is running; `kzconsumer sandbox up` starts one\n"
     assert early.returncode == 1
     up = sandbox("up")
     status = sandbox.status()
     assert up.stdout.splitlines()[-3:] == [
         f'In group.toml:    [zookeeper] connect = "{status["zookeeper_connect"]}"',
         f"For a producer:   bootstrap.servers={status['bootstrap']}",
-        f"To make a topic:  kzconsumer sandbox topic orders --partitions 4 --state {sandbox.state}",
+        f"Create a topic:   kzconsumer sandbox topic orders --partitions 4 --state {sandbox.state}",
     ]
     words = ("orders", "--partitions", "3", "--config", "cleanup.policy=compact", "retention.ms=1000")
     made = sandbox("topic", *words)
@@ -99,7 +99,7 @@ def test_a_topic_is_made(sandbox: Commands) -> None:
     (broker,) = status["brokers"]
     assert led_partitions(broker["host"], broker["port"], "orders") == {0, 1, 2}
     again = sandbox("topic", *words)
-    assert (again.returncode, again.stderr) == (1, "kzconsumer: there is a topic orders already\n")
+    assert (again.returncode, again.stderr) == (1, "kzconsumer: topic orders exists already\n")
 
 
 def test_status_tells_what_does_not_serve(sandbox: Commands) -> None:
@@ -112,7 +112,7 @@ def test_status_tells_what_does_not_serve(sandbox: Commands) -> None:
     wait_gone([killed["pid"]], 10.0)
     topic = sandbox("topic", "orders")
     assert topic.returncode == 1
-    assert "not every server serves" in topic.stderr
+    assert "not all servers are running" in topic.stderr
     os.kill(stopped["pid"], signal.SIGSTOP)
     shown = sandbox("status")
     assert shown.returncode == 3
@@ -143,7 +143,7 @@ def test_down_removes_what_a_killed_sandbox_left(sandbox: Commands) -> None:
     status = sandbox.up("--kafka-version", "0.8.2.2")
     os.kill(status["pid"], signal.SIGKILL)
     wait_gone([status["pid"]], 2.0)
-    assert "removed what a killed one left" in sandbox("down").stdout
+    assert "removed the files of a killed one" in sandbox("down").stdout
     assert not Path(status["folder"]).exists()
 
 
@@ -180,7 +180,7 @@ def test_a_start_that_fails_shows_the_servers_own_words(sandbox: Commands, tmp_p
     environment = {**os.environ, "JAVA_HOME": str(java.parents[1])}
     done = subprocess.run(sandbox.words("up"), env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "zookeeper has ended instead of serving" in done.stderr
+    assert "zookeeper exited instead of serving" in done.stderr
     assert "this is not the Java you are looking for" in done.stderr
     log = Path(done.stderr.partition("the end of ")[2].partition(":\n")[0])
     assert log.is_file()
@@ -199,7 +199,7 @@ def test_java_may_come_from_the_package_index(sandbox: Commands) -> None:
 def test_an_unknown_version_is_refused(sandbox: Commands) -> None:
     done = sandbox("up", "--kafka-version", "9.9")
     assert done.returncode == 1
-    assert done.stderr == "kzconsumer: no Kafka '9.9' in the sandbox; there are " + (
+    assert done.stderr == "kzconsumer: no Kafka '9.9' in the sandbox; the versions are " + (
         "0.8.2.2, 0.10.2.2, 1.1.1, 2.8.2, 3.9.1\n"
     )
 
@@ -209,4 +209,4 @@ def test_the_place_of_a_running_supervisor_is_taken(sandbox: Commands) -> None:
     with place.hold():
         done = sandbox("up")
     assert done.returncode == 1
-    assert "just being started" in done.stderr
+    assert "starting" in done.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.jars import find_java, resolve_jars
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 

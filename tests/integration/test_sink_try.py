@@ -19,7 +19,7 @@ from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
-from kzconsumer_tools.commands.sink import newest
+from kzconsumer_tools.commands.sink import last_offsets
 from tests.support.producing import Sent, produce
 
 pytestmark = pytest.mark.timeout(300)
@@ -40,7 +40,7 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
     async with range_reader(settings(cluster, unique, max_bytes=1024)) as reader:
         logs = await reader.logs(await reader.partitions(settings(cluster, unique).subscription))
         assert logs == {TopicPartition(unique, n): (0, 20 if n < 2 else 0) for n in range(3)}
-        ranges = newest(logs, 10)
+        ranges = last_offsets(logs, 10)
         assert ranges == [OffsetRange(unique, n, 15, 20) for n in (0, 1)]
         found: dict[int, list[int | None]] = {}
         async for partition, batch in reader.read([*ranges[:1], OffsetRange(unique, 1, 3, 5)]):

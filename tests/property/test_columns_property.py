@@ -15,7 +15,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer_spark.columns.avro_decoder import AvroDecoder, AvroSchema
 from kzconsumer_spark.columns.avro_types import Unsupported, for_spark, merged
 from kzconsumer_spark.columns.decoder import decode_column
-from kzconsumer_tools.commands.sink import newest
+from kzconsumer_tools.commands.sink import last_offsets
 from kzconsumer_tools.tables.sink import fitted
 
 logs = st.dictionaries(
@@ -28,7 +28,7 @@ logs = st.dictionaries(
 def test_the_newest_are_as_many_as_there_are_and_fairly_shared(
     logs: dict[TopicPartition, tuple[int, int]], count: int
 ) -> None:
-    ranges = newest(logs, count)
+    ranges = last_offsets(logs, count)
     shares = {TopicPartition(each.topic, each.partition): each.until - each.first for each in ranges}
     there = {each: until - first for each, (first, until) in logs.items()}
     assert sum(shares.values()) == min(count, sum(there.values()))

@@ -119,10 +119,10 @@ def test_a_format_is_read_as_it_is_written(form: Format) -> None:
 def test_what_a_format_has_besides() -> None:
     assert read_format(r"100%% é\t\r\0\\\xff") == (b"100% " + "é".encode() + b"\t\r\0\\\xff",)
     for wrong, named in (
-        (r"%x", "%x is no field"),
-        (r"%", "% is no field"),
-        (r"a\q", r"\\q is no escape"),
-        ("\\", "no escape"),
+        (r"%x", "%x is not a field"),
+        (r"%", "% is not a field"),
+        (r"a\q", r"\\q is not an escape"),
+        ("\\", "not an escape"),
     ):
         with pytest.raises(ValueError, match=named):
             read_format(wrong)
@@ -131,7 +131,7 @@ def test_what_a_format_has_besides() -> None:
 def test_what_cannot_be_matched_is_told() -> None:
     with pytest.raises(ValueError, match="missing \\)"):
         check_expression("(a")
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="name of the header"):
         read_header("=a")
     assert read_header("a=b=c") == HeaderMatch("a", "b=c")
 

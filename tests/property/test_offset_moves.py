@@ -15,9 +15,9 @@ from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_rec
 from kzconsumer.registry.nodes import CommitMark
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
-from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.node_changes import Change, SavedNode, read_nodes, undo_file, write_nodes
-from kzconsumer_tools.offsets.changes import Move, Reset, ResetKind, Standing, offset_in, reset
+from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, ResetKind, offset_in, reset
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
 
 # Few values, so that equal ones and neighbours come up all the time.
@@ -66,10 +66,10 @@ def marked_until(record: ClaimRecord) -> int | None:
 
 
 @st.composite
-def standings(draw: DrawFn) -> Standing:
+def standings(draw: DrawFn) -> PartitionNodes:
     offset = draw(st.none() | CONTENTS)
     record = draw(st.none() | records())
-    return Standing(
+    return PartitionNodes(
         PARTITION,
         None if offset is None else node(offset, draw(st.integers(0, 5))),
         None if record is None else node(encode_claim_record(record), draw(st.integers(0, 5))),
@@ -84,7 +84,7 @@ def logs(draw: DrawFn) -> LogRange:
 
 @given(standings(), KINDS, st.integers(-12, 24), logs(), st.none() | OFFSETS)
 def test_a_reset_ends_in_the_log(
-    standing: Standing, kind: ResetKind, amount: int, log: LogRange, at_time: int | None
+    standing: PartitionNodes, kind: ResetKind, amount: int, log: LogRange, at_time: int | None
 ) -> None:
     """As Kafka's tool: what is asked for, or the nearest offset of the log, which is told."""
     to = Reset(kind, abs(amount) if kind == "offset" else amount)
@@ -112,9 +112,9 @@ def test_a_reset_ends_in_the_log(
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_what_a_move_writes(standing: Standing, after: bytes | None) -> None:
+def test_what_a_move_writes(standing: PartitionNodes, after: bytes | None) -> None:
     """Nothing where nothing changes; else the offset and, where there is a claim record, epoch and plan with it."""
-    move = Move(standing, after)
+    move = OffsetChange(standing, after)
     changes = move.changed(GROUP)
     shown = move.described()
     before = standing.offset.data if standing.offset else None
@@ -138,9 +138,9 @@ def test_what_a_move_writes(standing: Standing, after: bytes | None) -> None:
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_what_a_destination_may_get_twice(standing: Standing, after: bytes | None) -> None:
+def test_what_a_destination_may_get_twice(standing: PartitionNodes, after: bytes | None) -> None:
     """Only a replayable sink's, and then everything from the new offset up to what it may have published."""
-    shown = Move(standing, after).described()
+    shown = OffsetChange(standing, after).described()
     record = standing.claim
     if record is None or not shown.changes:
         assert shown.republished == 0
@@ -151,8 +151,8 @@ def test_what_a_destination_may_get_twice(standing: Standing, after: bytes | Non
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_operations_hold_only_for_what_was_seen(standing: Standing, after: bytes | None) -> None:
-    for change in Move(standing, after).changed(GROUP):
+def test_operations_hold_only_for_what_was_seen(standing: PartitionNodes, after: bytes | None) -> None:
+    for change in OffsetChange(standing, after).changed(GROUP):
         match change.operation():
             case Create(path, data):
                 assert (change.seen, path, data) == (None, change.path, change.after)

@@ -12,7 +12,7 @@ from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
-from kzconsumer_tools.sinks.findings import InLog, Planned, Proof, Standing
+from kzconsumer_tools.sinks.findings import GroupProgress, InLog, Planned, Proof
 from kzconsumer_tools.sinks.proof import gaps, prove
 from kzconsumer_tools.tables.sink import proof_table
 
@@ -54,9 +54,9 @@ def held(identity: RangeIdentity) -> HeldRange:
 class Seen(NamedTuple):
     """All that `prove` is given."""
 
-    before: Standing
+    before: GroupProgress
     holdings: Holdings
-    after: Standing
+    after: GroupProgress
     aside: list[KeptRange]
 
 
@@ -69,9 +69,9 @@ def seen(history: History) -> Seen:
     planned = Planned(flying, flying.until - flying.first, "f") if flying is not None else None
     ranges = [held(each) for each, kind in there if kind == "held"] + ([held(flying)] if flying is not None else [])
     return Seen(
-        Standing(INCARNATION, history.epoch, history.stored),
+        GroupProgress(INCARNATION, history.epoch, history.stored),
         Holdings(destination="files", fingerprint="f", ranges=tuple(ranges)),
-        Standing(INCARNATION, history.epoch, history.later, planned),
+        GroupProgress(INCARNATION, history.epoch, history.later, planned),
         [KeptRange(each, each.until - each.first) for each, kind in there if kind == "aside"],
     )
 
@@ -194,13 +194,13 @@ def test_another_epoch_and_another_topic_of_the_name_are_lines_of_their_own(hist
     found = seen(history)
     assume(found.holdings.ranges)
     later = found._replace(
-        before=Standing(INCARNATION, history.epoch + 1, 0), after=Standing(INCARNATION, history.epoch + 1, 0)
+        before=GroupProgress(INCARNATION, history.epoch + 1, 0), after=GroupProgress(INCARNATION, history.epoch + 1, 0)
     )
     assert kinds(proof(later)) == set()
-    renewed = found._replace(before=Standing(7, 0, 0), after=Standing(7, 0, 0))
+    renewed = found._replace(before=GroupProgress(7, 0, 0), after=GroupProgress(7, 0, 0))
     assert kinds(proof(renewed)) == set()
     if history.epoch:
-        back = found._replace(before=Standing(INCARNATION, 0, 0), after=Standing(INCARNATION, 0, 0))
+        back = found._replace(before=GroupProgress(INCARNATION, 0, 0), after=GroupProgress(INCARNATION, 0, 0))
         assert kinds(proof(back)) == {"forgotten"}
     missing = gaps({}, found.holdings, found.aside)
     assert kinds(prove("g", {}, found.holdings, {}, found.aside, dict.fromkeys(missing, "none"))) == {"forgotten"}
@@ -208,7 +208,7 @@ def test_another_epoch_and_another_topic_of_the_name_are_lines_of_their_own(hist
 
 def test_a_plan_for_another_destination_and_strays_are_told() -> None:
     at = RangeIdentity(*PARTITION, INCARNATION, 0, 0, 3)
-    other = Standing(INCARNATION, 0, 0, Planned(at, 3, "another"))
+    other = GroupProgress(INCARNATION, 0, 0, Planned(at, 3, "another"))
     empty = Holdings(destination="files", fingerprint="f", ranges=(), strays=("x.parquet is of no range",))
     told = proof(Seen(other, empty, other, []))
     assert [each.kind for each in told.findings] == ["plan", "stray"]
@@ -217,9 +217,9 @@ def test_a_plan_for_another_destination_and_strays_are_told() -> None:
 
 def test_records_consumed_again_after_a_reset_are_a_note() -> None:
     ranges = tuple(held(RangeIdentity(*PARTITION, INCARNATION, epoch, first, 10)) for epoch, first in ((0, 0), (1, 4)))
-    found = Seen(Standing(INCARNATION, 1, 10), Holdings(destination="f", fingerprint="f", ranges=ranges), *_rest())
+    found = Seen(GroupProgress(INCARNATION, 1, 10), Holdings(destination="f", fingerprint="f", ranges=ranges), *_rest())
     assert proof(found).notes == ("t-0: 6 offsets of epoch 0 were consumed again in epoch 1, after a reset",)
 
 
-def _rest() -> tuple[Standing, list[KeptRange]]:
-    return Standing(INCARNATION, 1, 10), []
+def _rest() -> tuple[GroupProgress, list[KeptRange]]:
+    return GroupProgress(INCARNATION, 1, 10), []

@@ -24,7 +24,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
         (["describe", "orders/ids", "--zookeeper", "zk"], "'orders/ids' is not the name of a group"),
         (["describe", "orders", "payments", "--zookeeper", "zk"], "unrecognized arguments"),
         (["list", "--zookeeper", "zk", "-o", "yaml"], "invalid choice"),
-        (["list", "--zookeeper", "zk", "--set", "group.id=x"], "--set is about what a group's file says"),
+        (["list", "--zookeeper", "zk", "--set", "group.id=x"], "--set changes what a group's file says"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:

@@ -43,4 +43,4 @@ def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"{file}: cannot be read" in capsys.readouterr().err
     file.write_text('{"partitions":[{"topic":"t"}]}')
     assert main(["topics", "reassign", "--file", str(file), *AT]) == 1
-    assert f"{file}: not what kafka-reassign-partitions.sh takes: " in capsys.readouterr().err
+    assert f"{file}: not in the format of kafka-reassign-partitions.sh: " in capsys.readouterr().err

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.processes import exists, wait_gone, wait_until
 
@@ -62,7 +62,7 @@ def test_it_starts_and_ends_and_starts_again(sleeper: Sleeper) -> None:
     sleeper.wait_ready()
     first = sleeper.pid
     assert repr(sleeper) == f"<Sleeper sleeper process {first}>"
-    with pytest.raises(SandboxError, match="runs already"):
+    with pytest.raises(SandboxError, match="running already"):
         sleeper.start()
     sleeper.kill()
     assert not exists(first)
@@ -86,7 +86,7 @@ def test_an_early_end_is_told_with_the_log(sleeper: Sleeper) -> None:
     sleeper.seconds = "nonsense"
     sleeper.start()
     sleeper.wait_ended(5)
-    with pytest.raises(SandboxError, match=r"(?s)has ended instead of serving; the end of .*log\.txt:.*nonsense"):
+    with pytest.raises(SandboxError, match=r"(?s)exited instead of serving; the end of .*log\.txt:.*nonsense"):
         sleeper.wait_ready()
 
 

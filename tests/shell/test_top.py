@@ -23,7 +23,7 @@ from rich.console import Console
 
 from kzconsumer.status.server import serving
 from kzconsumer_tools.tables.top import picture, span
-from kzconsumer_tools.top_feed import Address, Watched, events, read_address
+from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
 from tests.shell.test_status_server import observer
 
 COLUMNS, LINES = 80, 24
@@ -94,12 +94,12 @@ async def test_daemons_that_come_and_go(tmp_path: Path) -> None:
     async with serving(observer(f"unix:{tmp_path}/a")), serving(guarded):
         with terminal("top", f"{tmp_path}/a", f"unix:{tmp_path}/b", f"{tmp_path}/c", "--group-file", str(file)) as top:
             async with serving(observer(f"unix:{tmp_path}/b")):
-                lines = await top.shows("3 of 4 reached", "it wants its token")
+                lines = await top.shows("3 of 4 reached", "it requires a token")
                 assert "\n".join(lines).count("waiting for ZooKeeper and a broker") == 3
                 assert max(map(len, lines)) <= COLUMNS
                 assert len(lines) <= LINES
             lines = await top.shows("2 of 4 reached")
-            assert re.search(r"not reachable since \d\d:\d\d:\d\d: (it has ended|No such file)", "\n".join(lines)), (
+            assert re.search(r"not reachable since \d\d:\d\d:\d\d: (it has stopped|No such file)", "\n".join(lines)), (
                 lines
             )
             async with serving(observer(f"unix:{tmp_path}/b")):
@@ -155,8 +155,8 @@ async def test_events_are_read_however_they_are_cut() -> None:
         assert [each async for each in events(content)] == [("status", {"a": "b: c"}), ("members", [])]
 
 
-def watched(**status: object) -> Watched:
-    found = Watched(Address("127.0.0.1:9308"))
+def feed(**status: object) -> DaemonFeed:
+    found = DaemonFeed(Address("127.0.0.1:9308"))
     known = {"group": "orders", "ready": True, "alive": True, "reason": None, "owned": 3, "members": 2, "lag": 1204,
              "lag_seconds": 75.0, "rate": 4512.3, "stalled": 1, "judgement": "STALL"}  # fmt: skip
     found.documents["status"] = known | status
@@ -176,7 +176,7 @@ def partition(topic: str, number: int, **fields: object) -> dict[str, object]:
     return {"topic": topic, "partition": number} | usual | fields
 
 
-def drawn(daemons: list[Watched], height: int = LINES) -> list[str]:
+def drawn(daemons: list[DaemonFeed], height: int = LINES) -> list[str]:
     console = Console(width=COLUMNS, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as capture:
         console.print(picture(daemons, height))
@@ -184,20 +184,20 @@ def drawn(daemons: list[Watched], height: int = LINES) -> list[str]:
 
 
 def test_what_is_worst_comes_first_and_no_name_moves_the_cursor() -> None:
-    lines = drawn([watched()])
+    lines = drawn([feed()])
     assert "\x1b" not in "".join(lines)
     assert "\x07" not in "".join(lines)
     assert max(map(len, lines)) <= COLUMNS
     assert "lag 1 204 (1 min 15 s)" in lines[3]
     assert [line[2:4] for line in lines[5:]] == ["tt", "a-", "a\N{REPLACEMENT CHARACTER}"]
     assert "ttt-2 STALL sink slow, 3 min 12 s " in lines[5]
-    assert not watched().healthy
-    assert watched(stalled=0).healthy
+    assert not feed().healthy
+    assert feed(stalled=0).healthy
 
 
 def test_what_does_not_fit_is_left_out() -> None:
     for number in (1, 2, 5, 9):
-        assert len(drawn([watched()] * number)) <= LINES
+        assert len(drawn([feed()] * number)) <= LINES
 
 
 def test_spans() -> None:

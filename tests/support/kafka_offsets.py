@@ -92,7 +92,7 @@ async def in_sync(cluster: Cluster, group: str) -> None:
 
         async def lagging() -> bool:
             parts = json.loads((await zookeeper.get(paths.topic(TOPIC))).data)["partitions"]
-            state = await zookeeper.get(paths.partition_state(TOPIC, _part(group, len(parts))))
+            state = await zookeeper.get(f"{paths.topic(TOPIC)}/partitions/{_part(group, len(parts))}/state")
             return len(json.loads(state.data)["isr"]) < len(cluster.brokers)
 
         with anyio.fail_after(LIMIT):

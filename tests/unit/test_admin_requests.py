@@ -15,9 +15,8 @@ from kzconsumer_tools.cluster.description import (
     topic_description,
 )
 from kzconsumer_tools.cluster.nodes import AssignmentNode, BrokerNode, ControllerNode, StateNode
-from kzconsumer_tools.cluster.requests import Election, Move, Refused
-from kzconsumer_tools.cluster.results import Configured, Deleted, Elected, Reassigned
-from kzconsumer_tools.cluster.topic_settings import SETTINGS, Setting, changed, notification
+from kzconsumer_tools.cluster.requests import Deleted, Elected, Election, Reassigned, Reassignment, Refused
+from kzconsumer_tools.cluster.topic_settings import SETTINGS, Configured, Setting, changed, notification
 from kzconsumer_tools.tables.topics import configured_table, deleted_table, elected_table, reassigned_table
 
 
@@ -50,8 +49,8 @@ UNREADABLE = topic_description("odd", None, {}, {}, False, {}, [Unreadable("/bro
 
 
 def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
-    found = requests.moves(cluster(1, 2), [topic()], {("t", 1): (2,), ("t", 0): (2, 1)})
-    assert found == [Move("t", 0, (1, 2), (2, 1)), Move("t", 1, (2,), (2,))]
+    found = requests.reassignments(cluster(1, 2), [topic()], {("t", 1): (2,), ("t", 0): (2, 1)})
+    assert found == [Reassignment("t", 0, (1, 2), (2, 1)), Reassignment("t", 1, (2,), (2,))]
     assert [each.changes for each in found] == [True, False]
     data = b'{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[2,1]}]}'
     assert requests.reassignment_request(found[:1]) == Create("/admin/reassign_partitions", data)
@@ -63,15 +62,15 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
 @pytest.mark.parametrize(
     ("at", "shown", "wanted", "told"),
     [
-        (cluster(1, reassigning=(("x", 3),)), topic(), {("t", 0): (1,)}, "another reassignment is under way: x-3"),
+        (cluster(1, reassigning=(("x", 3),)), topic(), {("t", 0): (1,)}, "another reassignment is in progress: x-3"),
         (cluster(1), topic(), {("t", 0): (1, 2)}, "t-0: broker 2 is not alive; alive are 1"),
         (cluster(1), topic(), {("t", 0): (3, 2)}, "t-0: brokers 2, 3 are not alive"),
-        (cluster(1, 2), topic(), {("t", 0): (1, 1)}, "t-0: a broker stands there twice"),
-        (cluster(1, 2), topic(), {("t", 0): ()}, "t-0: no replica is left"),
+        (cluster(1, 2), topic(), {("t", 0): (1, 1)}, "t-0: a broker is given twice"),
+        (cluster(1, 2), topic(), {("t", 0): ()}, "t-0: no replica given"),
         (cluster(1, 2), topic(), {("t", 2): (1,)}, "topic t has no partition 2 \\(it has 2\\)"),
-        (cluster(1, 2), topic(adding={0: (2,)}), {("t", 0): (1,)}, "t-0: another reassignment of it is under way"),
-        (cluster(1, 2), topic(deleting=True), {("t", 0): (1,)}, "t is to be deleted"),
-        (cluster(1, 2), OLD, {("old", 0): (1,)}, "old is a topic in the form of Kafka 0.7, which no controller knows"),
+        (cluster(1, 2), topic(adding={0: (2,)}), {("t", 0): (1,)}, "t-0: it is being reassigned"),
+        (cluster(1, 2), topic(deleting=True), {("t", 0): (1,)}, "t is being deleted"),
+        (cluster(1, 2), OLD, {("old", 0): (1,)}, "old is a topic in the format of Kafka 0.7"),
         (cluster(1, 2), UNREADABLE, {("odd", 0): (1,)}, "/brokers/topics/odd: no JSON"),
     ],
 )
@@ -79,14 +78,14 @@ def test_what_a_controller_would_leave_undone_is_refused(
     at: ClusterDescription, shown: TopicDescription, wanted: requests.Wanted, told: str
 ) -> None:
     with pytest.raises(Refused, match=told):
-        requests.moves(at, [shown], wanted)
+        requests.reassignments(at, [shown], wanted)
 
 
 def test_who_acts_on_requests() -> None:
     requests.require_controller(cluster(1))
     for at, told in (
         (cluster(1, controller=None), "there is no controller"),
-        (cluster(1, controller=ControllerNode(3000, None, kraft=True)), "one of KRaft"),
+        (cluster(1, controller=ControllerNode(3000, None, kraft=True)), "a KRaft controller"),
         (cluster(1, version=0, controller=None), "brokers of 0.7"),
     ):
         with pytest.raises(Refused, match=told):
@@ -107,7 +106,7 @@ def test_an_election_is_of_those_who_can_lead() -> None:
     ]
     assert reasons == ["not alive", "not in sync"]
     for at, scope, told in (
-        (cluster(1, 2, electing=(("t", 0),)), None, "another election is under way: t-0"),
+        (cluster(1, 2, electing=(("t", 0),)), None, "another election is in progress: t-0"),
         (cluster(1, 2), {"t": {5}}, "has no partition 5"),
     ):
         with pytest.raises(Refused, match=told):
@@ -118,11 +117,11 @@ def test_a_deletion_is_refused_where_it_would_not_end_or_hurts() -> None:
     requests.require_deletable(cluster(1, 2), [topic()], {})
     assert requests.deletion_requests(["t"]) == [Create("/admin/delete_topics/t", b"")]
     for at, shown, groups, told in (
-        (cluster(1, 2), topic("__consumer_offsets"), {}, "Kafka's own topic"),
+        (cluster(1, 2), topic("__consumer_offsets"), {}, "an internal topic of Kafka"),
         (cluster(1, 2), topic(), {"t": ["g", "h"]}, "t is being consumed by g, h; stop its members first"),
         (cluster(2), topic(), {}, "t: broker 1 is not alive"),
         (cluster(1, 2, reassigning=(("t", 0),)), topic(), {}, "t is being reassigned"),
-        (cluster(1, 2), OLD, {}, "form of Kafka 0.7"),
+        (cluster(1, 2), OLD, {}, "format of Kafka 0.7"),
     ):
         with pytest.raises(Refused, match=told):
             requests.require_deletable(at, [shown], groups)
@@ -159,8 +158,8 @@ def test_settings_that_change() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "versions", "told"),
     [
-        ("retention", "1", [5], "retention is no setting that all brokers know; did you mean retention.ms?"),
-        ("local.retention.ms", "1", [5, 4], "no setting that all brokers know"),
+        ("retention", "1", [5], "retention is not a setting that all brokers know; did you mean retention.ms?"),
+        ("local.retention.ms", "1", [5, 4], "not a setting that all brokers know"),
         ("retention.ms", "-1", [1], "not a whole number from 0"),
         ("retention.ms", "1s", [5], "not a whole number from -1"),
         ("max.message.bytes", str(2**31), [5], "to 2147483647"),
@@ -190,24 +189,24 @@ def test_values_that_brokers_read() -> None:
 
 
 def test_tables_say_what_is_done_and_what_is_not() -> None:
-    moves = (Move("t", 0, (1, 2), (2, 1)), Move("t", 1, (2,), (2,)))
+    found = (Reassignment("t", 0, (1, 2), (2, 1)), Reassignment("t", 1, (2,), (2,)))
     where = "--zookeeper zk"
-    done = reassigned_table(Reassigned(True, "u.json", (), moves), where).splitlines()
+    done = reassigned_table(Reassigned(True, "u.json", (), found), where).splitlines()
     assert done[-2:] == [
         "Done: 1 partition moved.",
         "To undo: kzconsumer topics reassign --file u.json --execute --zookeeper zk",
     ]
-    pending = " ".join(reassigned_table(Reassigned(True, "u", tuple(f"t-{n}" for n in range(7)), moves), where).split())
-    assert "Asked for, not yet done: t-0, t-1, t-2, t-3, t-4 and 2 more. The controller goes on" in pending
-    assert reassigned_table(Reassigned(False, None, (), moves[1:]), where).endswith("Nothing to change.")
+    pending = " ".join(reassigned_table(Reassigned(True, "u", tuple(f"t-{n}" for n in range(7)), found), where).split())
+    assert "Requested, still pending: t-0, t-1, t-2, t-3, t-4 and 2 more. The controller continues" in pending
+    assert reassigned_table(Reassigned(False, None, (), found[1:]), where).endswith("Nothing to change.")
     unable = Election("t", 0, None, 1, "not in sync")
     assert elected_table(Elected(False, (), (unable,))).splitlines()[1:] == [
         "        0       -  1 not in sync  t",
         "",
-        "None of them can lead now.",
+        "None of the preferred leaders can lead now.",
     ]
     assert "delete.topic.enable=false" in deleted_table(Deleted(True, ("t",), ("t",), 2))
     settings = (Setting("retention.ms", "1", None), Setting("flush.ms", None, "2"))
     undo = configured_table(Configured("t", True, settings), where).splitlines()[-1]
     assert undo == ("To undo: kzconsumer topics config set t retention.ms=1 --unset flush.ms --execute --zookeeper zk")
-    assert msgspec.json.encode(moves[0]) == b'{"topic":"t","partition":0,"old":[1,2],"new":[2,1]}'
+    assert msgspec.json.encode(found[0]) == b'{"topic":"t","partition":0,"old":[1,2],"new":[2,1]}'

@@ -71,14 +71,14 @@ def test_owners_that_are_not_where_the_assignor_has_them() -> None:
     found = plan({"g_a": member(2)}, {}, owned("g_a-1", "g_a-0", "g_a-0", "g_gone-0", None, "g_a-1"))
     assert not found.as_assigned
     assert [each.change for each in found.partitions] == ["stream", "stays", "stays", "moves", "claimed", "stays"]
-    assert "Owned otherwise today than range has it: 3 partitions." in table(found)
+    assert "The present owner is not the one that range computes: 3 partitions." in table(found)
 
 
 def test_streams_without_partition_and_topics_that_do_not_exist_are_named() -> None:
     found = plan({"g_a": member(5)}, {"g_b": member(3), "g_c": member(1, "later")}, {})
     assert found.idle_streams == ("g_b-1", "g_b-2", "g_c-0")
     assert found.missing_topics == ("later",)
-    assert "Streams that would get nothing (3): +1-1, +1-2, +2-0" in table(found).splitlines()
+    assert "Streams that would get no partition (3): +1-1, +1-2, +2-0" in table(found).splitlines()
     assert "Topics that do not exist: later" in table(found).splitlines()
 
 
@@ -123,6 +123,6 @@ somebody…-left-0  +1-0  MOVES             3  orders
 
 Of 7 partitions, 2 would move to another member, 0 to another stream.
 2 would stay where they are, and 3 without an owner would get one.
-Owned otherwise today than range has it: 4 partitions.
-A rebalance is under way, or a member runs another assignor (nothing tells).
+The present owner is not the one that range computes: 4 partitions.
+A rebalance is in progress, or a member runs another assignor.
 """

@@ -111,7 +111,7 @@ def test_a_members_file_is_one_the_daemon_takes() -> None:
     ("counted", "missing_", "duplicates", "told"),
     [
         (Counted(1000, 1000, 0), 0, 0, "nothing is lost"),
-        (Counted(1100, 1000, 0), 0, 100, "had in hand"),
+        (Counted(1100, 1000, 0), 0, 100, "uncommitted records"),
         (Counted(999, 999, 0), 1, 0, "the demo has failed"),
     ],
 )

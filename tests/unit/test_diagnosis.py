@@ -12,10 +12,9 @@ from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
 from kzconsumer.zookeeper.operations import Node
 from kzconsumer_tools.groups.diagnosis import Symptom, examine, lasting, verify
-from kzconsumer_tools.groups.lag import behind, group_lag, partitions_of
+from kzconsumer_tools.groups.lag import LogRange, behind, group_lag, partitions_of
 from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
-from kzconsumer_tools.groups.log_range import LogRange
-from kzconsumer_tools.groups.members_present import attending
+from kzconsumer_tools.groups.members_present import members_present
 from kzconsumer_tools.groups.nodes import GroupNodes, facts
 from kzconsumer_tools.node_changes import SavedNode
 from tests.unit.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
@@ -98,12 +97,12 @@ def test_a_registration_that_nobody_can_read_is_no_reason_to_compute() -> None:
 
 
 def test_who_is_there() -> None:
-    assert attending(group({}, {}, {"orders/0": node("3")})) is None
-    assert attending(MIXED) == "has 2 members (g_a, g_b): stop them first"
-    assert attending(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
+    assert members_present(group({}, {}, {"orders/0": node("3")})) is None
+    assert members_present(MIXED) == "has 2 members (g_a, g_b): stop them first"
+    assert members_present(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
         "has owner nodes of z-0, not registered but alive: the session has to expire"
     )
-    told = attending(group({}, {"orders/1": node("z-0")}))
+    told = members_present(group({}, {"orders/1": node("z-0")}))
     assert told == (
         "has owner nodes that no session holds (/consumers/g/owners/orders/1): `kzconsumer groups clean` removes them"
     )
@@ -181,7 +180,7 @@ def test_what_is_restored() -> None:
     made = restoration(saved, {})
     assert [(each.path, each.after) for each in made] == [("/consumers/g", b""), ("/consumers/g/offsets/t/0", b"3")]
     assert restoration(saved, {each.path: node(each.data or b"") for each in saved}) == []
-    with pytest.raises(ValueError, match="holds something else today"):
+    with pytest.raises(ValueError, match="has other content now"):
         restoration(saved, {"/consumers/g/offsets/t/0": node("4")})
-    with pytest.raises(ValueError, match="not a node that a group had"):
+    with pytest.raises(ValueError, match="not a node of a group"):
         restoration([SavedNode("/brokers/ids/1", b"")], {})

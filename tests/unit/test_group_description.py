@@ -122,7 +122,7 @@ def test_a_group_without_members() -> None:
         ("orders", 1, True, False, 5),
     ]
     assert (found.health, found.unowned, found.missing_topics) == ("empty", 0, ("gone",))
-    assert describe_table(found).endswith("Nobody consumes: the group has no members.")
+    assert describe_table(found).endswith("Empty: the group has no members.")
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_the_list() -> None:
         "1 ours, 1 original, 1 unreadable       2     12  busy",
         "none                                   0      0  old",
     ]
-    assert list_table([]) == "There is no group."
+    assert list_table([]) == "There are no groups."
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 7], "0, 2-3, 7")])

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
-from kzconsumer_sandbox.servers.failure import SandboxError
 from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module
 from kzconsumer_sandbox.servers.ports import free_port, outside
 from kzconsumer_sandbox.servers.readiness import read_metadata
@@ -24,7 +24,7 @@ def test_versions() -> None:
     assert list(VERSIONS) == ["0.8.2.2", "0.10.2.2", "1.1.1", "2.8.2", "3.9.1"]
     assert kafka_version("0.8.2.2").chroot == "/k0822"
     assert str(NEWEST.jars.artifacts[0]) == "org.apache.kafka:kafka_2.13:3.9.1"
-    with pytest.raises(SandboxError, match=r"no Kafka '4\.0\.0' in the sandbox; there are 0\.8\.2\.2, "):
+    with pytest.raises(SandboxError, match=r"no Kafka '4\.0\.0' in the sandbox; the versions are 0\.8\.2\.2, "):
         kafka_version("4.0.0")
 
 
@@ -137,7 +137,7 @@ def test_a_state_is_read_as_written_and_held_once(tmp_path: Path) -> None:
         place.write(state)
         assert place.running()
         assert place.read() == state
-        with pytest.raises(SandboxError, match="runs already"), StateFile(place.path).hold():
+        with pytest.raises(SandboxError, match="running already"), StateFile(place.path).hold():
             pass
     assert not place.running()
 

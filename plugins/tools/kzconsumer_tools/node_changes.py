@@ -1,8 +1,7 @@
-"""Changes of single nodes, from what was seen to what shall be there; and files of nodes, which undo them.
+"""Changes of single nodes, and files of nodes that undo them.
 
-Pure. `offsets/moves` and `group/leftovers` say what changes, `group/unattended` carries it out, `cli` writes the files.
-A file has a JSON object on each line: `path`, and what stands there as `data` or, where that is no text, as `base64`;
-`data` null says that there is no node.
+A file has a JSON object on each line: `path`, and the content as `data` or, if it is not text, as `base64`; `data` null
+stands for no node.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One persistent node: what was seen of it, None for no node, and its content afterwards, None for no node."""
+    """One persistent node: `seen` as it was read, `after` its new content; None for no node."""
 
     path: str
     seen: Node | None
@@ -28,7 +27,7 @@ class Change(msgspec.Struct, frozen=True):
         return self.seen.data if self.seen is not None else None
 
     def operation(self) -> Create | SetData | Delete | None:
-        """Refused by the server when the node is no longer as it was seen; None when there is nothing to do."""
+        """Fails on the server if the node is no longer as it was read; None if there is nothing to do."""
         if self.seen is None:
             return None if self.after is None else Create(self.path, self.after)
         if self.after is None:
@@ -37,7 +36,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class SavedNode(msgspec.Struct, frozen=True):
-    """A node as a file keeps it."""
+    """A node of a file."""
 
     path: str
     data: bytes | None
@@ -50,7 +49,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 def undo_file(changes: Iterable[Change]) -> bytes:
-    """What stood at each place, for `read_nodes`."""
+    """The content before the changes, for `read_nodes`."""
     return write_nodes(SavedNode(change.path, change.before) for change in changes)
 
 
@@ -59,7 +58,7 @@ def write_nodes(nodes: Iterable[SavedNode]) -> bytes:
 
 
 def read_nodes(content: bytes) -> list[SavedNode]:
-    """Raises ValueError, naming the line, for what is no file of nodes."""
+    """Raises ValueError, naming the line, for a line that is not a node."""
     found: dict[str, SavedNode] = {}
     for number, text in enumerate(content.splitlines(), 1):
         if not text.strip():
@@ -70,7 +69,7 @@ def read_nodes(content: bytes) -> list[SavedNode]:
         except (msgspec.DecodeError, ValueError) as error:
             raise ValueError(f"line {number}: not a node: {error}") from None
         if found.setdefault(node.path, node) != node:
-            raise ValueError(f"line {number}: {node.path} stands there twice")
+            raise ValueError(f"line {number}: {node.path} appears twice")
     return list(found.values())
 
 

@@ -1,7 +1,7 @@
-"""A configuration of the original consumer (Kafka 0.8.2 to 1.1), turned into ours, with what has to be said about it.
+"""Translates a configuration of the original consumer (Kafka 0.8.2 to 1.1) into a group's file, with notes.
 
-Pure. `kzconsumer config import` reads the file and prints the result. Source of keys and defaults:
-`kafka.consumer.ConsumerConfig` and what it reads besides (1.1.1; the releases from 0.8.2 on have fewer keys).
+Source of keys and defaults: `kafka.consumer.ConsumerConfig` and the classes it uses (1.1.1; earlier releases from 0.8.2
+on have fewer keys).
 """
 
 from __future__ import annotations
@@ -19,50 +19,48 @@ from kzconsumer.redaction import HIDDEN, is_secret, redacted_text
 from kzconsumer.settings.quantities import show_byte_size, show_duration
 from kzconsumer.settings.settings import Settings
 
-_WIDTH: Final = 120
 _LARGEST: Final = 2**31 - 1
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 Kind = Literal["same", "changed", "unsafe", "left_out", "unknown"]
-"""Carried over as it is; carried over, and something is different; a value that loses or repeats records, or stops a
-group; a key without counterpart; no key of the original consumer."""
+"""Same meaning; different meaning; a value that loses or repeats records, or stops a group; no counterpart; not a key
+of the original consumer."""
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What became of one key. `value` is the file's, or the original's default (`given` is false then); `setting` is
-    ours, as table.key, None where there is none."""
+    """The translation of one key. `value` is the file's, or the original's default (then `given` is false);
+    `setting`: our table.key, None if there is none."""
 
     key: str
     value: str
     given: bool
     kind: Kind
     setting: str | None
-    says: str
+    explanation: str
 
     def __str__(self) -> str:
         where = "" if self.given else " (not set: the original's default)"
         setting = f" -> [{'] '.join(self.setting.rsplit('.', 1))}" if self.setting else ""
-        says = f": {self.says}" if self.says else ""
-        return f"{self.key}={self.value}{where}{setting}{says}"
+        explanation = f": {self.explanation}" if self.explanation else ""
+        return f"{self.key}={self.value}{where}{setting}{explanation}"
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """`settings`: table -> key -> value, as one writes it in TOML. Every key of the file has a note."""
+    """`settings`: table -> key -> value as in TOML. Every key of the file has a note."""
 
     settings: Mapping[str, Mapping[str, object]]
     notes: tuple[Note, ...]
 
 
 Value = str | int | bool
-Carried = tuple[Value | None, Kind, str]
-"""What is written, if anything; and what is said about it."""
+Translated = tuple[Value | None, Kind, str]
+"""The value to write (None: none), and the note's kind and explanation."""
 
 
 class _Key(msgspec.Struct, frozen=True):
-    """`setting`: where a value goes. `default` is the original's, taken where the file does not say it and ours differs
-    (or to be able to say something about it)."""
+    """`default` of the original: used for a missing key if our default differs, or if it needs a note."""
 
-    carry: Callable[[str, Mapping[str, str]], Carried]
+    translate: Callable[[str, Mapping[str, str]], Translated]
     setting: str | None = None
     default: str | None = None
 
@@ -109,109 +107,107 @@ def _one_of(value: str, *words: str) -> str:
     return value
 
 
-def _queue(value: str, file: Mapping[str, str]) -> Carried:
+def _queue(value: str, file: Mapping[str, str]) -> Translated:
     size = _number(value) * _number(file.get("fetch.message.max.bytes", "1048576"))
     return (
         show_byte_size(min(size, _LARGEST)),
         "changed",
-        "bytes of a stream's queue, not chunks: as many as these chunks could have had",
+        "bytes of a stream's queue, not chunks: the most that so many chunks can have",
     )
 
 
-def _socket(value: str, file: Mapping[str, str]) -> Carried:
+def _socket(value: str, file: Mapping[str, str]) -> Translated:
     if _number(value) == 0:
-        return None, "left_out", "no answer is waited for without end: the default holds"
+        return None, "left_out", "there is no unlimited timeout: the default applies"
     return _milliseconds(value), "changed", "also for connecting to a broker"
 
 
-def _auto_commit(value: str, file: Mapping[str, str]) -> Carried:
+def _auto_commit(value: str, file: Mapping[str, str]) -> Translated:
     if _truth(value):
-        return None, "left_out", "what is processed is always committed; what is in hand never is"
-    why = (
-        "there is no turning off: a message counts as processed when the next one is taken, and is committed then. An "
-    )
+        return None, "left_out", "always on: processed messages are committed"
+    why = "cannot be turned off: a message counts as processed when the next one is taken, and is committed then. An "
     return (
         None,
         "unsafe",
-        f'{why}application that is not done with it by then says acknowledge="explicit" (docs/python.md)',
+        f'{why}application that needs it for longer uses acknowledge="explicit" (docs/python.md)',
     )
 
 
-def _reset(value: str, file: Mapping[str, str]) -> Carried:
+def _reset(value: str, file: Mapping[str, str]) -> Translated:
     if _one_of(value, "smallest", "largest") == "smallest":
         return value, "same", ""
-    why = "a partition without stored offset, a new one too, is read from its end: what is there by then is skipped. "
-    return value, "unsafe", f'{why}"smallest" loses nothing'
+    why = "a partition without stored offset, even a new one, is read from its end: earlier records are skipped. "
+    return value, "unsafe", f'{why}"smallest" skips none'
 
 
-def _consumer_id(value: str, file: Mapping[str, str]) -> Carried:
+def _consumer_id(value: str, file: Mapping[str, str]) -> Translated:
     return value, "unsafe", "for tests: two members with the same id cannot both be in the group"
 
 
-def _timeout(value: str, file: Mapping[str, str]) -> Carried:
+def _timeout(value: str, file: Mapping[str, str]) -> Translated:
     if _number(value) < 0:
-        return None, "left_out", "streams wait for ever, as they do here"
-    return None, "left_out", "streams wait for ever: an application that must not says so where it waits"
+        return None, "left_out", "streams wait without limit, as they do here"
+    return None, "left_out", "streams wait without limit: an application that needs a limit sets it where it waits"
 
 
-def _internal(value: str, file: Mapping[str, str]) -> Carried:
+def _internal(value: str, file: Mapping[str, str]) -> Translated:
     if _truth(value):
-        return None, "left_out", "so it is, always, of a whitelist or blacklist"
+        return None, "left_out", "always so for a whitelist or blacklist"
     return None, "unsafe", "internal topics match no whitelist or blacklist: name them in [subscription] topics"
 
 
-def _strategy(value: str, file: Mapping[str, str]) -> Carried:
+def _strategy(value: str, file: Mapping[str, str]) -> Translated:
     if _one_of(value, "range", "roundrobin") == "range":
         return value, "same", ""
-    why = (
-        "as members of Kafka 1.0 and 1.1 do it; beside older ones it must be roundrobin-legacy. All members of a group "
-    )
-    return value, "unsafe", f"{why}must do the same, or they claim each other's partitions"
+    why = "compatible with members of Kafka 1.0 and 1.1; with older ones use roundrobin-legacy. All members of a group "
+    return value, "unsafe", f"{why}must use the same one, or they claim each other's partitions"
 
 
-def _storage(value: str, file: Mapping[str, str]) -> Carried:
+def _storage(value: str, file: Mapping[str, str]) -> Translated:
     return _one_of(value.lower(), "zookeeper", "kafka"), "same", ""
 
 
-def _dual(value: str, file: Mapping[str, str]) -> Carried:
+def _dual(value: str, file: Mapping[str, str]) -> Translated:
     if file.get("offsets.storage", "zookeeper").lower() == "zookeeper":
-        return None, "left_out", "counts with offsets.storage=kafka only"
+        return None, "left_out", "applies to offsets.storage=kafka only"
     if _truth(value):
         return True, "same", ""
-    return False, "unsafe", "right only when all members have committed to both before (docs/offset-storage.md)"
+    return False, "unsafe", "only safe if all members have committed to both before (docs/offset-storage.md)"
 
 
-_NEVER_READ = "nothing of the original reads it either"
+_NEVER_READ = "not read by the original either"
 _METRICS = "see [status] listen (docs/status.md)"
 
 KEYS: Mapping[str, _Key] = {
     "zookeeper.connect": _same("zookeeper.connect", _text),
     "zookeeper.session.timeout.ms": _same("zookeeper.session_timeout", _milliseconds),
-    "zookeeper.connection.timeout.ms": _left_out("a member waits for ZooKeeper as long as that takes"),
+    "zookeeper.connection.timeout.ms": _left_out("a member waits for ZooKeeper without limit"),
     "zookeeper.sync.time.ms": _left_out("it was the default of rebalance.backoff.ms"),
     "group.id": _same("group.id", _text),
     "consumer.id": _Key(_consumer_id, "group.consumer_id"),
-    "client.id": _left_out("brokers are told the group's id"),
+    "client.id": _left_out("the group's id is sent to the brokers"),
     "socket.timeout.ms": _Key(_socket, "fetch.request_timeout"),
     "socket.receive.buffer.bytes": _left_out("the operating system sizes it"),
     "fetch.message.max.bytes": _changed(
-        "fetch.max_bytes", _bytes, "a larger message comes all the same, alone; it stopped the original's stream"
+        "fetch.max_bytes", _bytes, "a larger message is delivered, too; it stopped the original's stream"
     ),
-    "fetch.max.bytes": _changed("fetch.response_bytes", _bytes, "it takes effect; the original never used it"),
+    "fetch.max.bytes": _changed("fetch.response_bytes", _bytes, "it has an effect here; the original never used it"),
     "fetch.min.bytes": _same("fetch.min_bytes", lambda value: _number(value) or 1),
     "fetch.wait.max.ms": _same("fetch.max_wait", _milliseconds),
-    "num.consumer.fetchers": _left_out("a broker has one connection, on which the next fetch is asked for ahead"),
+    "num.consumer.fetchers": _left_out("one connection per broker; the next fetch is sent ahead"),
     "queued.max.message.chunks": _Key(_queue, "fetch.queue_bytes"),
     "auto.commit.enable": _Key(_auto_commit, default="true"),
     "auto.commit.interval.ms": _same("offsets.commit_interval", _milliseconds, "60000"),
-    "rebalance.max.retries": _left_out("a member never gives up: it keeps what it has and waits for the rest"),
-    "rebalance.backoff.ms": _left_out("a member waits for the very owner that is in its way"),
-    "refresh.leader.backoff.ms": _left_out("a partition's leader is looked for when it moves"),
+    "rebalance.max.retries": _left_out("a member never gives up: it keeps its partitions and waits for the others"),
+    "rebalance.backoff.ms": _left_out("a member waits for the owner that blocks it"),
+    "refresh.leader.backoff.ms": _left_out("a partition's leader is looked up when it changes"),
     "offsets.storage": _Key(_storage, "offsets.storage"),
     "dual.commit.enabled": _Key(_dual, "offsets.dual_commit"),
-    "offsets.channel.backoff.ms": _left_out("a coordinator that moved is looked for at once, then ever more seldom"),
-    "offsets.channel.socket.timeout.ms": _left_out("[fetch] request_timeout is for all answers of brokers"),
-    "offsets.commit.max.retries": _left_out("what could not be committed is told, and made up for by the next commit"),
+    "offsets.channel.backoff.ms": _left_out(
+        "a coordinator that moved is looked up at once, then with increasing delays"
+    ),
+    "offsets.channel.socket.timeout.ms": _left_out("[fetch] request_timeout applies to all responses of brokers"),
+    "offsets.commit.max.retries": _left_out("a failed commit is logged, and repeated by the next one"),
     "auto.offset.reset": _Key(_reset, "offsets.reset", "largest"),
     "consumer.timeout.ms": _Key(_timeout),
     "exclude.internal.topics": _Key(_internal),
@@ -229,7 +225,7 @@ REQUIRED = ("zookeeper.connect", "group.id")
 
 
 def read(content: bytes, source: str) -> Imported:
-    """`source` begins every line about a fault. Raises ConfigError for what the original would not start with."""
+    """Raises ConfigError, with `source` before every fault, if the original would not start with the file."""
     try:
         file: dict[str, str] = {key: value.strip() for key, value in javaproperties.load(io.BytesIO(content)).items()}
     except ValueError as error:
@@ -240,20 +236,20 @@ def read(content: bytes, source: str) -> Imported:
     for key, value, given in _values(file):
         shown = HIDDEN if is_secret(key) else redacted_text(value)
         if (known := KEYS.get(key)) is None:
-            why = "not a key of this consumer, which took no notice of it either"
+            why = "not a key of the original consumer, which ignored it"
             notes.append(Note(key, shown, True, "unknown", None, why))
             continue
         try:
-            carried, kind, says = known.carry(value, file)
+            translated, kind, explanation = known.translate(value, file)
         except ValueError as error:
             faults.append(f"{source}: {key}: {value!r} {error}")
             continue
-        setting = known.setting if carried is not None else None
+        setting = known.setting if translated is not None else None
         if setting is not None:
             table, _, name = setting.partition(".")
-            settings.setdefault(table, {})[name] = carried
+            settings.setdefault(table, {})[name] = translated
         if given or kind != "left_out":
-            notes.append(Note(key, shown, given, kind, setting, says))
+            notes.append(Note(key, shown, given, kind, setting, explanation))
     if faults:
         raise ConfigError(faults)
     Settings.from_dict(settings, source=source)
@@ -261,7 +257,7 @@ def read(content: bytes, source: str) -> Imported:
 
 
 def _values(file: Mapping[str, str]) -> Iterator[tuple[str, str, bool]]:
-    """Key, value and whether the file has it: known keys in our order, then the others."""
+    """Key, value and whether the file has it: known keys in the order of KEYS, then the others."""
     for key, known in KEYS.items():
         if key in file:
             yield key, file[key], True

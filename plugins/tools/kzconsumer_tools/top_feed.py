@@ -1,8 +1,4 @@
-"""Daemons elsewhere, as their status tells: what `kzconsumer top` shows.
-
-Owns what was last heard of each daemon. `follow` listens to one daemon's events, and asks again for as long as it is
-not reached.
-"""
+"""The status of running daemons, read from their event streams: what `kzconsumer top` shows."""
 
 from __future__ import annotations
 
@@ -16,32 +12,32 @@ import msgspec
 
 from kzconsumer.settings.values import read_listen
 
-#: Seconds without even a comment after which a daemon is gone, and between two attempts to reach one.
+#: Seconds without an event or comment after which a daemon counts as lost, and between two attempts to connect.
 SILENCE = 10.0
 RETRY = 2.0
 
 
 class Address(NamedTuple):
-    """`listen` as in `[status]`; the token is what that daemon asks for."""
+    """`listen` as in `[status]`, and the token of that daemon."""
 
     listen: str
     token: bytes | None = None
 
 
-class Watched:
-    """One daemon; the newest document of each name."""
+class DaemonFeed:
+    """One daemon and its newest document of each name."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.documents: dict[str, Any] = {}
         self.lost: float | None = None
-        """Since when it cannot be reached, in seconds since 1970; None while it can."""
+        """Since when it is unreachable, in seconds since 1970; None while it is reached."""
         self.reason = ""
-        self.asked = anyio.Event()
-        """It has been heard of, or was not to be reached."""
+        self.answered = anyio.Event()
+        """The first attempt has succeeded or failed."""
 
     def __repr__(self) -> str:
-        return f"<Watched {self.address.listen} {self.reason or 'reached'}>"
+        return f"<DaemonFeed {self.address.listen} {self.reason or 'reached'}>"
 
     @property
     def status(self) -> dict[str, Any]:
@@ -50,30 +46,30 @@ class Watched:
 
     @property
     def healthy(self) -> bool:
-        """It does its part, and nothing it owns stands still."""
+        """It is reached, ready and alive, and no partition is stalled."""
         now = self.status
         return self.lost is None and bool(now.get("ready") and now.get("alive") and not now.get("stalled"))
 
 
 def read_address(text: str) -> str:
-    """What `[status] listen` says, or the log (`http://...`), or a socket's path. Raises ValueError."""
+    """Reads `[status] listen`, the URL in the log (`http://...`) or a socket's path. Raises ValueError."""
     bare = text.removeprefix("http://").removesuffix("/")
     return read_listen(f"unix:{text}" if text.startswith("/") else bare)
 
 
-async def follow(watched: Watched) -> None:
-    """For ever."""
+async def follow(feed: DaemonFeed) -> None:
+    """Keep the feed up to date until cancelled; reconnects."""
     while True:
         try:
-            await _listen(watched)
-            reason = "it has ended"
+            await _listen(feed)
+            reason = "it has stopped"
         except TimeoutError:
             reason = "no answer"
         except (OSError, aiohttp.ClientError, _Refused) as error:
-            reason = _words(error)
-        watched.lost = watched.lost or time.time()
-        watched.reason = reason
-        watched.asked.set()
+            reason = _reason(error)
+        feed.lost = feed.lost or time.time()
+        feed.reason = reason
+        feed.answered.set()
         await anyio.sleep(RETRY)
 
 
@@ -81,8 +77,8 @@ class _Refused(Exception):
     pass
 
 
-async def _listen(watched: Watched) -> None:
-    listen, token = watched.address
+async def _listen(feed: DaemonFeed) -> None:
+    listen, token = feed.address
     socket = listen.removeprefix("unix:") if listen.startswith("unix:") else None
     async with (
         aiohttp.ClientSession(
@@ -94,18 +90,18 @@ async def _listen(watched: Watched) -> None:
         session.get("/api/v1/events") as answer,
     ):
         if answer.status == 401:
-            raise _Refused("it wants its token" if token is None else "the token is not the one")
+            raise _Refused("it requires a token" if token is None else "the token is wrong")
         if answer.content_type != "text/event-stream":
-            raise _Refused(f"no status is served there: HTTP {answer.status}")
+            raise _Refused(f"no status served there: HTTP {answer.status}")
         async for name, document in events(answer.content):
-            watched.documents[name] = document
-            watched.lost, watched.reason = None, ""
+            feed.documents[name] = document
+            feed.lost, feed.reason = None, ""
             if name == "partitions":
-                watched.asked.set()
+                feed.answered.set()
 
 
 async def events(content: aiohttp.StreamReader) -> AsyncIterator[tuple[str, Any]]:
-    """Name and document of each; comments are passed over."""
+    """Name and document of each event; comments are skipped."""
     begun = b""
     async for part in content.iter_any():
         *whole, begun = (begun + part).split(b"\n\n")
@@ -115,7 +111,7 @@ async def events(content: aiohttp.StreamReader) -> AsyncIterator[tuple[str, Any]
                 yield fields[b"event"].decode(), msgspec.json.decode(fields[b"data"])
 
 
-def _words(error: Exception) -> str:
-    """The system's reason, without the address that is shown beside it."""
+def _reason(error: Exception) -> str:
+    """The system's error message, without the address, which is shown beside it."""
     cause = getattr(error, "os_error", None) or error
     return getattr(cause, "strerror", None) or str(error) or type(error).__name__

@@ -1,7 +1,6 @@
-"""`kzconsumer demo`: the whole road on servers of its own, with a kill -9 in the middle, and the count at the end.
+"""`kzconsumer demo`: produce and consume on servers of its own, with a kill -9, and count the result.
 
-Owns nothing. Exit status 0 when no record is missing, 1 otherwise; standard output carries the result, standard error
-the show.
+The result is on standard output, the live display on standard error.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "demo",
-        help="show the whole road on servers of its own",
+        help="demonstrate a group on servers of its own",
         description="Start a ZooKeeper and a Kafka, produce, consume with two members that write Parquet through Spark,"
-        " kill one with kill -9, let a third join, and have Spark count what arrived. Takes a minute or two.",
+        " kill one with kill -9, let a third join, and have Spark count the records. Takes a minute or two.",
         epilog="Exit status: 0 if no record is missing, 1 otherwise.",
     )
     parser.add_argument("--messages", type=_number, default=1_000_000, metavar="N", help="default: 1,000,000")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with the Parquet files and the logs")
+    parser.add_argument("--keep", action="store_true", help="keep the directory with the Parquet files and the logs")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from kzconsumer.plugins import SINKS, load
 
-    load(SINKS, "spark")  # a bare installation gets the line that says what to install, before anything starts
+    load(SINKS, "spark")  # fails early, with the command that installs it
 
     from kzconsumer.logs import setup
     from kzconsumer_sandbox.demo.run import run_demo

@@ -18,15 +18,17 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         "--state", type=Path, metavar="FILE", help=f"the sandbox's state file (default: {default_path()})"
     )
     actions = sandbox.add_subparsers(dest="action", required=True, metavar="ACTION")
-    up = actions.add_parser("up", parents=[place], help="start one; returns when it can be used")
+    up = actions.add_parser("up", parents=[place], help="start it; returns when it is ready")
     up.add_argument("--kafka-version", default=NEWEST.number, metavar="VERSION", help=f"one of {', '.join(VERSIONS)}")
     up.add_argument("--brokers", type=_positive, default=1, metavar="N", help="number of brokers (default: 1)")
-    up.add_argument("--foreground", action="store_true", help="stay, and end the sandbox on Ctrl-C")
-    status = actions.add_parser("status", parents=[place], help="say what runs; exit status 3 unless all of it does")
+    up.add_argument("--foreground", action="store_true", help="run in the foreground until Ctrl-C")
+    status = actions.add_parser(
+        "status", parents=[place], help="show the servers; exit status 3 unless all of them serve"
+    )
     status.add_argument("--json", action="store_true", help="as one JSON object")
     topic = actions.add_parser("topic", parents=[place], help="create a topic in the running sandbox")
     topic.add_argument("name", type=_topic_name, metavar="NAME")
-    topic.add_argument("--partitions", type=_positive, default=4, metavar="N", help="how many (default: 4)")
+    topic.add_argument("--partitions", type=_positive, default=4, metavar="N", help="number of partitions (default: 4)")
     topic.add_argument(
         "--config",
         dest="topic_config",  # the program's own --config is the group's file
@@ -37,7 +39,7 @@ def add_arguments(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
         metavar="KEY=VALUE",
         help="settings of the topic, such as cleanup.policy=compact",
     )
-    actions.add_parser("down", parents=[place], help="end it and remove its data")
+    actions.add_parser("down", parents=[place], help="stop it and remove its data")
 
 
 def run(arguments: argparse.Namespace) -> int:

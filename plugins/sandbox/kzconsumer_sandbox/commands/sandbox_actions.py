@@ -1,7 +1,6 @@
-"""`kzconsumer sandbox up | status | topic | down`: real servers on this machine, for trying things out.
+"""`kzconsumer sandbox up | status | topic | down`: real servers on this machine.
 
-Owns no state: the supervisor and its state file do. Called by the command line's dispatcher; exit status 0 on success,
-1 when it cannot be done, 3 when nothing runs or a server of it has failed.
+Exit status 1 if an action fails, 3 if no sandbox runs or one of its servers has failed.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import anyio
 import msgspec
 
 from kzconsumer.errors import MultiFailed, NodeExists
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.download_progress import fetching_progress
-from kzconsumer_sandbox.servers.failure import SandboxError
 from kzconsumer_sandbox.servers.readiness import find_faults
 from kzconsumer_sandbox.servers.sandbox import prepare
 from kzconsumer_sandbox.servers.state_file import SandboxState, ServerState, StateFile, default_path
@@ -33,7 +32,7 @@ _END_LIMIT = 5.0
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action that the arguments name. Returns the exit status."""
+    """Run the chosen action. Returns the exit status."""
     place = StateFile(args.state or default_path())
     try:
         if args.action == "up":
@@ -52,8 +51,8 @@ def _up(place: StateFile, version: str, brokers: int, *, foreground: bool) -> in
     wanted = kafka_version(version)
     if place.running():
         known = place.read()
-        what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "just being started"
-        raise SandboxError(f"a sandbox runs already ({what}); `kzconsumer sandbox down` ends it")
+        what = f"Kafka {known.kafka_version}, process {known.pid}" if known else "starting"
+        raise SandboxError(f"a sandbox is running already ({what}); `kzconsumer sandbox down` stops it")
     with fetching_progress() as progress:
         prepare(wanted, progress)
     if foreground:
@@ -62,16 +61,16 @@ def _up(place: StateFile, version: str, brokers: int, *, foreground: bool) -> in
     _start_supervisor(place, version, brokers)
     state = place.read()
     if state is None:
-        raise SandboxError("the sandbox was taken down while it came up")
+        raise SandboxError("the sandbox was stopped while it was starting")
     print(_text(state, {}), *_next_steps(state, place), sep="\n")
     return 0
 
 
 def _start_supervisor(place: StateFile, version: str, brokers: int) -> None:
-    """Returns when its servers serve. Raises SandboxError with its own words when they do not."""
+    """Returns when the servers are ready. Raises SandboxError with the supervisor's output if they are not."""
     command = [sys.executable, "-m", "kzconsumer_sandbox.servers.supervisor", "--state", str(place.path)]
     command += ["--kafka-version", version, "--brokers", str(brokers)]
-    # A session of its own: neither Ctrl-C nor the end of this terminal reaches it.
+    # In a session of its own: Ctrl-C and the end of this terminal do not reach it.
     supervisor = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -83,19 +82,19 @@ def _start_supervisor(place: StateFile, version: str, brokers: int) -> None:
         errors="replace",
     )
     assert supervisor.stdout is not None
-    said: list[str] = []
+    output: list[str] = []
     try:
         with supervisor.stdout as lines:
             for line in lines:
                 if line.rstrip("\n") == READY:
                     return
-                said.append(line)
+                output.append(line)
         supervisor.wait()
     except KeyboardInterrupt:
         supervisor.terminate()
         supervisor.wait()
         raise
-    raise SandboxError("".join(said).strip() or f"the supervisor ended with status {supervisor.returncode}")
+    raise SandboxError("".join(output).strip() or f"the supervisor exited with status {supervisor.returncode}")
 
 
 def _status(place: StateFile, *, as_json: bool) -> int:
@@ -106,16 +105,16 @@ def _status(place: StateFile, *, as_json: bool) -> int:
         shown = _as_builtins(state, faults) if running and state is not None else {}
         print(msgspec.json.encode({"running": running, **shown}).decode())
     elif running:
-        print(_text(state, faults) if state is not None else "a sandbox is just being started")
+        print(_text(state, faults) if state is not None else "a sandbox is starting")
     elif state is not None:
-        print(f"no sandbox runs; one was killed and left {state.folder}, which `kzconsumer sandbox down` removes")
+        print(f"no sandbox is running; one was killed and left {state.folder}, which `kzconsumer sandbox down` removes")
     else:
-        print("no sandbox runs")
+        print("no sandbox is running")
     return 0 if running and not faults else NOT_RUNNING
 
 
 def _as_builtins(state: SandboxState, faults: Mapping[ServerState, str]) -> dict[str, object]:
-    """The state, each server with its `fault` (null when it serves) and all together with `serving`."""
+    """The state, with `fault` for each server (null if it serves) and `serving` for all."""
 
     def shown(server: ServerState) -> dict[str, object]:
         return {**msgspec.to_builtins(server), "fault": faults.get(server)}
@@ -135,18 +134,18 @@ def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, st
     setup.configure("warning", "auto")
     state = place.read()
     if state is None or not place.running():
-        raise SandboxError("no sandbox runs; `kzconsumer sandbox up` starts one")
+        raise SandboxError("no sandbox is running; `kzconsumer sandbox up` starts one")
     if not state.ready:
-        raise SandboxError("the sandbox is just being started: try again")
+        raise SandboxError("the sandbox is starting: try again")
     faults = find_faults(state)
     if faults:
-        raise SandboxError(f"not every server serves\n{_text(state, faults)}")
+        raise SandboxError(f"not all servers are running\n{_text(state, faults)}")
     try:
         anyio.run(create_topic, state.zookeeper_connect, name, partitions, config)
     except MultiFailed as error:
         if not isinstance(error.error, NodeExists):
             raise
-        raise SandboxError(f"there is a topic {name} already") from error
+        raise SandboxError(f"topic {name} exists already") from error
     print(f"created the topic {name} with {partitions} partition(s)")
     return 0
 
@@ -154,17 +153,17 @@ def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, st
 def _down(place: StateFile) -> int:
     state = place.read()
     if not place.running():
-        print("no sandbox runs" + ("; removed what a killed one left" if place.remove_stale() else ""))
+        print("no sandbox is running" + ("; removed the files of a killed one" if place.remove_stale() else ""))
         return 0
     if state is None:
-        raise SandboxError("a sandbox is just being started: try again")
+        raise SandboxError("a sandbox is starting: try again")
     for number in (signal.SIGTERM, signal.SIGKILL):
         os.kill(state.pid, number)
         if _ended(place):
             place.remove_stale()
-            print("the sandbox is down")
+            print("the sandbox is stopped")
             return 0
-    raise SandboxError(f"the supervisor, process {state.pid}, does not end")
+    raise SandboxError(f"the supervisor, process {state.pid}, does not stop")
 
 
 def _ended(place: StateFile) -> bool:
@@ -177,7 +176,7 @@ def _ended(place: StateFile) -> bool:
 
 
 def _show_foreground(place: StateFile, state: SandboxState) -> None:
-    print(_text(state, {}), *_next_steps(state, place), "Ctrl-C ends it.", sep="\n", flush=True)
+    print(_text(state, {}), *_next_steps(state, place), "Ctrl-C stops it.", sep="\n", flush=True)
 
 
 def _next_steps(state: SandboxState, place: StateFile) -> list[str]:
@@ -185,13 +184,13 @@ def _next_steps(state: SandboxState, place: StateFile) -> list[str]:
     return [
         f'In group.toml:    [zookeeper] connect = "{state.zookeeper_connect}"',
         f"For a producer:   bootstrap.servers={state.bootstrap}",
-        f"To make a topic:  kzconsumer sandbox topic orders --partitions 4{where}",
+        f"Create a topic:   kzconsumer sandbox topic orders --partitions 4{where}",
     ]
 
 
 def _text(state: SandboxState, faults: Mapping[ServerState, str]) -> str:
     if not state.ready:
-        return f"Kafka {state.kafka_version} is being started (process {state.pid})"
+        return f"Kafka {state.kafka_version} is starting (process {state.pid})"
     lines = [f"Kafka {state.kafka_version}, {len(state.brokers)} broker(s), supervisor process {state.pid}"]
     marks = {server: f"  ({fault})" for server, fault in faults.items()}
     lines.append(f"  zookeeper  {state.zookeeper_connect}{marks.get(state.zookeeper, '') if state.zookeeper else ''}")

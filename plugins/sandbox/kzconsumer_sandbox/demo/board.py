@@ -1,7 +1,4 @@
-"""What the show shows at one moment, put together from ZooKeeper, the members' logs and the producer.
-
-Pure. `scenario` fills a board several times a second; `screen` draws it.
-"""
+"""The state of the demo at one moment, from ZooKeeper, the members' logs and the producer."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import msgspec
 
 
 class MemberState(Enum):
-    """How far a member has come, in its own words."""
+    """The state of a member, as it is displayed."""
 
     STARTING = "starting Spark"
     JOINING = "joining"
@@ -32,7 +29,7 @@ class MemberRow(msgspec.Struct, frozen=True):
 
 
 class PartitionRow(msgspec.Struct, frozen=True):
-    """A partition; offsets are next offsets, so each is a number of records here. None is "nobody says"."""
+    """A partition; offsets are next offsets, and so numbers of records. None: unknown."""
 
     partition: int
     owner: str | None
@@ -48,7 +45,7 @@ class PartitionRow(msgspec.Struct, frozen=True):
 
 
 class Board(msgspec.Struct, frozen=True):
-    """One moment. `messages` is how many there will be in all."""
+    """`messages` is the number of messages to be produced."""
 
     messages: int
     partitions: tuple[PartitionRow, ...] = ()
@@ -71,7 +68,7 @@ class Board(msgspec.Struct, frozen=True):
 
 
 class Reported(msgspec.Struct, frozen=True):
-    """What a member's log says of one partition it owns."""
+    """A partition as an owner reports it in its log."""
 
     topic: str
     partition: int
@@ -85,18 +82,18 @@ def partition_rows(
     committed: Mapping[int, int],
     reported: Mapping[str, Mapping[int, Reported]],
 ) -> tuple[PartitionRow, ...]:
-    """A row for each partition. Only its owner in ZooKeeper is believed about what is fetched and consumed."""
+    """A row for each partition. Fetched and consumed offsets are those that its owner in ZooKeeper reports."""
     rows = []
     for partition, count in enumerate(produced):
         owner = owners.get(partition)
-        said = reported.get(owner, {}).get(partition) if owner is not None else None
+        seen = reported.get(owner, {}).get(partition) if owner is not None else None
         rows.append(
             PartitionRow(
                 partition=partition,
                 owner=owner,
                 produced=count,
-                fetched=said.fetched if said else None,
-                consumed=said.consumed if said else None,
+                fetched=seen.fetched if seen else None,
+                consumed=seen.consumed if seen else None,
                 committed=committed.get(partition, 0),
             )
         )

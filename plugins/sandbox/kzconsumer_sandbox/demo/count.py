@@ -1,8 +1,4 @@
-"""Counts the records of the Parquet files with a Spark of its own.
-
-Owns its Spark session. A process of its own, since the demo's must not wait for a JVM; prints one JSON object. It knows
-nothing of how the files came to be.
-"""
+"""Counts the records of the Parquet files with Spark, in a process of its own that prints one JSON object."""
 
 from __future__ import annotations
 
@@ -14,13 +10,12 @@ from pathlib import Path
 import msgspec
 from anyio import to_thread
 
-from kzconsumer_sandbox.demo.failure import DemoFailed
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import DemoFailed, SandboxError
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """`rows` in the files, `distinct` messages of the producer among them, `elsewhere` those at several offsets."""
+    """`rows` in the files, `distinct` messages in them, `elsewhere`: messages at more than one offset."""
 
     rows: int
     distinct: int
@@ -29,7 +24,7 @@ class Counted(msgspec.Struct, frozen=True):
 
 def main() -> None:
     path, messages = sys.argv[1], int(sys.argv[2])
-    # By name: the plugin, which the demo needs, knows Spark's Java, and this distribution never imports it.
+    # By name: this distribution does not depend on kzconsumer-spark, which the demo needs.
     os.environ.update(import_module("kzconsumer_spark.daemon.worker_process").java_environment(os.environ))
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
@@ -73,13 +68,13 @@ _LIMIT = 300.0
 
 
 async def count(path: Path, messages: int, folder: Path) -> Counted:
-    """Count the Parquet files under `path`; `folder` takes the log and Spark's scratch. Raises DemoFailed."""
+    """Count the Parquet files under `path`; `folder` is for the log and Spark's scratch files. Raises DemoFailed."""
     process = _Counting(path, messages, folder)
     process.start()
     try:
         await to_thread.run_sync(process.wait_ended, _LIMIT, abandon_on_cancel=True)
     except SandboxError as error:
-        raise DemoFailed(f"Spark does not count: {error}") from None
+        raise DemoFailed(f"Spark could not count: {error}") from None
     finally:
         process.kill()
     for line in reversed(process.last_lines().splitlines()):

@@ -1,7 +1,4 @@
-"""The group as ZooKeeper has it: who owns each partition, what is committed.
-
-Owns no state but the session it is given. `scenario` asks it; it only reads.
-"""
+"""Reads owners and committed offsets of the demo's group from ZooKeeper."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.session import ZooKeeperSession
-from kzconsumer_sandbox.demo.failure import DemoFailed
+from kzconsumer_sandbox.errors import DemoFailed
 
 
 def member_name(group: str, owner: str) -> str:
@@ -31,17 +28,17 @@ class GroupView:
         self._offsets = [paths.offset(partition) for partition in every]
 
     async def owners(self) -> dict[int, str]:
-        """Partition -> name of the member that owns it; partitions nobody owns are left out."""
+        """Partition -> name of the member that owns it; unowned partitions are left out."""
         found = await self._read(self._owners)
         return {partition: member_name(self._group, data.decode()) for partition, data in found.items()}
 
     async def committed(self) -> dict[int, int]:
-        """Partition -> committed offset, where one is stored."""
+        """Partition -> committed offset, if one is stored."""
         found = {partition: decode_offset(data) for partition, data in (await self._read(self._offsets)).items()}
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     async def taken_over(self, partitions: frozenset[int], dead: str, limit: float) -> None:
-        """Until members other than the dead one own all of these; looks every 50 ms. Raises DemoFailed."""
+        """Wait until other members own all of these, polling every 50 ms. Raises DemoFailed after `limit` seconds."""
         with anyio.move_on_after(limit):
             while True:
                 owners = await self.owners()

@@ -1,8 +1,4 @@
-"""A member of the demo's group: a `kzconsumer --config` process as anyone would start it, and what its log says.
-
-Owns the process, its configuration file and the place in its log. `scenario` starts, kills and stops it. What the
-member does is told by its log alone; who owns what, only ZooKeeper says.
-"""
+"""A member of the demo's group: a `kzconsumer --config` process, observed through its log."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import msgspec
 
 from kzconsumer.clock import now
 from kzconsumer_sandbox.demo.board import MemberState, Reported
-from kzconsumer_sandbox.demo.failure import DemoFailed
+from kzconsumer_sandbox.errors import DemoFailed
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 
 SESSION_TIMEOUT = 6.0
@@ -100,7 +96,7 @@ class Member(ServerProcess):
         return self._process is not None
 
     def kill_9(self) -> None:
-        """kill -9 of the member's process alone: its Spark has to notice by itself."""
+        """kill -9 of the member's process only: its Spark has to notice by itself."""
         self.kill()
         self.state = MemberState.KILLED
         self.reported = {}
@@ -111,17 +107,17 @@ class Member(ServerProcess):
         self.send_signal(signal.SIGTERM)
 
     def check(self) -> None:
-        """Raises DemoFailed when it has ended otherwise than the story wants."""
+        """Raises DemoFailed if the process has exited unexpectedly."""
         if not self.started or self.alive or self.state is MemberState.KILLED:
             return
         assert self._process is not None
         if self.state not in (MemberState.STOPPING, MemberState.STOPPED) or self._process.returncode != 0:
-            raise DemoFailed(f"{self.name} has ended with status {self._process.returncode} while {self.state.value}")
+            raise DemoFailed(f"{self.name} exited with status {self._process.returncode} while {self.state.value}")
         self.state = MemberState.STOPPED
         self.reported = {}
 
     def read_log(self) -> None:
-        """Take in what it has logged since the last time."""
+        """Read what has been logged since the last call."""
         if not self.started or self.state is MemberState.KILLED:
             return
         with self.log.open("rb") as log:
@@ -136,21 +132,21 @@ class Member(ServerProcess):
         try:
             line = msgspec.json.decode(text, type=Line)
         except msgspec.MsgspecError:
-            return  # what a library or Spark prints
+            return  # printed by a library or by Spark
         if line.event == "positions":
-            self.reported = {said.partition: said for said in line.partitions}
+            self.reported = {each.partition: each for each in line.partitions}
         elif line.event == "spark ready" and self.state is MemberState.STARTING:
             self.state = MemberState.JOINING
         elif line.event == "registered" and self.state in (MemberState.STARTING, MemberState.JOINING):
             self.state = MemberState.CONSUMING
 
-    def last_words(self, count: int = 12) -> list[str]:
-        """The end of its log, without what it says twice a second."""
+    def last_log_lines(self, count: int = 12) -> list[str]:
+        """The end of its log, without debug lines and progress."""
         lines = self.last_lines(1000).splitlines() if self.started else []
-        return [line for line in lines if not _is_chatter(line)][-count:]
+        return [line for line in lines if not _is_frequent(line)][-count:]
 
 
-def _is_chatter(text: str) -> bool:
+def _is_frequent(text: str) -> bool:
     try:
         line = msgspec.json.decode(text, type=Line)
     except msgspec.MsgspecError:
@@ -162,7 +158,7 @@ _POLL = 0.05
 
 
 def processes_in(folder: Path) -> list[int]:
-    """The living processes of this user that work in the folder or below it."""
+    """The live processes of this user with a working directory in the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -170,7 +166,7 @@ def processes_in(folder: Path) -> list[int]:
         try:
             place = Path(os.readlink(entry / "cwd").removesuffix(" (deleted)"))
             state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:  # it has just ended, or is another user's
+        except OSError:  # it has just exited, or is another user's
             continue
         if state not in "ZX" and place.is_relative_to(folder):
             found.append(int(entry.name))
@@ -178,7 +174,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 async def wait_gone(folder: Path, limit: float) -> list[int]:
-    """Wait until nothing works in the folder; who still does after `limit` seconds."""
+    """Wait until no process works in the folder; returns those that still do after `limit` seconds."""
     deadline = now() + limit
     while True:
         left = processes_in(folder)

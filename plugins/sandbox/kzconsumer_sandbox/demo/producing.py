@@ -1,7 +1,6 @@
-"""The producer: every message different, dealt out over the partitions, no faster than the story wants.
+"""The producer: distinct messages, spread over the partitions, within a limit that the scenario raises.
 
-Owns the librdkafka producer and the counts of acknowledged messages. `scenario` runs it in a thread and raises the
-limit as the story goes on. Idempotent, so that what is acknowledged is in the log once.
+It is idempotent, so that an acknowledged message is in the log once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from confluent_kafka import KafkaError, Message, Producer
 
 from kzconsumer.clock import now
-from kzconsumer_sandbox.demo.failure import DemoFailed
+from kzconsumer_sandbox.errors import DemoFailed
 
 _BLOCK = 500
 _FLUSH_LIMIT = 60.0
@@ -20,12 +19,12 @@ _VALUE = b'{"id":%d,"customer":"customer-%05d","article":"article-%04d","quantit
 
 
 def value(number: int) -> bytes:
-    """Message `number`'s value: about 85 bytes of JSON, unlike any other's by its `id`."""
+    """The value of message `number`: about 85 bytes of JSON with a unique `id`."""
     return _VALUE % (number, number * 7919 % 100_000, number * 104_729 % 10_000, number % 9 + 1, number * 31 % 100_000)
 
 
 class Allowance:
-    """How many messages may have been produced by a moment: a number that grows at a rate up to a limit."""
+    """The number of messages that may have been produced at a time: grows at a rate up to a limit."""
 
     def __init__(self) -> None:
         self._base = 0
@@ -34,7 +33,7 @@ class Allowance:
         self._since = 0.0
 
     def raise_to(self, limit: int, moment: float, seconds: float = 0.0) -> None:
-        """Allow `limit` messages, what is new of them spread evenly over the next `seconds`."""
+        """Allow `limit` messages, with the additional ones spread evenly over the next `seconds`."""
         self._base = limit if seconds <= 0 else self.at(moment)
         self._rate = (limit - self._base) / seconds if seconds > 0 else 0.0
         self._limit = limit
@@ -60,7 +59,7 @@ class Production:
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "compression.type": "lz4",
-                "log_level": 0,  # what matters comes with the acknowledgements
+                "log_level": 0,  # errors come with the acknowledgements
             }
         )
 
@@ -68,15 +67,15 @@ class Production:
         return f"<Production {sum(self.acknowledged)} of {self._messages}>"
 
     def allow(self, share: float, seconds: float = 0.0) -> None:
-        """Let it go on up to this share of all messages, spread over `seconds`."""
+        """Allow this share of all messages, spread over `seconds`."""
         self._allowance.raise_to(round(share * self._messages), now(), seconds)
 
     def close(self) -> None:
-        """Have `run` return soon."""
+        """Make `run` return soon."""
         self._closed.set()
 
     def run(self) -> None:
-        """Produce everything, as far as and when it is allowed; blocks. Raises DemoFailed."""
+        """Produce all messages as the limit allows; blocks. Raises DemoFailed."""
         partitions = len(self.acknowledged)
         for block in self._blocks():
             for number in block:
@@ -116,4 +115,4 @@ class Production:
 
     def _raise_fault(self) -> None:
         if self._fault:
-            raise DemoFailed(f"a message was refused: {self._fault}")
+            raise DemoFailed(f"a message was rejected: {self._fault}")

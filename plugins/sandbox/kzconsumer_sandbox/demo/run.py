@@ -1,7 +1,6 @@
-"""One demo from the command line's point of view: the folder, the signals, what is printed, what is left.
+"""Runs the demo in a temporary directory: signals, output, and cleaning up.
 
-Owns the demo's folder. It is removed at the end, unless something failed or it was asked for; nothing that was started
-outlives the call.
+The directory is removed at the end, unless the demo failed or `--keep` was given; no process outlives the call.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from kzconsumer_sandbox.demo.screen import open_screen
 from kzconsumer_sandbox.demo.verdict import Figures, judge, notes, verdict_table
 
 FOLDER_PREFIX = "kzconsumer-demo-"
-# A killed member's Spark notices within moments; a JVM on a busy machine takes a little longer to be gone.
+# Seconds for the Spark of a killed member to exit.
 _ORPHAN_LIMIT = 10.0
 
 
 def run_demo(messages: int, *, as_json: bool, keep: bool) -> int:
-    """Returns the exit status. Raises KzConsumerError when the demo does not get to its end."""
+    """Returns the exit status. Raises KzConsumerError if the demo cannot be completed."""
     began = now()
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX)).resolve()
     demo = _Demo(folder, messages)
@@ -44,7 +43,7 @@ def run_demo(messages: int, *, as_json: bool, keep: bool) -> int:
         return 0 if figures.missing == 0 else 1
     except Exception as error:
         stays = True
-        demo.tell_last_words()
+        demo.print_member_logs()
         if isinstance(error, BaseExceptionGroup):
             raise sole_cause(error) from None
         raise
@@ -64,7 +63,7 @@ class _Demo:
         self.signal = 0
 
     async def run(self, began: float) -> Figures | None:
-        """The figures; None when a signal ended it. Nothing that was started is left when this returns."""
+        """The figures, or None after a signal. All processes have ended when this returns."""
         figures = None
         with self._screen:
             try:
@@ -78,16 +77,16 @@ class _Demo:
                     left = await wait_gone(self._folder, _ORPHAN_LIMIT)
                     kill(left)
         if left:
-            _note(f"{len(left)} processes were left behind and had to be killed")
+            _note(f"{len(left)} processes were left and had to be killed")
         if figures is not None:
             for note in notes(figures, counted, TAKEOVER_GOAL):
                 _note(note)
         return figures
 
-    def tell_last_words(self) -> None:
-        """What the members logged last."""
+    def print_member_logs(self) -> None:
+        """The end of each member's log."""
         for member in self._scenario.members:
-            for line in member.last_words():
+            for line in member.last_log_lines():
                 print(f"{member.name}: {line}", file=sys.stderr)
 
     async def _cancel_on_signal(self, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:

@@ -18,11 +18,11 @@ from kzconsumer.clock import now
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, partition_rows
 from kzconsumer_sandbox.demo.count import Counted, count
-from kzconsumer_sandbox.demo.failure import DemoFailed
 from kzconsumer_sandbox.demo.group_view import GroupView
 from kzconsumer_sandbox.demo.members import SESSION_TIMEOUT, Member, configuration
 from kzconsumer_sandbox.demo.producing import Production
 from kzconsumer_sandbox.demo.screen import Screen
+from kzconsumer_sandbox.errors import DemoFailed
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.topics import create_topic
 

@@ -1,7 +1,4 @@
-"""Where the show is seen, always on standard error: a live picture on a terminal, a line now and then elsewhere.
-
-Owns the terminal's last lines while it is open. `scenario` tells it the story; standard output is the result's alone.
-"""
+"""The display of the demo on standard error: live on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _LINE_EVERY = 5.0
 
 
 class Screen(Protocol):
-    """Entered once, around the whole show."""
+    """Entered once, around the whole demo."""
 
     def __enter__(self) -> Self: ...
 
@@ -30,10 +27,10 @@ class Screen(Protocol):
     ) -> None: ...
 
     def tell(self, text: str) -> None:
-        """A sentence of the story; it stays."""
+        """Print a line that stays."""
 
     def update(self, board: Board) -> None:
-        """The newest board; it replaces the last."""
+        """Replace the displayed board."""
 
 
 def open_screen() -> Screen:
@@ -47,7 +44,7 @@ def since(seconds: float) -> str:
 
 
 class LiveScreen:
-    """A picture that is drawn anew four times a second, below the sentences told."""
+    """Redraws the board four times a second, below the printed lines."""
 
     def __init__(self, console: Console) -> None:
         self._began = now()

@@ -1,7 +1,4 @@
-"""The live picture: two bars, a table of the partitions, a line for each member.
-
-Pure: a board in, something rich can draw out. Made for 80 columns.
-"""
+"""The board as rich renderables, 80 columns wide: two bars, a table of partitions, a line for each member."""
 
 from __future__ import annotations
 
@@ -14,17 +11,17 @@ from rich.text import Text
 from kzconsumer_sandbox.demo.board import Board, MemberRow, MemberState, PartitionRow
 
 _COLOURS = ("cyan", "magenta", "green", "blue", "yellow")
-_NOBODY = "·"
+_UNKNOWN = "·"
 
 
 def picture(board: Board) -> RenderableType:
-    """The board as it is drawn on a terminal."""
+    """The board for a terminal."""
     return Group("", _bars(board), _partitions(board), _members(board))
 
 
 def summary(board: Board) -> str:
-    """The board in one line, where there is no terminal."""
-    owners = ", ".join(f"{member.name} {member.owns}" for member in board.members if member.owns) or "nobody"
+    """The board in one line."""
+    owners = ", ".join(f"{member.name} {member.owns}" for member in board.members if member.owns) or "none"
     lag = sum(row.lag for row in board.partitions)
     return f"produced {board.produced:,}, committed {board.committed:,}, lag {lag:,}; owners: {owners}"
 
@@ -70,14 +67,14 @@ def _partitions(board: Board) -> Table:
 
 def _owner(row: PartitionRow, colours: dict[str, str], dead: set[str]) -> Text:
     if row.owner is None:
-        return Text("nobody", style="dim")
+        return Text("none", style="dim")
     if row.owner in dead:
         return Text(f"{row.owner} ✝", style="bold red")
     return Text(row.owner, style=colours.get(row.owner, ""))
 
 
 def _offset(offset: int | None) -> Text:
-    return Text(_NOBODY, style="dim") if offset is None else Text(f"{offset:,}")
+    return Text(_UNKNOWN, style="dim") if offset is None else Text(f"{offset:,}")
 
 
 def _members(board: Board) -> Table:
@@ -86,17 +83,17 @@ def _members(board: Board) -> Table:
     for member in board.members:
         colour = "red" if member.state is MemberState.KILLED else colours[member.name]
         grid.add_row(
-            Text(f" {member.name}", style=colour), Text(f"process {member.pid}", style="dim"), _said(member, colour)
+            Text(f" {member.name}", style=colour), Text(f"process {member.pid}", style="dim"), _state(member, colour)
         )
     return grid
 
 
-def _said(member: MemberRow, colour: str) -> Text:
+def _state(member: MemberRow, colour: str) -> Text:
     text = member.state.value
     if member.state in (MemberState.CONSUMING, MemberState.STOPPING):
         text += f", owns {member.owns}"
     elif member.state is MemberState.KILLED:
-        text += f", its session still owns {member.owns}" if member.owns else ", owns nothing any more"
+        text += f", its session still owns {member.owns}" if member.owns else ", owns nothing now"
     return Text(text, style=colour if member.state is not MemberState.STOPPED else "dim")
 
 

@@ -1,7 +1,4 @@
-"""What the demo has to say at its end: the figures, whether they are good enough, and how they are shown.
-
-Pure. `run` prints what this gives it.
-"""
+"""The result of the demo: its figures, remarks about them, and the table."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from kzconsumer_sandbox.demo.count import Counted
 class Figures(msgspec.Struct, frozen=True):
     """The result, as `--json` prints it.
 
-    `rows` are in the Parquet files, `distinct` of the produced messages among them; `missing` are produced and not
-    among them; `duplicates` are rows beyond the first of a message. `takeover_seconds` is from the kill -9 until all
+    `rows` are in the Parquet files, with `distinct` messages; `missing` were produced and are not in the files;
+    `duplicates` are rows beyond the first of a message. `takeover_seconds` is from the kill -9 until all
     partitions of the killed member were owned by others; `seconds` is the whole demo.
     """
 
@@ -43,7 +40,7 @@ def judge(counted: Counted, *, produced: int, takeover: float, seconds: float) -
 
 
 def notes(figures: Figures, counted: Counted, goal: float) -> list[str]:
-    """What a reader should know and what does not make the demo fail."""
+    """Remarks that do not make the demo fail."""
     found = []
     if figures.takeover_seconds > goal:
         found.append(f"the takeover took {figures.takeover_seconds:.1f} s, longer than the goal of {goal:.1f} s")
@@ -53,15 +50,14 @@ def notes(figures: Figures, counted: Counted, goal: float) -> list[str]:
 
 
 def verdict_table(figures: Figures, goal: float) -> Table:
-    """The figures for a person."""
     table = Table(box=box.ROUNDED, show_header=False, border_style="dim", padding=(0, 1))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    rows = f"different ones, in {figures.rows:,} rows of Parquet"
+    rows = f"distinct, in {figures.rows:,} rows of Parquet"
     lost = figures.missing != 0
     met = figures.takeover_seconds <= goal
-    table.add_row("produced", f"{figures.produced:,}", "messages, each one different")
+    table.add_row("produced", f"{figures.produced:,}", "distinct messages")
     table.add_row("delivered", f"{figures.distinct:,}", rows)
     table.add_row(
         "missing",
@@ -71,7 +67,7 @@ def verdict_table(figures: Figures, goal: float) -> Table:
     table.add_row(
         "duplicated",
         Text(f"{figures.duplicates:,}", style="yellow" if figures.duplicates else "green"),
-        "rows: what the killed member had in hand" if figures.duplicates else "rows",
+        "rows: uncommitted records of the killed member" if figures.duplicates else "rows",
     )
     table.add_row(
         "takeover",

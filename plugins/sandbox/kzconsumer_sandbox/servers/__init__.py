@@ -5,5 +5,5 @@ configuration, ports, readiness   the servers' properties, free ports, whether a
 server_process                    one process that ends with its starter (die_with_parent)
   zookeeper_server, broker_server -> cluster -> sandbox        synchronous up to cluster, async from there
 topics                            creates topics through ZooKeeper
-state_file, supervisor            the detached sandbox of the command line
+state_file, supervisor            the background sandbox of the command line
 """

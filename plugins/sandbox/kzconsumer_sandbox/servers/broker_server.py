@@ -1,7 +1,4 @@
-"""One Kafka broker of any of the pinned versions, on loopback.
-
-Owns its folder and process. Started by Cluster; keeps id, port and data over restarts.
-"""
+"""One Kafka broker on loopback; it keeps id, port and data over restarts."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kzconsumer.zookeeper.connect_string import ConnectString
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import (
     LOG4J,
     QUICK_START,
@@ -18,7 +16,6 @@ from kzconsumer_sandbox.servers.configuration import (
     broker_properties,
     java_flags,
 )
-from kzconsumer_sandbox.servers.failure import SandboxError
 from kzconsumer_sandbox.servers.jars import classpath
 from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.readiness import ephemeral_nodes, known_brokers

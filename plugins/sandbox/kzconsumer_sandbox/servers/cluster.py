@@ -1,8 +1,4 @@
-"""Some brokers of one Kafka version under one chroot of a ZooKeeper.
-
-Owns the brokers and their folders. Synchronous, for fixtures; Sandbox wraps one of these and a
-ZooKeeper for async code.
-"""
+"""Brokers of one Kafka version under one chroot of a ZooKeeper. Synchronous; Sandbox is for async code."""
 
 from __future__ import annotations
 
@@ -10,9 +6,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
 from kzconsumer_sandbox.servers.configuration import QUICK_START
-from kzconsumer_sandbox.servers.failure import SandboxError
 from kzconsumer_sandbox.servers.readiness import known_brokers
 from kzconsumer_sandbox.servers.server_process import START_LIMIT
 from kzconsumer_sandbox.servers.versions import KafkaVersion
@@ -65,18 +61,18 @@ class Cluster:
         return ",".join(f"{broker.host}:{broker.port}" for broker in self.brokers.values())
 
     def start(self) -> None:
-        """Start all processes; returns at once. See ServerProcess for the thread to call this from."""
+        """Start all processes; returns at once. For the calling thread, see ServerProcess."""
         for broker in self.brokers.values():
             broker.start()
 
     def wait_ready(self, limit: float = START_LIMIT) -> None:
-        """Block until every broker serves and knows every broker. Raises SandboxError."""
+        """Block until every broker serves and knows all brokers. Raises SandboxError."""
         deadline = time.monotonic() + limit
         for broker in self.brokers.values():
             broker.wait_ready(max(deadline - time.monotonic(), 0.0))
         while not all(self._knows_all(broker) for broker in self.brokers.values()):
             if time.monotonic() > deadline:
-                raise SandboxError(f"the brokers have not heard of each other after {limit:.0f} s: {self!r}")
+                raise SandboxError(f"the brokers do not know each other after {limit:.0f} s: {self!r}")
             time.sleep(0.05)
 
     def _knows_all(self, broker: BrokerServer) -> bool:
@@ -84,7 +80,7 @@ class Cluster:
         return known == set(self.brokers) or (known == set() and broker.registered())
 
     def kill(self) -> None:
-        """End all brokers now; nothing of them is worth a graceful stop."""
+        """Kill all brokers; a graceful stop is not needed."""
         for broker in self.brokers.values():
             broker.kill()
 

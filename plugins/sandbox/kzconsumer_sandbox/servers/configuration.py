@@ -1,8 +1,4 @@
-"""The text of the servers' configuration files, and the flags of their Java.
-
-Pure: values in, text out. Everything here serves a server that starts fast, takes little memory and writes nothing
-outside its own folder.
-"""
+"""Configuration files and Java flags of the servers: fast start, little memory, no files outside their directory."""
 
 from __future__ import annotations
 
@@ -14,9 +10,9 @@ from kzconsumer_sandbox.servers.ports import HOST
 from kzconsumer_sandbox.servers.versions import KafkaVersion
 
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Flags for a server that lives for seconds. A server under measurement wants the second one left out."""
+"""Flags for a server that runs for seconds; leave out the second one for measurements."""
 
-# Every version finds one of the two: log4j up to 0.10, slf4j-simple from 1.1 on. Both write where the output goes.
+# log4j is used up to 0.10, slf4j-simple from 1.1 on. Both write to the standard streams.
 LOG4J = """\
 log4j.rootLogger=INFO, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
@@ -32,11 +28,11 @@ _SLF4J = (
 
 
 def java_flags(folder: Path, heap: str, tuning: tuple[str, ...] = QUICK_START) -> list[str]:
-    """Flags for any server whose files are in that folder; `heap` as Java writes it, `256m`."""
+    """Flags for a server with its files in `folder`; `heap` in Java's format, such as `256m`."""
     return [
         f"-Xmx{heap}",
         *tuning,
-        "-XX:-UsePerfData",  # its file in /tmp would outlive a kill -9
+        "-XX:-UsePerfData",  # its file in /tmp would be left after a kill -9
         f"-Djava.io.tmpdir={folder}",  # the native codecs unpack themselves there
         f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}",
         *_SLF4J,
@@ -59,7 +55,7 @@ def zookeeper_properties(folder: Path, port: int) -> dict[str, object]:
 
 
 class Listener(NamedTuple):
-    """A listener besides the plain one; what its protocol needs, the broker's further settings say."""
+    """A listener besides the plain one; settings of its protocol are in the broker's `config`."""
 
     protocol: str
     port: int
@@ -74,7 +70,7 @@ def broker_properties(
     extra: Mapping[str, object],
     listeners: Mapping[str, Listener],
 ) -> dict[str, object]:
-    """server.properties; `extra` has the last word. Topics are not created by asking for them, nothing is retired.
+    """server.properties; `extra` overrides. No automatic topic creation, and no retention.
 
     `port` is the plain listener's, which the brokers use among themselves; `listeners`, by name, are those besides it
     (0.10.2 and later).
@@ -103,7 +99,7 @@ def broker_properties(
         "delete.topic.enable": "true",
         "offsets.topic.replication.factor": 1,
         "offsets.topic.num.partitions": 4,
-        "log.retention.hours": 2_000_000,  # two centuries: records may carry any timestamp; 0.8 knows no "for ever"
+        "log.retention.hours": 2_000_000,  # two centuries: records may have any timestamp, and 0.8 has no "unlimited"
         "log.retention.bytes": -1,
         "log.segment.bytes": 256 << 20,
         "log.cleaner.dedupe.buffer.size": 2 << 20,

@@ -1,7 +1,7 @@
-"""A launcher: becomes the given program after asking the kernel to kill it when its parent dies.
+"""Launcher: executes a program that the kernel kills when its parent dies.
 
-Run as a script (`python -I -S die_with_parent.py <parent pid> <program> <argument>...`) by server_process; keeps its
-process id. A script and not a hook between fork and exec: Python code there may deadlock when the parent has threads.
+Usage: `python -I -S die_with_parent.py <parent pid> <program> <argument>...`. It is a script and not a hook between
+fork and exec, as Python code there may deadlock if the parent has threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         sys.exit(f"prctl(PR_SET_PDEATHSIG): {os.strerror(ctypes.get_errno())}")
-    if os.getppid() != parent:  # it died before the request was in place
+    if os.getppid() != parent:  # it died before prctl
         sys.exit("the parent has died")
     os.execv(program[0], program)
 

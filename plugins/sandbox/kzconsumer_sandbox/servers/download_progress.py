@@ -1,7 +1,4 @@
-"""How the fetching of jars is shown: a bar on a terminal, a line now and then elsewhere.
-
-Owns the terminal's last line while it is open. Used by the sandbox and demo commands.
-"""
+"""Progress of downloads on standard error: bars on a terminal, otherwise a line for each quarter."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from kzconsumer_sandbox.servers.jars import Progress
 
 @contextmanager
 def fetching_progress() -> Iterator[Progress]:
-    """A callback for `resolve_jars`; writes to stderr, and nothing at all when nothing has to be fetched."""
+    """A callback for `resolve_jars`; nothing is shown if nothing has to be downloaded."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -34,8 +31,6 @@ def fetching_progress() -> Iterator[Progress]:
 
 
 class _Lines:
-    """A line for every quarter of a set."""
-
     def __init__(self) -> None:
         self._shown: dict[str, int] = {}
 

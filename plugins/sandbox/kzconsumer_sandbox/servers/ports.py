@@ -1,7 +1,6 @@
-"""Free ports on loopback that stay free while their server is stopped.
+"""Free ports on loopback that remain free while their server restarts: outside the kernel's ephemeral range.
 
-Owns no state. A port from the kernel's ephemeral range may be taken by any outgoing connection while a server restarts,
-and a client retrying such a port can even connect to itself; so ports are taken from outside that range.
+A port in that range may be taken by any outgoing connection, and a client that retries it may connect to itself.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 
 HOST = "127.0.0.1"
 _ALLOWED = range(10240, 65536)
@@ -19,7 +18,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_port() -> int:
-    """A port nobody is bound to at this moment, chosen at random. Raises SandboxError after a thousand taken ones."""
+    """A random port that is not in use. Raises SandboxError after a thousand attempts."""
     ports = outside(*_ephemeral_range())
     for _ in range(1000):
         port = random.choice(ports)
@@ -33,7 +32,7 @@ def free_port() -> int:
 
 
 def outside(first: int, last: int) -> Sequence[int]:
-    """The ports allowed to us outside first..last; all of them when next to none would be left."""
+    """The allowed ports outside first..last; all allowed ports if less than 1000 would be left."""
     below, above = range(_ALLOWED.start, max(first, _ALLOWED.start)), range(min(last, 65535) + 1, _ALLOWED.stop)
     larger = max(below, above, key=len)
     return larger if len(larger) >= 1000 else _ALLOWED

@@ -1,7 +1,7 @@
-"""Asks a server, once, whether it serves. Blocking, a connection per question.
+"""Checks whether a server serves, with blocking requests on a new connection each.
 
-Owns no state, knows just enough of two protocols: Kafka's Metadata version 0, which every broker version answers, and
-ZooKeeper's four-letter words. An open port proves nothing: brokers up to 2.8 listen before they have registered.
+It uses Kafka's Metadata version 0, which every broker version answers, and ZooKeeper's four-letter words. An open port
+is not enough: brokers up to 2.8 listen before they have registered.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _METADATA_V0 = struct.pack(">hhih", 3, 0, 1, -1)  # api key, version, correlatio
 
 
 def known_brokers(host: str, port: int) -> set[int] | None:
-    """The broker ids in that broker's Metadata reply; None while it does not answer.
+    """The broker ids in that broker's Metadata response; None if it does not answer.
 
-    0.8 names no broker before the first topic exists.
+    0.8 returns no brokers before the first topic exists.
     """
     try:
         return set(_metadata(host, port, None).brokers)
@@ -30,7 +30,7 @@ def known_brokers(host: str, port: int) -> set[int] | None:
 
 
 def led_partitions(host: str, port: int, topic: str) -> set[int]:
-    """The topic's partitions of which that broker knows the leader; empty while it does not answer."""
+    """The topic's partitions of which that broker knows the leader; empty if it does not answer."""
     try:
         return {partition for partition, leader in _metadata(host, port, topic).leaders.items() if leader >= 0}
     except OSError:
@@ -38,14 +38,14 @@ def led_partitions(host: str, port: int, topic: str) -> set[int]:
 
 
 class MetadataV0(NamedTuple):
-    """Broker ids, and the leader (-1: none) of each partition of the one topic asked for."""
+    """Broker ids, and the leader (-1: none) of each partition of the requested topic."""
 
     brokers: list[int]
     leaders: dict[int, int]
 
 
 def read_metadata(reply: bytes) -> MetadataV0:
-    """Read a Metadata v0 reply from its correlation id on; of several topics, only the first."""
+    """Read a Metadata v0 response from its correlation id on; only its first topic."""
     at = 4
 
     def take(layout: str) -> int:
@@ -72,12 +72,12 @@ def read_metadata(reply: bytes) -> MetadataV0:
             partition = take(">i")
             leaders[partition] = take(">i")
             skip(4 * take(">i"))  # replicas
-            skip(4 * take(">i"))  # those in sync
+            skip(4 * take(">i"))  # in-sync replicas
     return MetadataV0(brokers, leaders)
 
 
 def _metadata(host: str, port: int, topic: str | None) -> MetadataV0:
-    """Ask for one topic, or for every topic."""
+    """Request one topic, or all topics."""
     name = b"" if topic is None else struct.pack(">h", len(topic)) + topic.encode()
     request = _METADATA_V0 + struct.pack(">i", bool(name)) + name
     with socket.create_connection((host, port), _TIMEOUT) as connection:
@@ -88,12 +88,12 @@ def _metadata(host: str, port: int, topic: str | None) -> MetadataV0:
 
 
 def zookeeper_serves(host: str, port: int) -> bool:
-    """True when ZooKeeper answers `srvr` with its statistics rather than with an apology."""
+    """Whether ZooKeeper answers `srvr` with its statistics."""
     return _four_letters(host, port, b"srvr").startswith("Zookeeper version")
 
 
 def ephemeral_nodes(host: str, port: int) -> set[str]:
-    """The paths of all ephemeral nodes, chroots included; empty while ZooKeeper does not answer."""
+    """The paths of all ephemeral nodes, including chroots; empty if ZooKeeper does not answer."""
     return {line.strip() for line in _four_letters(host, port, b"dump").splitlines() if line.startswith("\t/")}
 
 
@@ -113,15 +113,15 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     while len(data) < size:
         chunk = connection.recv(size - len(data))
         if not chunk:
-            raise ConnectionError("closed in the middle of a reply")
+            raise ConnectionError("closed in the middle of a response")
         data += chunk
     return data
 
 
 def find_faults(state: SandboxState) -> dict[ServerState, str]:
-    """The servers that do not serve, each with what is wrong with it; empty when all serve, or none is started yet.
+    """The servers that do not serve -> what is wrong; empty if all serve, or none has been started.
 
-    Takes milliseconds, and 2 s more for each server that lives without answering.
+    Takes milliseconds, and 2 s more for each live server that does not answer.
     """
     return {server: "does not answer" if _lives(server.pid) else "has ended" for server in _silent(state)}
 

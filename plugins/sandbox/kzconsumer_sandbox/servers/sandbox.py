@@ -1,8 +1,4 @@
-"""A ZooKeeper and a cluster of brokers as one async context: running inside, gone after.
-
-Owns the servers, not the folder they are in. Used by the supervisor, the demo and tests that break servers. It restarts
-nothing by itself.
-"""
+"""A ZooKeeper and a cluster of brokers as an async context manager. A server that fails is not restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ def prepare(version: KafkaVersion, progress: Progress | None = None) -> None:
 
 
 class Sandbox:
-    """`heap`, `config` and `tuning` are the brokers', as in Cluster. Enter and leave it in a thread that lasts."""
+    """`heap`, `config` and `tuning` are the brokers', as in Cluster. The servers end with the thread that enters it."""
 
     def __init__(
         self,
@@ -53,7 +49,7 @@ class Sandbox:
     cluster: Cluster
 
     async def __aenter__(self) -> Sandbox:
-        """Returns when a Metadata request to any broker names all of them. Raises SandboxError."""
+        """Returns when every broker knows all brokers. Raises SandboxError."""
         await anyio.to_thread.run_sync(prepare, self._version)
         java = find_java()
         self.zookeeper = ZooKeeperServer(self.folder / "zookeeper", java, resolve_jars(NEWEST.jars, java))
@@ -83,7 +79,6 @@ class Sandbox:
         self._kill()
 
     def _kill(self) -> None:
-        """Takes milliseconds: nothing in the servers is worth a graceful stop."""
         self.cluster.kill()
         self.zookeeper.kill()
 
@@ -101,11 +96,11 @@ class Sandbox:
         return self.cluster.brokers
 
     async def stop_broker(self, broker: int, number: signal.Signals = signal.SIGTERM) -> None:
-        """Signal the broker and wait for its end."""
+        """Send the signal, and wait until the process has ended."""
         await stop_server(self.brokers[broker], number)
 
     async def start_broker(self, broker: int) -> None:
-        """Start a stopped broker again; after a kill -9 its former session has to expire first (6 s)."""
+        """Restart a stopped broker; after a kill -9 its session has to expire first (6 s)."""
         await start_server(self.brokers[broker])
 
     async def stop_zookeeper(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -119,13 +114,13 @@ class Sandbox:
 
 
 async def start_server(server: ServerProcess) -> None:
-    """Start it on its old port and data, and return when it serves. Raises SandboxError."""
+    """Start it with its port and data, and return when it serves. Raises SandboxError."""
     await anyio.to_thread.run_sync(server.wait_startable, abandon_on_cancel=True)
     server.start()
     await anyio.to_thread.run_sync(server.wait_ready, abandon_on_cancel=True)
 
 
 async def stop_server(server: ServerProcess, number: signal.Signals = signal.SIGTERM) -> None:
-    """Send the signal and return when the process has ended; the last broker of two may take 10 s to end gracefully."""
+    """Send the signal and return when the process has ended; the last of two brokers may take 10 s."""
     server.send_signal(number)
     await anyio.to_thread.run_sync(server.wait_ended, abandon_on_cancel=True)

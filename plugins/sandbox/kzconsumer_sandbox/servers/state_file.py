@@ -1,7 +1,6 @@
-"""The file that says what sandbox runs, and the lock that says whether it still does.
+"""The file that describes the running sandbox, and the lock that the supervisor holds while it lives.
 
-Owns `sandbox.json` in the user's state folder (or where `--state` points) and the lock beside it. Written by the
-supervisor alone, which holds the lock as long as it lives; the command line only reads, and removes what is stale.
+Only the supervisor writes the file; the command line reads it, and removes a stale one.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 
 FOLDER_PREFIX = "kzconsumer-sandbox-"
-"""How the name of every scratch folder begins; nothing else is ever removed."""
+"""Prefix of every scratch directory; no other directory is ever removed."""
 
 
 class ServerState(msgspec.Struct, frozen=True):
-    """A server as `status` shows it; the ZooKeeper's id is 0."""
+    """A server as `status` shows it; the id of ZooKeeper is 0."""
 
     id: int
     host: str
@@ -32,7 +31,7 @@ class ServerState(msgspec.Struct, frozen=True):
 
 
 class SandboxState(msgspec.Struct, frozen=True):
-    """What runs. `ready` is false, and the servers are missing, while it is being started."""
+    """The sandbox. While it is starting, `ready` is false and the servers are missing."""
 
     pid: int
     kafka_version: str
@@ -51,21 +50,21 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 class StateFile:
-    """One place where at most one sandbox runs."""
+    """The state file of at most one sandbox."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
         self._lock = self.path.with_suffix(".lock")
 
     def read(self) -> SandboxState | None:
-        """What was written last, whether or not it still runs; None without a file or with one that is not ours."""
+        """The last state, whether or not the sandbox still runs; None without a valid file."""
         try:
             return msgspec.json.decode(self.path.read_bytes(), type=SandboxState)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
     def running(self) -> bool:
-        """True while a supervisor lives, kill -9 included: the lock goes with its process."""
+        """Whether the supervisor is alive: its lock ends with its process."""
         try:
             file = self._lock.open("rb")
         except FileNotFoundError:
@@ -78,13 +77,13 @@ class StateFile:
             return False
 
     def remove_stale(self) -> bool:
-        """Remove what a supervisor that was killed left behind; False when there was nothing. Raises as `hold`."""
+        """Remove what a killed supervisor left; False if there was nothing. Raises as `hold`."""
         left = self.read() is not None
         with self.hold():
             return left
 
     def write(self, state: SandboxState) -> None:
-        """Replace the content at once; a reader sees the old one or the new one."""
+        """Replace the file atomically."""
         new = self.path.with_suffix(".new")
         new.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
         new.replace(self.path)
@@ -94,7 +93,7 @@ class StateFile:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """The supervisor's claim on this place, which is clean then. Raises SandboxError when another one has it."""
+        """Hold the lock; removes a stale state first. Raises SandboxError if another supervisor holds it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock.open("wb") as file:
             deadline = time.monotonic() + 0.5
@@ -102,9 +101,9 @@ class StateFile:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:  # somebody may just be looking whether we run
+                except BlockingIOError:  # `running` may hold it for a moment
                     if time.monotonic() > deadline:
-                        raise SandboxError(f"a sandbox runs already, see {self.path}") from None
+                        raise SandboxError(f"a sandbox is running already, see {self.path}") from None
                     time.sleep(0.02)
             self._remove_left_over()
             yield

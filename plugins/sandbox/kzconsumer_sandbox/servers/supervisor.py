@@ -1,7 +1,6 @@
-"""The process that starts and ends the servers: `python -m` this module, or `sandbox up --foreground`.
+"""The process that runs the sandbox until SIGTERM, SIGINT or SIGHUP: `python -m` this module, or `up --foreground`.
 
-Owns the sandbox, its scratch folder and its entry in the state file, until SIGTERM, SIGINT or SIGHUP. It does
-not restart a server that ends by itself: `status` shows it.
+It does not restart a server that exits; `sandbox status` shows it.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.broker_server import BrokerServer
-from kzconsumer_sandbox.servers.failure import SandboxError
 from kzconsumer_sandbox.servers.sandbox import Sandbox
 from kzconsumer_sandbox.servers.state_file import FOLDER_PREFIX, SandboxState, ServerState, StateFile
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 READY = "ready"
-"""The line that says to the starting process: the state file is complete. Anything else is the reason of a failure."""
+"""Printed when the state file is complete; any other output is the reason of a failure."""
 
 
 async def supervise(place: StateFile, version: str, brokers: int, on_ready: Callable[[SandboxState], None]) -> None:
-    """Run a sandbox until SIGTERM, SIGINT or SIGHUP. Raises SandboxError when it cannot be started or one runs already.
+    """Run a sandbox until a signal. Raises SandboxError if it cannot be started or one is running already.
 
-    The scratch folder is gone afterwards; after a failed start it stays, for its logs.
+    The scratch directory is removed, except after a failed start, for its logs.
     """
     failure: SandboxError | None = None
     with place.hold():
@@ -65,7 +64,7 @@ async def _cancel_on_signal(scope: anyio.CancelScope, *, task_status: TaskStatus
 
 
 def describe(sandbox: Sandbox, starting: SandboxState) -> SandboxState:
-    """The state file's content for a sandbox that serves."""
+    """The state of a sandbox that serves."""
     return msgspec.structs.replace(
         starting,
         ready=True,
@@ -81,7 +80,7 @@ def _server(number: int, server: ZooKeeperServer | BrokerServer) -> ServerState:
 
 
 def _report_and_detach(state: SandboxState) -> None:
-    """Tell the starting process, then let go of its pipe: from now on we write to a file."""
+    """Report to the parent process, then replace its pipe by a log file."""
     print(READY, flush=True)
     log = os.open(Path(state.folder, "supervisor.txt"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
@@ -90,7 +89,7 @@ def _report_and_detach(state: SandboxState) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Runs a sandbox until it is told to end.")
+    parser = argparse.ArgumentParser(description="Runs a sandbox until SIGTERM.")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--kafka-version", required=True)
     parser.add_argument("--brokers", type=int, required=True)

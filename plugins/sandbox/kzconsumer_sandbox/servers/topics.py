@@ -1,7 +1,4 @@
-"""Creates topics by writing the znodes that Kafka's own tool writes; every broker version's controller takes them.
-
-Owns no state. Used by `sandbox topic`, the demo and the tests: production topics are created by others.
-"""
+"""Creates topics by writing the nodes that Kafka's own tool writes, which the controllers of all versions accept."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import anyio.to_thread
 import msgspec
 
 from kzconsumer.zookeeper.session import ConnectString, Create, ZooKeeperSession
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.readiness import led_partitions
 
 
@@ -29,7 +26,7 @@ async def create_topic(
     """Create the topic and return when every broker knows every leader (`kafka.admin.AdminUtils.createTopic`, 0.8.2).
 
     `connect` is ZooKeeper's connect string with the cluster's chroot; `config` the topic's own settings. Replicas are
-    dealt out round the registered brokers. Raises SandboxError after `limit` seconds, NodeExists when there is one.
+    assigned to the registered brokers in turn. Raises SandboxError after `limit` seconds, NodeExists if it exists.
     """
     async with _session(connect, limit) as session:
         brokers = sorted(map(int, await session.children("/brokers/ids")))
@@ -58,7 +55,7 @@ async def add_partitions(connect: str, topic: str, partitions: int, *, limit: fl
 
 
 def deal(partitions: int, brokers: list[int], replicas: int) -> dict[str, list[int]]:
-    """Partition (as JSON's key) to its replicas, the preferred leader first. Raises ValueError with too few brokers."""
+    """Partition (as JSON key) -> replicas, the preferred leader first. Raises ValueError with too few brokers."""
     if not 0 < replicas <= len(brokers):
         raise ValueError(f"{replicas} replicas on {len(brokers)} brokers")
     return {
@@ -73,23 +70,23 @@ def assignment(partitions: int, brokers: list[int], replicas: int) -> bytes:
 
 
 def topic_config(config: Mapping[str, object]) -> bytes:
-    """The content of `/config/topics/<topic>`; Kafka wants every value as text."""
+    """The content of `/config/topics/<topic>`; all values are text."""
     return msgspec.json.encode({"version": 1, "config": {key: str(value) for key, value in config.items()}})
 
 
 @asynccontextmanager
 async def _session(connect: str, limit: float) -> AsyncIterator[ZooKeeperSession]:
-    """A session for one errand of at most `limit` seconds."""
+    """A session of at most `limit` seconds."""
     try:
         with anyio.fail_after(limit):
             async with ZooKeeperSession(ConnectString.parse(connect), 6.0) as session:
                 yield session
     except TimeoutError:
-        raise SandboxError(f"no answer, or not every partition led, after {limit:.0f} s at {connect}") from None
+        raise SandboxError(f"no answer, or partitions without leader, after {limit:.0f} s at {connect}") from None
 
 
 async def _wait_led(session: ZooKeeperSession, topic: str, partitions: int, brokers: list[int]) -> None:
-    """Until every broker knows every partition's leader: it hears from the controller after ZooKeeper has it."""
+    """Wait until every broker knows the leaders of all partitions, which is later than ZooKeeper has them."""
     for broker in brokers:
         node = await session.get(f"/brokers/ids/{broker}")
         where = msgspec.json.decode(node.data, type=_Registered)

@@ -1,14 +1,13 @@
-"""The Kafka versions a sandbox can run, with every coordinate pinned.
+"""The Kafka versions of the sandbox, with pinned Maven coordinates.
 
-Owns no state. Read by the jar resolver and by the server configurations. ZooKeeper always comes from the newest
-version's jars (3.8.4): it serves every broker version, each in a chroot of its own.
+ZooKeeper (3.8.4) is always from the jars of the newest version: it serves all broker versions, each in its own chroot.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from kzconsumer_sandbox.servers.failure import SandboxError
+from kzconsumer_sandbox.errors import SandboxError
 
 
 class Artifact(msgspec.Struct, frozen=True, order=True):
@@ -23,7 +22,7 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Artifact:
-        """`organisation:name:revision`; ValueError on anything else."""
+        """Reads `organisation:name:revision`. Raises ValueError."""
         parts = text.split(":")
         if len(parts) != 3 or not all(parts):
             raise ValueError(f"{text!r} is not <organisation>:<name>:<revision>")
@@ -31,9 +30,9 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
 
 class JarSet(msgspec.Struct, frozen=True):
-    """What is resolved together into one folder. `modules` is how many modules Ivy visits: it scales the progress.
+    """Artifacts in one directory. `modules`: how many modules Ivy visits, for the progress.
 
-    `transitive`: with what the artifacts depend on; without it, they are all.
+    `transitive`: with the dependencies of the artifacts.
     """
 
     name: str
@@ -43,11 +42,11 @@ class JarSet(msgspec.Struct, frozen=True):
 
 
 class KafkaVersion(msgspec.Struct, frozen=True):
-    """One broker version and what is particular about starting it.
+    """One broker version and its peculiarities.
 
     `listeners`: configured by `listeners` (0.9 and later) instead of `host.name` and `port`.
-    `idle_metadata`: its Metadata reply names brokers before the first topic exists (0.9 and later).
-    `transactions`: knows transactions and the group's first-rebalance delay (0.11 and later).
+    `idle_metadata`: its Metadata response has brokers before the first topic exists (0.9 and later).
+    `transactions`: has transactions and the group's first-rebalance delay (0.11 and later).
     """
 
     jars: JarSet
@@ -61,7 +60,7 @@ class KafkaVersion(msgspec.Struct, frozen=True):
 
     @property
     def chroot(self) -> str:
-        """The chroot a cluster of this version takes unless told otherwise: `/k0822` for 0.8.2.2."""
+        """The default chroot of a cluster of this version: `/k0822` for 0.8.2.2."""
         return "/k" + self.number.replace(".", "")
 
 
@@ -70,9 +69,9 @@ def _kafka(number: str, scala: str, modules: int, *extra: str) -> JarSet:
     return JarSet(number, (core, *map(Artifact.parse, extra)), modules)
 
 
-# 1.1 and later bring the slf4j interface without an implementation, and a broker that cannot log dies without a word.
+# 1.1 and later have the slf4j interface without an implementation; a broker that cannot log exits without a message.
 _LOGGING = "org.slf4j:slf4j-simple:1.7.36"
-# 0.10.2 makes its cluster id with javax.xml.bind, which Java 11 and later no longer have.
+# 0.10.2 creates its cluster id with javax.xml.bind, which Java 11 and later do not have.
 _XML_BINDING = "javax.xml.bind:jaxb-api:2.3.1"
 
 VERSIONS = {
@@ -89,8 +88,8 @@ NEWEST = VERSIONS["3.9.1"]
 
 
 def kafka_version(number: str) -> KafkaVersion:
-    """The version of that number. Raises SandboxError, naming those there are."""
+    """Raises SandboxError, with the known versions, for an unknown one."""
     try:
         return VERSIONS[number]
     except KeyError:
-        raise SandboxError(f"no Kafka {number!r} in the sandbox; there are {', '.join(VERSIONS)}") from None
+        raise SandboxError(f"no Kafka {number!r} in the sandbox; the versions are {', '.join(VERSIONS)}") from None

@@ -1,7 +1,4 @@
-"""A stand-alone ZooKeeper 3.8.4 on loopback.
-
-Owns its folder and process. Started by Sandbox and by the tests' fixtures; keeps port and data over restarts.
-"""
+"""A stand-alone ZooKeeper 3.8.4 on loopback; it keeps port and data over restarts."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class ZooKeeperServer(ServerProcess):
             str(self._java),
             *java_flags(self.folder, self._heap),
             "-Dzookeeper.admin.enableServer=false",
-            "-Dzookeeper.forceSync=no",  # what a kill -9 leaves is in the page cache, and that is all we survive
+            "-Dzookeeper.forceSync=no",  # data in the page cache survives a kill -9, which is enough
             "-Dzookeeper.preAllocSize=1024",
             "-cp",
             classpath(self._jars),

@@ -1,8 +1,4 @@
-"""Requests to the controller and to the brokers, written and watched until they are carried out.
-
-Owns no state. `cli/topics_admin` and `cli/topics_config` call it. What is asked for is composed by `admin_requests` and
-`topic_settings`; whether it has been done is told by the nodes, which the controller takes away when it has.
-"""
+"""Submitting requests to the controller and the brokers, and waiting until the controller has removed them."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from typing import TypeVar
 import anyio
 
 from kzconsumer.errors import MultiFailed, NotDone
-from kzconsumer.registry import paths
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.connections import ZooKeeperSettings
 from kzconsumer.zookeeper.operations import Create, SetData
@@ -28,34 +23,36 @@ from kzconsumer_tools.cluster.reader import (
     topics_of,
 )
 from kzconsumer_tools.cluster.topic_settings import encode_config
+from kzconsumer_tools.paths import DELETE_TOPICS, topic_config
 
 T = TypeVar("T")
 
-# Between two looks: controllers take some 100 ms for what has no data to move.
+# Seconds between two reads: a controller takes about 100 ms if it has no data to move.
 PAUSE = 0.2
 
-Pending = Callable[[ZooKeeperSession], Awaitable[set[str]]]
+Pending = Callable[[ZooKeeperSession, set[str]], Awaitable[set[str]]]
+"""Of the names that were requested, those that are still pending."""
 
 
-async def looked_at(
+async def read_cluster_and_topics(
     session: ZooKeeperSession, zookeeper: ZooKeeperSettings, names: Sequence[str] | None
 ) -> tuple[ClusterDescription, list[TopicDescription]]:
-    """The cluster, and those topics or all. Raises NotThere."""
+    """The cluster and the named topics (None: all). Raises NotThere."""
     await require_cluster(session, zookeeper)
     return await cluster_of(session), await topics_of(session, names)
 
 
-async def ask(session: ZooKeeperSession, requests: Sequence[Create]) -> None:
-    """Write the requests, all or none. Raises NotDone where somebody was quicker."""
+async def submit(session: ZooKeeperSession, requests: Sequence[Create]) -> None:
+    """Write all requests or none. Raises NotDone if there is such a request already."""
     try:
-        await session.ensure(paths.DELETE_TOPICS)  # and /admin with it
+        await session.ensure(DELETE_TOPICS)  # and /admin with it
         await session.multi(requests)
     except MultiFailed as error:
-        raise NotDone(f"somebody else has asked for it meanwhile; nothing was changed ({error})") from None
+        raise NotDone(f"there is such a request already; nothing was changed ({error})") from None
 
 
 async def moving(session: ZooKeeperSession, asked: set[str]) -> set[str]:
-    """Those that are still to be reassigned: controllers take each out of the request when it is done."""
+    """The controller removes each partition from the request when it is done."""
     return (await reassigning_of(session) or set()) & asked
 
 
@@ -69,17 +66,17 @@ async def deleting(session: ZooKeeperSession, asked: set[str]) -> set[str]:
 
 async def wait_until_done(
     zookeeper: ZooKeeperSettings,
-    pending: Callable[[ZooKeeperSession, set[str]], Awaitable[set[str]]],
+    pending: Pending,
     asked: set[str],
     limit: float,
-    told: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> set[str]:
-    """What is still pending after `limit` s; nothing when all is done before. `told` gets how many are, each time."""
+    """What is still pending after `limit` seconds. `progress` is called with the number that is pending."""
     left = asked
     with anyio.move_on_after(limit):
         async with short_session(zookeeper, limit) as session:
             while left := await repeated(lambda: pending(session, asked)):
-                told(len(left))
+                progress(len(left))
                 await anyio.sleep(PAUSE)
     return left
 
@@ -87,11 +84,11 @@ async def wait_until_done(
 async def set_config(
     session: ZooKeeperSession, topic: str, seen: Mapping[str, str], config: Mapping[str, str], notify: Create
 ) -> None:
-    """The topic's settings, and the notification that makes brokers read them, at once.
+    """Write the topic's settings, and the notification that makes brokers read them, in one transaction.
 
-    Raises NotDone when the settings are not as seen any more.
+    Raises NotDone if the settings are no longer as `seen`.
     """
-    path = paths.topic_config(topic)
+    path = topic_config(topic)
     node = await session.find(path)
     if node is None:
         await session.ensure(path.rpartition("/")[0])

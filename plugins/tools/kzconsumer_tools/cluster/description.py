@@ -1,7 +1,4 @@
-"""The cluster and its topics as an operator is shown them; the fields are those of `-o json`.
-
-Pure. Built by `cluster_reader` from the nodes as they are; shown by `cli/cluster_table`.
-"""
+"""The cluster and its topics as they are shown; the fields are those of `-o json`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from kzconsumer_tools.cluster.nodes import NO_LEADER, AssignmentNode, BrokerNode
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A node that does not hold what brokers write there."""
+    """A node whose content is not what brokers write there."""
 
     path: str
     reason: str
@@ -37,7 +34,7 @@ class BrokerShown(msgspec.Struct, frozen=True):
 
 
 class ClusterDescription(msgspec.Struct, frozen=True):
-    """`controller` is a broker's id; what the cluster does not have, or its version does not write, is None."""
+    """`controller` is a broker id; what the cluster lacks, or its version does not write, is None."""
 
     cluster_id: str | None
     controller: int | None
@@ -53,7 +50,7 @@ class ClusterDescription(msgspec.Struct, frozen=True):
 
 
 class PartitionShown(msgspec.Struct, frozen=True):
-    """What the controller wrote last; `replicas` begins with the preferred leader. Without a state, None and empty."""
+    """As last written by the controller; `replicas` starts with the preferred leader. Unknown: None and empty."""
 
     partition: int
     leader: int | None

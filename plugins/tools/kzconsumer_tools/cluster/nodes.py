@@ -1,7 +1,6 @@
-"""What brokers and the controller keep in ZooKeeper about the cluster and its topics, to values; every version's form.
+"""Kafka's nodes about the cluster and its topics, decoded, in the formats of all versions; members read less of them.
 
-Pure. Read for an operator by `cluster_reader`; members need less, and read it with `znodes`. A reader raises ValueError
-with the reason. Forms: `kafka.zk.ZkData` (3.9), `kafka.utils.ZkUtils` (0.8), and what 0.7 brokers left behind.
+Decoders raise ValueError with the reason. Formats: `kafka.zk.ZkData` (3.9), `kafka.utils.ZkUtils` (0.8), and 0.7.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kzconsumer.registry.nodes import decode_listeners
 from kzconsumer.registry.paths import is_number
 
 NO_LEADER = -1
-"""A partition's leader when it has none."""
+"""The leader of a partition without leader."""
 
 _Id = Annotated[int, Meta(ge=0)]
 _Replicas = tuple[int, ...]
@@ -30,7 +29,7 @@ class BrokerNode(msgspec.Struct, frozen=True):
     version: int
     listeners: tuple[Listener, ...]
     since: int | None
-    """When it registered, in ms since 1970, as it says itself."""
+    """Time of its registration by its own clock, in ms since 1970."""
     rack: str | None
 
 
@@ -41,11 +40,11 @@ class ControllerNode(msgspec.Struct, frozen=True):
     since: int | None
     """In ms since 1970."""
     kraft: bool = False
-    """It is one of KRaft, in a migration (3.4 to 3.9)."""
+    """A KRaft controller, during a migration (3.4 to 3.9)."""
 
 
 class AssignmentNode(msgspec.Struct, frozen=True):
-    """`/brokers/topics/<topic>`: partition -> replicas, the preferred leader first; and reassignments under way."""
+    """`/brokers/topics/<topic>`: partition -> replicas, the preferred leader first; and reassignments in progress."""
 
     replicas: Mapping[int, _Replicas]
     adding: Mapping[int, _Replicas]
@@ -111,7 +110,7 @@ def decode_broker(data: bytes) -> BrokerNode:
 
 
 def decode_controller(data: bytes) -> ControllerNode:
-    """JSON, or the broker's number alone, as 0.8 takes it from controllers older than itself."""
+    """JSON, or only the broker's number, as controllers before 0.8 write it."""
     if data.isdigit():
         return ControllerNode(int(data), None)
     fields = read_json(data, _Controller)
@@ -136,24 +135,24 @@ def decode_state(data: bytes) -> StateNode:
 
 
 def decode_config(data: bytes) -> dict[str, str]:
-    """`/config/topics/<topic>`: what the topic has of its own."""
+    """`/config/topics/<topic>`: the topic's own settings."""
     return read_json(data, _Config).config
 
 
 def decode_requested(data: bytes) -> dict[tuple[str, int], _Replicas]:
-    """`/admin/reassign_partitions` or `/admin/preferred_replica_election`: partition -> replicas it is to have."""
+    """`/admin/reassign_partitions` or `/admin/preferred_replica_election`: partition -> requested replicas."""
     return {(each.topic, each.partition): each.replicas for each in read_json(data, _Partitions).partitions}
 
 
 def decode_partition_counts(children: Mapping[str, bytes]) -> dict[int, int]:
-    """A 0.7 topic: broker -> how many partitions it has of its own, named `<broker>-<n>`.
+    """A 0.7 topic: broker -> its number of partitions, which are named `<broker>-<n>`.
 
-    `children` are those of `/brokers/topics/<topic>`. Raises ValueError when they are none of 0.7.
+    `children` are those of `/brokers/topics/<topic>`. Raises ValueError if they are not in the format of 0.7.
     """
     counts: dict[int, int] = {}
     for name, data in children.items():
         if not (is_number(name) and data.isdigit()):
-            raise ValueError(f"{name!r} is no 0.7 broker with a number of partitions")
+            raise ValueError(f"{name!r} is not a 0.7 broker with a number of partitions")
         counts[int(name)] = int(data)
     return counts
 
@@ -166,7 +165,7 @@ def _of_0_7(data: bytes) -> Listener:
 
 
 def _time(text: str | int | None) -> int | None:
-    """Brokers write their times as text; -1 stands for none."""
+    """Brokers write times as text; -1 stands for none."""
     try:
         return int(text) if text is not None and int(text) >= 0 else None
     except ValueError:

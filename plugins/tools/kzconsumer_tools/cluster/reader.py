@@ -1,7 +1,4 @@
-"""The cluster's own nodes read once, for an operator: brokers, controller and what it is asked for, topics.
-
-Owns no state, changes nothing. `cli/cluster` and `cli/topics` call it. A node that cannot be read is told, not raised.
-"""
+"""Reads the cluster's nodes: brokers, controller, pending requests, topics. Results include unreadable nodes."""
 
 from __future__ import annotations
 
@@ -34,19 +31,29 @@ from kzconsumer_tools.cluster.nodes import (
     decode_requested,
     decode_state,
 )
+from kzconsumer_tools.paths import (
+    BROKERS,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    DELETE_TOPICS,
+    PREFERRED_ELECTION,
+    REASSIGN_PARTITIONS,
+    partition_state,
+    topic_config,
+)
 
 T = TypeVar("T")
 
 
 class _Reader:
-    """Reads on one session, and what could not be read."""
+    """Reads on one session, and collects unreadable nodes."""
 
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self.unreadable: list[Unreadable] = []
 
     async def value(self, path: str, decode: Callable[[bytes], T]) -> T | None:
-        """None without a node, without data in it, and when it cannot be read."""
+        """None if the node does not exist, is empty or cannot be read."""
         node = await self._session.find(path)
         if node is None or not node.data:
             return None
@@ -57,7 +64,7 @@ class _Reader:
             return None
 
     async def values(self, wanted: Iterable[tuple[str, str]], decode: Callable[[bytes], T]) -> dict[str, T]:
-        """Of (name, path) pairs, by name, those that can be read."""
+        """name -> value of the (name, path) pairs that can be read."""
         pairs = list(wanted)
         found = await together([self.value(path, decode) for _, path in pairs])
         return {name: value for (name, _), value in zip(pairs, found, strict=True) if value is not None}
@@ -73,7 +80,7 @@ class _Reader:
 
 
 async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
-    """Raises NotThere where no cluster is, ZooKeeperUnreachable."""
+    """Raises NotThere if there is no cluster, ZooKeeperUnreachable."""
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await cluster_of(session)
@@ -86,38 +93,38 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
     brokers = await reader.values(((each, paths.broker(each)) for each in ids), decode_broker)
     return cluster_description(
         cluster_id=await reader.value(paths.CLUSTER_ID, decode_cluster_id),
-        controller=await reader.value(paths.CONTROLLER, decode_controller),
-        epoch=await reader.value(paths.CONTROLLER_EPOCH, decode_epoch),
+        controller=await reader.value(CONTROLLER, decode_controller),
+        epoch=await reader.value(CONTROLLER_EPOCH, decode_epoch),
         brokers={int(number): node for number, node in brokers.items()},
         topics=len(topics),
-        deleting=await reader.children(paths.DELETE_TOPICS),
-        reassigning=list(await reader.value(paths.REASSIGN_PARTITIONS, decode_requested) or ()),
-        electing=list(await reader.value(paths.PREFERRED_ELECTION, decode_requested) or ()),
+        deleting=await reader.children(DELETE_TOPICS),
+        reassigning=list(await reader.value(REASSIGN_PARTITIONS, decode_requested) or ()),
+        electing=list(await reader.value(PREFERRED_ELECTION, decode_requested) or ()),
         unreadable=reader.unreadable,
     )
 
 
 async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
-    """Those named, or all. Raises NotThere for a name that no topic has, and where no cluster is."""
+    """The named topics (None: all). Raises NotThere for a topic that does not exist, and if there is no cluster."""
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await topics_of(session, wanted)
 
 
 async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
-    """Those named, each once, or all. Raises NotThere for a name that no topic has."""
+    """The named topics, each once (None: all). Raises NotThere for a topic that does not exist."""
     there = await _Reader(session).children(paths.BROKER_TOPICS)
     names = there if wanted is None else list(dict.fromkeys(wanted))
     for name in names:
         if name not in there:
             close = nearest(name, there)
             raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
-    deleting = set(await _Reader(session).children(paths.DELETE_TOPICS))
+    deleting = set(await _Reader(session).children(DELETE_TOPICS))
     return await together([_topic(session, name, name in deleting) for name in names])
 
 
 async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dict[str, list[str]]:
-    """Topic -> the groups of which a member owns some of it."""
+    """Topic -> groups with owner nodes of it."""
     reader = _Reader(session)
     pairs = [(topic, group) for group in await reader.children(paths.CONSUMERS) for topic in topics]
     owners = await together([reader.children(f"{GroupPaths(group).owners}/{topic}") for topic, group in pairs])
@@ -129,16 +136,16 @@ async def owning_groups(session: ZooKeeperSession, topics: Iterable[str]) -> dic
 
 
 async def reassigning_of(session: ZooKeeperSession) -> set[str] | None:
-    """The partitions that the request names now; None without one. Controllers take out what is done."""
-    return await _asked(session, paths.REASSIGN_PARTITIONS)
+    """The partitions of the pending request (None: no request); the controller removes those that are done."""
+    return await _asked(session, REASSIGN_PARTITIONS)
 
 
 async def electing_of(session: ZooKeeperSession) -> set[str] | None:
-    return await _asked(session, paths.PREFERRED_ELECTION)
+    return await _asked(session, PREFERRED_ELECTION)
 
 
 async def deleting_of(session: ZooKeeperSession) -> set[str]:
-    return set(await _Reader(session).children(paths.DELETE_TOPICS))
+    return set(await _Reader(session).children(DELETE_TOPICS))
 
 
 async def _asked(session: ZooKeeperSession, path: str) -> set[str] | None:
@@ -150,11 +157,11 @@ async def _topic(session: ZooKeeperSession, name: str, deleting: bool) -> TopicD
     reader = _Reader(session)
     path = paths.topic(name)
     assignment = await reader.value(path, decode_assignment)
-    config = await reader.value(paths.topic_config(name), decode_config) or {}
+    config = await reader.value(topic_config(name), decode_config) or {}
     states = {}
     counts: dict[int, int] = {}
     if assignment is not None:
-        wanted = ((str(n), paths.partition_state(name, n)) for n in assignment.replicas)
+        wanted = ((str(n), partition_state(name, n)) for n in assignment.replicas)
         states = {int(n): state for n, state in (await reader.values(wanted, decode_state)).items()}
     elif not reader.unreadable:
         counts = await _counts_of_0_7(reader, path)
@@ -172,6 +179,6 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
 
 
 async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
-    """Raises NotThere where no cluster is."""
-    if await session.exists(paths.BROKERS) is None:
+    """Raises NotThere if there is no cluster."""
+    if await session.exists(BROKERS) is None:
         raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")

@@ -1,8 +1,8 @@
-"""A topic's own settings: which each version knows, what values they take, and how brokers are told of a change.
+"""A topic's own settings: which ones each version knows, their values, and the notification of brokers about a change.
 
-Pure. Used by `cli/topics_config` through `admin`. A value that a broker cannot read would end it at its next start, so
-it is not written. Source: `kafka.log.LogConfig` of 0.8.2.2 to 2.8.2 and that of `org.apache.kafka.storage` 3.9.1,
-printed by their own ConfigDef; `kafka.server.TopicConfigManager` (0.8.2), `DynamicConfigManager` (0.9 to 3.9).
+A broker with a value that it cannot read fails at its next start, so such a value is not written.
+Source: `kafka.log.LogConfig` of 0.8.2.2 to 2.8.2 and that of `org.apache.kafka.storage` 3.9.1, printed by their own
+ConfigDef; `kafka.server.TopicConfigManager` (0.8.2), `DynamicConfigManager` (0.9 to 3.9).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kzconsumer.registry import paths
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.operations import Create
+from kzconsumer_tools.paths import CONFIG_CHANGE
 
 _INT, _LONG = 2**31 - 1, 2**63 - 1
 _THROTTLED = re.compile(r"|\*|\d+:\d+(,\d+:\d+)*")
@@ -54,8 +54,8 @@ _COUNT, _MS = Whole(0, _INT), Whole(0, _LONG)
 _CODECS = ("uncompressed", "producer", "gzip", "snappy", "lz4")
 
 SETTINGS: Mapping[str, tuple[tuple[int, Kind], ...]] = {
-    # Name -> since which version of a broker's registration (1: 0.8.2, 2: 0.9, 3: 0.10, 4: 0.10.2, 5: 2.7) what every
-    # broker of it, and of later ones, takes. message.format.version is left out: its values differ with each release.
+    # Name -> (version of the broker's registration, values that brokers take from it on). Versions: 1: 0.8.2, 2: 0.9,
+    # 3: 0.10, 4: 0.10.2, 5: 2.7. message.format.version is left out: its values differ with each release.
     "cleanup.policy": ((1, OneOf(("delete", "compact"))), (4, OneOf(("delete", "compact", "delete,compact")))),
     "compression.gzip.level": ((5, Whole(-1, 9)),),
     "compression.lz4.level": ((5, Whole(1, 17)),),
@@ -85,7 +85,7 @@ SETTINGS: Mapping[str, tuple[tuple[int, Kind], ...]] = {
     "remote.log.delete.on.disable": ((5, _BOOLEAN),),
     "remote.storage.enable": ((5, _BOOLEAN),),
     "retention.bytes": ((1, Whole(-1, _LONG)),),
-    "retention.ms": ((1, _MS), (3, Whole(-1, _LONG))),  # 0.8 takes -1 for a time that is over, not for one without end
+    "retention.ms": ((1, _MS), (3, Whole(-1, _LONG))),  # in 0.8, -1 does not mean unlimited
     "segment.bytes": ((1, Whole(14, _INT)),),
     "segment.index.bytes": ((1, Whole(4, _INT)),),
     "segment.jitter.ms": ((1, _MS),),
@@ -95,19 +95,34 @@ SETTINGS: Mapping[str, tuple[tuple[int, Kind], ...]] = {
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting as it is and as it is to be; None: the topic has none of its own."""
+    """A topic's own setting, present and requested; None: not set."""
 
     name: str
     old: str | None
     new: str | None
 
 
+class OwnSettings(msgspec.Struct, frozen=True):
+    """An item of the result of `get`."""
+
+    topic: str
+    config: dict[str, str]
+
+
+class Configured(msgspec.Struct, frozen=True):
+    """The result of `set`: the settings that change."""
+
+    topic: str
+    executed: bool
+    settings: tuple[Setting, ...]
+
+
 def changed(
     config: Mapping[str, str], give: Mapping[str, str], take: Collection[str], brokers: Collection[int]
 ) -> list[Setting]:
-    """What changes, of `give` and `take`. `brokers`: versions of the registrations of those alive.
+    """The settings that change. `brokers`: versions of the live brokers' registrations.
 
-    Raises ValueError for what the oldest of them would not take; what is taken away need not be known to anybody.
+    Raises ValueError for a value in `give` that the oldest broker would not take; any name can be unset by `take`.
     """
     oldest = min(brokers)
     for name, value in give.items():
@@ -115,7 +130,7 @@ def changed(
         if not kinds:
             close = nearest(name, [each for each, of in SETTINGS.items() if of[0][0] <= oldest])
             raise ValueError(
-                f"{name} is no setting that all brokers know" + (f"; did you mean {close}?" if close else "")
+                f"{name} is not a setting that all brokers know" + (f"; did you mean {close}?" if close else "")
             )
         if fault := kinds[-1].fault(value):
             raise ValueError(f"{name}={value}: {fault}")
@@ -129,13 +144,15 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def notification(topic: str, brokers: Collection[int]) -> Create:
-    """What makes brokers read the topic's settings anew. Raises ValueError where no form is read by all of them."""
+    """Makes brokers read the topic's settings. Raises ValueError if there is no format that all of them read."""
     oldest, newest = min(brokers), max(brokers)
-    content: object = {"version": 2, "entity_path": f"topics/{topic}"}  # read from 0.10.1 on
+    content: object = {"version": 2, "entity_path": f"topics/{topic}"}  # from 0.10.1 on
     if oldest < 4:
-        content = {"version": 1, "entity_type": "topics", "entity_name": topic}  # and this from 0.9 on
+        content = {"version": 1, "entity_type": "topics", "entity_name": topic}  # from 0.9 on
     if oldest < 2:
         if newest > 1:
-            raise ValueError("brokers of 0.8 and later ones read no form of it in common; finish the upgrade first")
+            raise ValueError(
+                "brokers of 0.8 and later ones have no notification format in common; finish the upgrade first"
+            )
         content = topic
-    return Create(paths.CONFIG_CHANGE, msgspec.json.encode(content), sequential=True)
+    return Create(CONFIG_CHANGE, msgspec.json.encode(content), sequential=True)

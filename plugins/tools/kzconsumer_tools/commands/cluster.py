@@ -1,7 +1,6 @@
-"""`kzconsumer cluster describe`: brokers, controller and what it is asked for, as ZooKeeper has them.
+"""`kzconsumer cluster describe`: brokers, controller and pending requests, read from ZooKeeper.
 
-Owns no state, changes nothing, asks no broker. Standard output is the answer, a table of 80 columns or JSON with the
-fields of `zookeeper.cluster_description`.
+JSON has the fields of `cluster.description.ClusterDescription`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer_tools.commands.cluster_option import add_target, target
+from kzconsumer_tools.commands.answer import ask, show
+from kzconsumer_tools.commands.cluster_option import add_cluster_option, cluster_option
+from kzconsumer_tools.tables.cluster import cluster_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -20,25 +21,16 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     actions = cluster.add_subparsers(dest="action", required=True, metavar="ACTION")
     describing = actions.add_parser(
         "describe",
-        help="brokers, controller, and what it is asked for",
-        description="Show the brokers that are up, the controller and its epoch, and requests that the controller has "
-        "not carried out yet. Nothing is changed, and no broker is asked.",
+        help="brokers, controller and its pending requests",
+        description="Show the live brokers, the controller and its epoch, and requests that the controller has not "
+        "carried out yet. Reads ZooKeeper only; changes nothing.",
     )
-    add_target(describing)
+    add_cluster_option(describing)
     describing.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-
-    import anyio
-    import msgspec
-
-    from kzconsumer.logs import setup
+    at = cluster_option(arguments)
     from kzconsumer_tools.cluster.reader import read_cluster
-    from kzconsumer_tools.tables.cluster import cluster_table
 
-    setup.for_one_answer()
-    found = anyio.run(read_cluster, at.zookeeper)
-    print(msgspec.json.encode(found).decode() if arguments.output == "json" else cluster_table(found))
-    return 0
+    return show(arguments, ask(read_cluster, at.zookeeper), cluster_table)

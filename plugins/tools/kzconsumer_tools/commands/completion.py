@@ -1,4 +1,4 @@
-"""`kzconsumer completion SHELL`: made from the verbs' own parsers, so that it cannot be wrong."""
+"""`kzconsumer completion SHELL`: the completion script, generated from the argument parsers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SHELLS = "bash", "zsh", "fish"
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "completion",
-        help="print what completes the command line in a shell",
-        description="Print the completion script of a shell, for the place it reads them from.",
-        epilog="bash: /etc/bash_completion.d/kzconsumer. zsh: a folder of $fpath, as _kzconsumer. fish: "
+        help="print the completion script of a shell",
+        description="Print the completion script of a shell, for the directory from which it loads such scripts.",
+        epilog="bash: /etc/bash_completion.d/kzconsumer. zsh: a directory of $fpath, as _kzconsumer. fish: "
         "~/.config/fish/completions/kzconsumer.fish.",
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
@@ -41,7 +41,7 @@ def script(shell: str, commands: Iterable[AddArguments] | None = None) -> str:
 
 
 def with_files(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Have whatever is called FILE completed by files' names, in every verb."""
+    """Complete arguments called FILE, DIR or FOLDER by file names, in all verbs."""
     import shtab
 
     for action in parser._actions:

@@ -1,23 +1,29 @@
-"""`kzconsumer config import`: a configuration of the original consumer becomes a group's file. Owns no state."""
+"""`kzconsumer config import`: translate a configuration of the original consumer into a group's file."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kzconsumer_tools.original_config import _WIDTH, Imported
+import msgspec
+
+from kzconsumer_tools.commands.execute_option import read_file
+from kzconsumer_tools.original_config import Imported, read
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+_WIDTH: Final = 120
+
 
 def as_toml(imported: Imported, source: str) -> Iterator[str]:
-    """Lines of a group's file, each setting below the key that it was."""
-    yield f"# Made of {json.dumps(source)} by `kzconsumer config import`: what it says stands above each setting."
+    """Lines of a group's file, with the original key above each setting."""
+    yield f"# Translated from {json.dumps(source)} by `kzconsumer config import`; original keys are above each setting."
     yield "# Check it with: kzconsumer check-config FILE"
     by_setting = {note.setting: note for note in imported.notes if note.setting is not None}
     for table, values in imported.settings.items():
@@ -26,12 +32,12 @@ def as_toml(imported: Imported, source: str) -> Iterator[str]:
         for name, value in values.items():
             note = by_setting[f"{table}.{name}"]
             mark = "" if note.kind == "same" else f"{note.kind.upper()} "
-            says = f": {note.says}" if note.says else ""
-            yield from _comment(f"{mark}{note.key}={note.value}{'' if note.given else ' (default)'}{says}")
+            explanation = f": {note.explanation}" if note.explanation else ""
+            yield from _comment(f"{mark}{note.key}={note.value}{'' if note.given else ' (default)'}{explanation}")
             yield f"{name} = {json.dumps(value, ensure_ascii=False)}"
         if table == "group":
             yield ""
-            yield "# What to consume, and where to put it, the application said: see group.reference.toml."
+            yield "# Topics and the sink were set in the application's code: see group.reference.toml."
             yield "#[subscription]"
             yield "#topics = { orders = 1 }"
     left = [note for note in imported.notes if note.setting is None]
@@ -40,7 +46,9 @@ def as_toml(imported: Imported, source: str) -> Iterator[str]:
         yield "# Without counterpart:"
         for note in left:
             mark = "UNSAFE " if note.kind == "unsafe" else ""
-            yield from _comment(f"{mark}{note.key}={note.value}{'' if note.given else ' (default)'}: {note.says}", "  ")
+            yield from _comment(
+                f"{mark}{note.key}={note.value}{'' if note.given else ' (default)'}: {note.explanation}", "  "
+            )
 
 
 def _comment(text: str, indent: str = "") -> list[str]:
@@ -50,14 +58,16 @@ def _comment(text: str, indent: str = "") -> list[str]:
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    config = subparsers.add_parser("config", help="turn a configuration of the original consumer into a group's file")
+    config = subparsers.add_parser(
+        "config", help="translate a configuration of the original consumer into a group's file"
+    )
     actions = config.add_subparsers(dest="action", required=True, metavar="ACTION")
     importing = actions.add_parser(
         "import",
-        help="of consumer.properties",
-        description="Turn a consumer.properties of Kafka's ZooKeeper consumer (0.8.2 to 1.1) into a group's file, on "
-        "standard output. What means something else here, has no counterpart or is unsafe is told on standard error, "
-        "and stands in the file as comments. Exit status 78 for what the original would not start with.",
+        help="translate a consumer.properties",
+        description="Translate a consumer.properties of Kafka's ZooKeeper consumer (0.8.2 to 1.1) into a group's file "
+        "on standard output. Keys that changed their meaning, have no counterpart or are unsafe are reported on "
+        "standard error and as comments in the file. Exit status 78 if the original would not start with it.",
     )
     importing.add_argument("file", metavar="FILE", type=Path)
     importing.add_argument("-o", "--output", choices=("toml", "json"), default="toml", help="default: toml")
@@ -65,14 +75,6 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    import sys
-
-    import msgspec
-
-    from kzconsumer_tools.commands.config_import import as_toml
-    from kzconsumer_tools.commands.execute_option import read_file
-    from kzconsumer_tools.original_config import read
-
     source = str(arguments.file)
     imported = read(read_file(arguments.file), source)
     if arguments.output == "json":

@@ -1,8 +1,8 @@
-"""`kzconsumer consume`: records printed, as a member of a group or without one.
+"""`kzconsumer consume`: print records, as a member of a group or without one.
 
-Owns no state. Standard output is the records: lines, JSON lines or what a format string says; progress is shown on
-standard error when that is a terminal and standard output none. Ended by a signal, or by a pipe's reader that goes, it
-has left its group in order and dies of that signal, as shells expect: 130, 143, 141.
+Records are printed as lines, as JSON lines or by a format string; progress is shown on standard error if that is a
+terminal and standard output is not. After SIGINT, SIGTERM or SIGPIPE it leaves its group and then dies of that signal,
+as shells expect (130, 143, 141).
 """
 
 from __future__ import annotations
@@ -11,16 +11,25 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from kzconsumer.cli.configuration import flags_given, layers_given
-from kzconsumer_tools.commands.cluster_option import add_target, group_name
-from kzconsumer_tools.commands.reset_options import topic_scope, topics_together
+import msgspec
+
+from kzconsumer.cli.configuration import layers_given
+from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.values import read_list
+from kzconsumer_tools.commands.answer import whole_number
+from kzconsumer_tools.commands.cluster_option import add_cluster_option, check_cluster_option, group_name
+from kzconsumer_tools.commands.reset_options import read_datetime
+from kzconsumer_tools.commands.topic_option import chosen_topics, topic_scope
+from kzconsumer_tools.consume.format_string import VALUE_LINES, read_format
+from kzconsumer_tools.consume.places import Place, read_place
+from kzconsumer_tools.offsets.stored import stored_offsets
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.settings.sections import SubscriptionSettings
-    from kzconsumer.settings.settings import Settings
-    from kzconsumer_tools.consume.places import Place
     from kzconsumer_tools.consume.printing import Printer, Wanted
 
 T = TypeVar("T")
@@ -30,31 +39,33 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     consume = subparsers.add_parser(
         "consume",
         help="print records, with a group or without",
-        description="Print the records of topics on standard output. Without --group nobody notices: nothing is joined "
-        "or stored. With it this is a member like any other, and commits what it has printed.",
+        description="Print the records of topics on standard output. Without --group nothing is joined or stored. With "
+        "--group it is a member of that group, and commits what it has printed.",
     )
     add = consume.add_argument
     add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
     lists = consume.add_mutually_exclusive_group()
-    white = "all topics that match; in a group, also those made later"
+    white = "all topics that match; in a group, also those created later"
     lists.add_argument("--whitelist", metavar="REGEX", type=_list, help=white)
     lists.add_argument("--blacklist", metavar="REGEX", type=_list, help="all topics that do not match")
-    add("--group", metavar="GROUP", type=group_name, help="join it, and commit what is printed")
+    add("--group", metavar="GROUP", type=group_name, help="join this group, and commit what is printed")
     place = "beginning, end, stored:GROUP, an offset, -N (before the end), or a time such as 2026-01-31T12:00 or @MS"
-    add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or what is stored")
-    add("--until", metavar="WHERE", type=_place, help="the same places, as the logs are at the start; default: no end")
+    add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or the stored offset")
+    add("--until", metavar="WHERE", type=_place, help="the same forms, evaluated at the start; default: no end")
     add("-e", dest="until_end", action="store_true", help="--until end")
-    add("-c", "--count", metavar="N", type=_count, help="so many records at most")
+    add("-c", "--count", metavar="N", type=whole_number("a number of records", 1), help="print at most N records")
     output = consume.add_mutually_exclusive_group()
-    output.add_argument("-o", "--output", choices=("value", "json"), default="value", help="lines; default: the values")
+    output.add_argument(
+        "-o", "--output", choices=("value", "json"), default="value", help="a line for each record; default: value"
+    )
     form = r"such as '%%t %%p %%o %%k %%s %%T %%h\n', as kcat has it; %%S %%K sizes, %%R a binary size, %%%% a percent"
     output.add_argument("-f", "--format", metavar="FORMAT", type=_form, help=form)
-    add("--null", metavar="TEXT", default="", help="what is printed for a key or value that is null; default: nothing")
+    add("--null", metavar="TEXT", default="", help="printed for a key or value that is null; default: nothing")
     add("--key", metavar="REGEX", type=_expression, help="only records whose key matches")
     add("--value", metavar="REGEX", type=_expression, help="only records whose value matches")
-    header = "only records with that header, and a value of it that matches; may be given again"
+    header = "only records with that header, and a matching value of it; may be repeated"
     add("--header", metavar="NAME[=REGEX]", type=_header, action="append", default=[], help=header)
-    add_target(consume, output=False)
+    add_cluster_option(consume, output=False)
     consume.set_defaults(run=run)
 
 
@@ -90,7 +101,7 @@ async def _print(arguments: argparse.Namespace, settings: Settings, wanted: Want
     return await print_records(
         settings,
         wanted,
-        scope=topics_together(arguments.topics),
+        scope=chosen_topics(arguments.topics),
         member=arguments.group is not None,
         descriptor=sys.stdout.fileno(),
         beside=_progress,
@@ -98,10 +109,8 @@ async def _print(arguments: argparse.Namespace, settings: Settings, wanted: Want
 
 
 async def _refuse_stored(settings: Settings) -> None:
-    """`--from` is for a group that has not begun, as the original console consumer has it."""
-    from kzconsumer.errors import NotDone, NotThere
+    """`--from` is for groups without stored offsets, as in the original console consumer."""
     from kzconsumer_tools.groups.reader import read_nodes
-    from kzconsumer_tools.offsets.stored import stored_offsets
 
     group, topics = settings.group.id, settings.subscription.filter
     assert topics is not None
@@ -111,13 +120,13 @@ async def _refuse_stored(settings: Settings) -> None:
         return
     if any(topics.allows(each.topic) for each in stored):
         raise NotDone(
-            f"group {group} has stored offsets and goes on there; leave out --from, or move them with "
+            f"group {group} has stored offsets and continues there; leave out --from, or change them with "
             "kzconsumer offsets reset"
         )
 
 
 async def _progress(printer: Printer) -> None:
-    """On the terminal's last line, once a second; nothing where it would be in the way."""
+    """Shows progress in the terminal's last line once a second, unless records are printed there too."""
     import sys
 
     import anyio
@@ -129,31 +138,20 @@ async def _progress(printer: Printer) -> None:
         while True:
             await anyio.sleep(1)
             rate, records = printer.records - records, printer.records
-            told = f"{records:,} records, {printer.size / 1e6:,.1f} MB, {rate:,}/s"
-            print(f"\r\x1b[K{told}", end="", file=sys.stderr, flush=True)
+            text = f"{records:,} records, {printer.size / 1e6:,.1f} MB, {rate:,}/s"
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """What to read and where. Ends with status 2 when nothing, or two things, say so."""
-    import msgspec
-
-    from kzconsumer.settings.connections import ZooKeeperSettings
-    from kzconsumer.settings.sections import GroupSettings
-    from kzconsumer.settings.settings import Settings
-
-    if arguments.zookeeper is not None and arguments.config is not None:
-        arguments.misused("--zookeeper and --config both name a ZooKeeper; give one of them")
+    """The settings of the file, or defaults, with the options applied. Ends with status 2 on wrong usage."""
+    check_cluster_option(arguments)
     if arguments.zookeeper is not None:
-        if flags_given(arguments):
-            arguments.misused("--set is about what a group's file says; give --config FILE with it")
         where = ZooKeeperSettings(connect=arguments.zookeeper)
         settings = Settings(zookeeper=where, group=GroupSettings(id="console"), source="--zookeeper")
-    elif arguments.config is not None:
-        settings = Settings.of(layers_given(arguments))
     else:
-        arguments.misused("no ZooKeeper named; give --zookeeper CONNECT, or --config FILE")
+        settings = Settings.of(layers_given(arguments))
     group = msgspec.structs.replace(settings.group, id=arguments.group or settings.group.id)
     offsets = settings.offsets
     if arguments.group is not None:
@@ -170,19 +168,17 @@ def _check_member(arguments: argparse.Namespace) -> None:
     begin: Place | None = arguments.begin
     if begin is not None and (begin.kind not in ("beginning", "end", "stored") or begin.group is not None):
         arguments.misused(
-            "--from of a group is beginning, end or stored; kzconsumer offsets reset puts it anywhere else"
+            "--from of a group is beginning, end or stored; for any other offset use kzconsumer offsets reset"
         )
     if any(numbers is not None for _, numbers in arguments.topics):
-        arguments.misused("partitions of a topic are for reading without --group: a group divides them itself")
+        arguments.misused("partitions can be chosen without --group only: in a group they are assigned")
 
 
 def _subscription(arguments: argparse.Namespace, settings: Settings) -> SubscriptionSettings:
-    """Topics become a white list, as with the original console consumer: one stream has them all."""
-    from kzconsumer.settings.sections import SubscriptionSettings
-
+    """In a group, topics become a whitelist as in the original console consumer: one stream has them all."""
     given = [bool(arguments.topics), arguments.whitelist is not None, arguments.blacklist is not None]
     if sum(given) > 1:
-        arguments.misused("give topics, --whitelist or --blacklist, one of them")
+        arguments.misused("give topics, --whitelist or --blacklist, only one of them")
     if arguments.config is not None and not any(given):
         of_file = settings.require_subscription()
         if of_file.filter is not None:
@@ -200,16 +196,14 @@ def _subscription(arguments: argparse.Namespace, settings: Settings) -> Subscrip
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:
-    from kzconsumer_tools.consume.format_string import VALUE_LINES, read_format
-    from kzconsumer_tools.consume.places import Place
     from kzconsumer_tools.consume.printing import Wanted
     from kzconsumer_tools.consume.record_filter import RecordFilter
 
     if arguments.until_end and arguments.until is not None:
-        arguments.misused("-e is --until end; give one of them")
+        arguments.misused("-e means --until end; give one of them")
     begin: Place = arguments.begin or Place("beginning")
     if begin.kind == "stored" and begin.group is None and arguments.group is None:
-        arguments.misused("whose stored offsets? give --from stored:GROUP, or --group GROUP to join it")
+        arguments.misused("--from stored needs a group: give --from stored:GROUP, or --group GROUP to join it")
     until: Place | None = Place("end") if arguments.until_end else arguments.until
     if until is not None and until.kind == "stored":
         arguments.misused("--until is end, an offset, -N or a time")
@@ -225,7 +219,7 @@ def _wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def _die_of(number: int) -> NoReturn:
-    """So that whoever started us sees that the signal ended us, also beside a write that waits for its reader."""
+    """End by the signal, for the parent process to see; also while a thread is blocked in a write."""
     import os
     import signal
     import sys
@@ -237,7 +231,7 @@ def _die_of(number: int) -> NoReturn:
 
 
 def _read(text: str, read: Callable[[str], T]) -> T:
-    """What `read` makes of an argument; its ValueError is wrong usage."""
+    """Applies `read`; its ValueError is wrong usage."""
     try:
         return read(text)
     except ValueError as error:
@@ -245,15 +239,10 @@ def _read(text: str, read: Callable[[str], T]) -> T:
 
 
 def _place(text: str) -> Place:
-    from kzconsumer_tools.commands.reset_options import read_datetime
-    from kzconsumer_tools.consume.places import read_place
-
     return read_place(text, read_datetime)
 
 
 def _form(text: str) -> object:
-    from kzconsumer_tools.consume.format_string import read_format
-
     return _read(text, read_format)
 
 
@@ -270,12 +259,4 @@ def _header(text: str) -> object:
 
 
 def _list(text: str) -> str:
-    from kzconsumer.settings.values import read_list
-
     return _read(text, read_list)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records")
-    return int(text)

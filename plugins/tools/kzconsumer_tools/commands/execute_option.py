@@ -1,51 +1,34 @@
-"""What verbs that change something share: a plan unless `--execute`, and an undo file on disk before anything changes.
-
-Owns no state.
-"""
+"""`--execute` and `--undo` of verbs that change something, and the files that they write and read."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from kzconsumer.durable_files import sync_directory, write_new
 from kzconsumer.errors import NotDone
-
-if TYPE_CHECKING:
-    from kzconsumer_tools.node_changes import Change
-
-
-def add_executing(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--execute", action="store_true", help="do it; without it only the plan is shown")
 
 
 def add_execute(action: argparse.ArgumentParser) -> None:
-    """`--execute`, of what changes nodes that a file of nodes restores."""
-    add_executing(action)
-    undo = "where to keep what stands there now (default: a new file in this folder, named in the answer)"
+    action.add_argument("--execute", action="store_true", help="do it; without it the changes are only shown")
+
+
+def add_execute_and_undo(action: argparse.ArgumentParser) -> None:
+    add_execute(action)
+    undo = "file for the present content of the nodes (default: a new file in this directory, named in the output)"
     action.add_argument("--undo", metavar="FILE", type=Path, help=undo)
 
 
-def write_undo(chosen: Path | None, group: str, changes: Iterable[Change]) -> Path:
-    """The file that undoes the changes, on disk when this returns. Raises NotDone when it cannot be written."""
-    from kzconsumer_tools.node_changes import undo_file
-
-    path = undo_path(chosen, group)
-    write_file(path, undo_file(changes))
+def write_undo(chosen: Path | None, name: str, content: bytes, suffix: str = "jsonl") -> Path:
+    """Write the undo file, by default under a new name with `name` in it. Raises NotDone if it cannot be written."""
+    path = chosen or Path(f"undo-{name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.{suffix}")
+    write_file(path, content)
     return path
 
 
-def undo_path(chosen: Path | None, group: str) -> Path:
-    """What was chosen, or a name that nothing has."""
-    return chosen or Path(f"undo-{group}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.jsonl")
-
-
 def write_file(path: Path, content: bytes) -> None:
-    """A new file, on disk when this returns. Raises NotDone when it exists, or cannot be written."""
-    from kzconsumer.durable_files import sync_directory, write_new
-
+    """Write a new file, durable on return. Raises NotDone if it exists or cannot be written."""
     try:
         write_new(path, content)
         sync_directory(path.parent)
@@ -54,7 +37,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def read_file(path: Path) -> bytes:
-    """Raises NotDone when it cannot be read."""
+    """Raises NotDone if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,7 +1,6 @@
-"""`kzconsumer groups list` and `groups describe`: the groups in ZooKeeper as they are, originals' and ours.
+"""`kzconsumer groups list` and `groups describe`: the consumer groups in ZooKeeper, original members and ours.
 
-Owns no state, changes nothing. Standard output is the answer, tables of 80 columns or JSON with the
-fields of `group.group_description`.
+JSON has the fields of `groups.description`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,16 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kzconsumer_tools.commands import groups_repair
-from kzconsumer_tools.commands.cluster_option import add_group, add_storage, add_target, required_group, target
+from kzconsumer_tools.commands.answer import ask, show
+from kzconsumer_tools.commands.cluster_option import (
+    add_cluster_option,
+    add_group,
+    add_storage,
+    cluster_option,
+    required_group,
+)
+from kzconsumer_tools.groups.description import describe
+from kzconsumer_tools.tables.groups import describe_table, list_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -22,51 +30,30 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     listing = actions.add_parser(
         "list",
         help="every group: its members, its topics, the partitions they own",
-        description="Show every group there is, those without members too. Nothing is changed.",
+        description="List all groups, including those without members. Changes nothing.",
     )
     describing = actions.add_parser(
         "describe",
-        help="one group: members, owners, stored offsets, and what is wrong",
-        description="Show the members, partitions, owners and stored offsets of a group, and every node that is not as "
-        "it should be. Nothing is changed, and no broker is asked but for offsets that are stored there.",
+        help="one group: members, owners, stored offsets, problems",
+        description="Show the members, partitions, owners and stored offsets of a group, and every invalid node. "
+        "Changes nothing. Brokers are asked only for offsets that they store.",
     )
     add_group(describing)
     add_storage(describing)
     for action, run in ((listing, run_list), (describing, run_describe)):
-        add_target(action)
+        add_cluster_option(action)
         action.set_defaults(run=run)
     groups_repair.add_actions(actions)
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-
-    import anyio
-    import msgspec
-
-    from kzconsumer.logs import setup
+    at = cluster_option(arguments)
     from kzconsumer_tools.groups.reader import read_summaries
-    from kzconsumer_tools.tables.groups import list_table
 
-    setup.for_one_answer()
-    groups = anyio.run(read_summaries, at.zookeeper)
-    print(msgspec.json.encode(groups).decode() if arguments.output == "json" else list_table(groups))
-    return 0
+    return show(arguments, ask(read_summaries, at.zookeeper), list_table)
 
 
 def run_describe(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    group = required_group(arguments, at)
-
-    import anyio
-    import msgspec
-
-    from kzconsumer.logs import setup
-    from kzconsumer_tools.groups.description import describe
-    from kzconsumer_tools.tables.groups import describe_table
-
-    setup.for_one_answer()
-    seen = anyio.run(at.seen, group)
-    found = describe(seen.nodes, seen.known)
-    print(msgspec.json.encode(found).decode() if arguments.output == "json" else describe_table(found))
-    return 0
+    at = cluster_option(arguments)
+    view = ask(at.view, required_group(arguments, at))
+    return show(arguments, describe(view.nodes, view.facts), describe_table)

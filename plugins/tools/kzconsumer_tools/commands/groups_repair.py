@@ -1,208 +1,202 @@
-"""`kzconsumer groups verify | doctor | delete | clean | restore`: what is wrong with a group, what it leaves behind.
+"""`kzconsumer groups verify | doctor | delete | clean | restore`: problems of a group, and removing its nodes.
 
-Owns no state. `verify` and `doctor` change nothing and end with status 3 where something is wrong. The others show what
-they would change, and do it with `--execute`, behind an undo file. JSON has the fields of `group.diagnosis` and below.
+`verify` and `doctor` change nothing and exit with status 3 if they find a problem. The others change something with
+`--execute` only, after they have written an undo file. JSON has the fields of `groups.diagnosis.Examined` and
+`groups.leftovers.RepairResult`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
-import msgspec
-
+from kzconsumer.errors import NotDone, NotThere, PluginError
 from kzconsumer.logs.logger import get_logger
-from kzconsumer_tools.commands.cluster_option import Target, add_group, add_target, required_group, target
-from kzconsumer_tools.commands.execute_option import add_execute
-from kzconsumer_tools.groups.results import Cared, ChangedNode, Examined
+from kzconsumer.plugins import ASSIGNORS, list_plugins, load
+from kzconsumer.registry.paths import GroupPaths, topic_of
+from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, ask, show
+from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
+    add_group,
+    cluster_flags,
+    cluster_option,
+    required_group,
+)
+from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_undo
+from kzconsumer_tools.groups.diagnosis import Examined, Symptom, examine, lasting, verify
+from kzconsumer_tools.groups.leftovers import RepairResult, deletion, leftovers, removal, repair_result, restoration
+from kzconsumer_tools.groups.members_present import require_no_members
+from kzconsumer_tools.groups.nodes import facts
+from kzconsumer_tools.node_changes import SavedNode, read_nodes, undo_file
+from kzconsumer_tools.tables.groups_repair import repair_table, symptoms_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from kzconsumer.assignors.interface import Assignor
-    from kzconsumer_tools.groups.cluster_access import Outside
-    from kzconsumer_tools.groups.diagnosis import Symptom
-    from kzconsumer_tools.groups.nodes import GroupNodes
-    from kzconsumer_tools.node_changes import Change, SavedNode
+    from kzconsumer_tools.groups.cluster_access import ClusterAccess
 
-
-EXIT_NOT_HEALTHY = 3
-# Of two looks only what both have seen counts: a rebalance between them is over by then, or stuck.
+# Only what two looks have in common is reported: a rebalance between them has ended by then, or is stuck.
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
 def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    verify = actions.add_parser(
+    verifying = actions.add_parser(
         "verify",
         help="whether every partition has a registered owner, as kafka.tools.VerifyConsumerRebalance",
-        description="Say whether every partition of every subscribed topic has an owner that is a registered thread, "
-        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Nothing is changed, no broker is asked.",
+        description="Check that every partition of every subscribed topic has an owner that is a registered thread, "
+        "as kafka.tools.VerifyConsumerRebalance does; exit status 3 if not. Reads ZooKeeper only; changes nothing.",
     )
     doctor = actions.add_parser(
         "doctor",
-        help="everything that is wrong with a group, and what to do about it",
-        description="Examine the group's nodes beside the logs, and beside what the assignors compute; exit status 3 "
-        "when something is wrong. What a second look after 2 s no longer finds was a rebalance. Nothing is changed.",
+        help="all problems of a group, and what to do about them",
+        description="Compare the group's nodes with the logs and with the result of the assignors; exit status 3 if "
+        "there is a problem. Problems that a second look after 2 s no longer finds are a rebalance and not reported. "
+        "Changes nothing.",
     )
     delete = actions.add_parser(
         "delete",
         help="remove the nodes of a group without members",
-        description="Remove all nodes of a group without members: offsets, claim records, what is left of owners.",
+        description="Remove all nodes of a group without members: offsets, claim records, owner nodes.",
     )
-    delete.add_argument("--topic", metavar="TOPIC", help="only what it has of this topic")
+    delete.add_argument("--topic", metavar="TOPIC", help="only the group's nodes of this topic")
     clean = actions.add_parser(
         "clean",
-        help="remove nodes that are nobody's",
-        description="Remove owner nodes and registrations that no session holds, and, of a group without members, what "
-        "it has of topics that the cluster does not have. What a member holds is never touched.",
+        help="remove nodes that no session holds",
+        description="Remove owner nodes and registrations that no session holds, and, if the group has no members, its "
+        "nodes of topics that the cluster does not have. Nodes of live members are never touched.",
     )
-    for action, run in ((verify, run_verify), (doctor, run_doctor), (delete, run_delete), (clean, run_clean)):
+    for action, run in ((verifying, run_verify), (doctor, run_doctor), (delete, run_delete), (clean, run_clean)):
         add_group(action)
         action.set_defaults(run=run)
     restore = actions.add_parser(
         "restore",
-        help="make the nodes of an undo file of delete or clean again",
-        description="Make the nodes of an undo file of `groups delete` or `groups clean` that are missing, in a group "
-        "without members. Where another node stands today nothing is done.",
+        help="restore the nodes of an undo file of delete or clean",
+        description="Create the missing nodes of an undo file of `groups delete` or `groups clean`, in a group without "
+        "members. If a node exists with other content, nothing is changed.",
     )
     restore.add_argument("file", metavar="FILE", type=Path)
     restore.set_defaults(run=run_restore)
     for action in (delete, clean, restore):
-        add_execute(action)
-    for action in (verify, doctor, delete, clean, restore):
-        add_target(action)
+        add_execute_and_undo(action)
+    for action in (verifying, doctor, delete, clean, restore):
+        add_cluster_option(action)
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    from kzconsumer_tools.groups.diagnosis import verify
     from kzconsumer_tools.groups.reader import read_nodes
 
-    at = target(arguments)
+    at = cluster_option(arguments)
     group = required_group(arguments, at)
-    nodes: GroupNodes = _ready()(read_nodes, at.zookeeper, group)
-    return _examined(arguments, group, verify(nodes), "every partition has an owner that is a registered thread")
+    symptoms = verify(ask(read_nodes, at.zookeeper, group))
+    return _show_symptoms(arguments, group, symptoms, "every partition has an owner that is a registered thread")
 
 
 def run_doctor(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
+    at = cluster_option(arguments)
     group = required_group(arguments, at)
-    symptoms: list[Symptom] = _ready()(_examine, at, group)
-    return _examined(arguments, group, symptoms, "nothing is wrong")
+    return _show_symptoms(arguments, group, ask(_examine, at, group), "no problem was found")
 
 
-async def _examine(at: Target, group: str) -> list[Symptom]:
+def _show_symptoms(arguments: argparse.Namespace, group: str, symptoms: list[Symptom], healthy: str) -> int:
+    result = Examined(group, not symptoms, tuple(symptoms))
+    status = EXIT_UNHEALTHY if symptoms else 0
+    return show(arguments, result, lambda found: symptoms_table(found, healthy), status)
+
+
+async def _examine(at: ClusterOption, group: str) -> list[Symptom]:
     import anyio
 
-    from kzconsumer_tools.groups.diagnosis import examine, lasting
-    from kzconsumer_tools.groups.nodes import facts
     from kzconsumer_tools.groups.reader import nodes_of, require_group
 
     assignors = _assignors()
 
-    async def look(outside: Outside) -> tuple[list[Symptom], int]:
-        nodes = await nodes_of(outside.session, group)
+    async def look(access: ClusterAccess) -> tuple[list[Symptom], int]:
+        nodes = await nodes_of(access.session, group)
         known = facts(nodes)
         wanted = known.existing.intersection(known.offsets)
-        logs = await outside.known_logs(wanted)
+        logs = await access.known_logs(wanted)
         return examine(nodes, logs, assignors), len(wanted) - len(logs)
 
-    async with at.outside() as outside:
-        await require_group(outside.session, at.zookeeper.connect, group)
-        found, unseen = await look(outside)
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        found, unseen = await look(access)
         if found:
             await anyio.sleep(SECONDS_BETWEEN_LOOKS)
-            again, unseen = await look(outside)
-            found = lasting(found, again)
+            second, unseen = await look(access)
+            found = lasting(found, second)
         if unseen:
-            setup = get_logger("kzconsumer.cli")
-            setup.error("stored offsets not compared with the logs, whose leaders do not answer", partitions=unseen)
+            log = get_logger("kzconsumer.cli")
+            log.error("stored offsets not compared with the logs: no answer from the leaders", partitions=unseen)
         return found
 
 
 def _assignors() -> Mapping[str, Assignor]:
-    """Every one that is installed and can be loaded: which of them members run, the group tells."""
-    from typing import cast
-
-    from kzconsumer.errors import PluginError
-    from kzconsumer.plugins import ASSIGNORS, list_plugins, load
-
+    """All installed assignors that can be loaded; `kzconsumer plugins` shows the others."""
     found: dict[str, Assignor] = {}
     for plugin in list_plugins(ASSIGNORS):
         try:
             found[plugin.name] = cast("Assignor", load(ASSIGNORS, plugin.name))
         except PluginError:
-            continue  # `kzconsumer plugins` shows it
+            continue
     return found
 
 
 def run_delete(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    answer: Cared = _ready()(_delete, arguments, at, required_group(arguments, at))
-    return _cared(arguments, answer)
+    at = cluster_option(arguments)
+    return _show_repair(arguments, ask(_delete, arguments, at, required_group(arguments, at)))
 
 
-async def _delete(arguments: argparse.Namespace, at: Target, group: str) -> Cared:
-    from kzconsumer.errors import NotThere
-    from kzconsumer.registry.paths import GroupPaths
-    from kzconsumer_tools.commands.execute_option import write_undo
-    from kzconsumer_tools.groups.apply import carry_out, single
-    from kzconsumer_tools.groups.leftovers import deletion
-    from kzconsumer_tools.groups.members_present import refuse_attended
+async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
+    from kzconsumer_tools.groups.apply import apply_changes, single
     from kzconsumer_tools.groups.reader import nodes_of, require_group, tree_of
 
-    async with at.outside() as outside:
-        await require_group(outside.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(outside.session, group)
-        changes = deletion(await tree_of(outside.session, GroupPaths(group).root), arguments.topic)
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        nodes = await nodes_of(access.session, group)
+        changes = deletion(await tree_of(access.session, GroupPaths(group).root), arguments.topic)
         if not changes:
             raise NotThere(f"group {group} has no nodes of topic {arguments.topic}")
         undo = None
         if arguments.execute:
-            refuse_attended(nodes)
-            undo = write_undo(arguments.undo, group, changes)
+            require_no_members(nodes)
+            undo = write_undo(arguments.undo, group, undo_file(changes))
             topics = [arguments.topic] if arguments.topic else nodes.topics
-            await carry_out(outside.session, GroupPaths(group), single(changes), topics=topics)
-    return _answer(nodes, changes, {}, undo, executed=undo is not None)
+            await apply_changes(access.session, GroupPaths(group), single(changes), topics=topics)
+    return repair_result(nodes, changes, undo, executed=undo is not None)
 
 
 def run_clean(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    answer: Cared = _ready()(_clean, arguments, at, required_group(arguments, at))
-    return _cared(arguments, answer)
+    at = cluster_option(arguments)
+    return _show_repair(arguments, ask(_clean, arguments, at, required_group(arguments, at)))
 
 
-async def _clean(arguments: argparse.Namespace, at: Target, group: str) -> Cared:
-    from kzconsumer.registry.paths import GroupPaths, topic_of
-    from kzconsumer_tools.commands.execute_option import write_undo
-    from kzconsumer_tools.groups.apply import carry_out, single
-    from kzconsumer_tools.groups.leftovers import leftovers, removal
+async def _clean(arguments: argparse.Namespace, at: ClusterOption, group: str) -> RepairResult:
+    from kzconsumer_tools.groups.apply import apply_changes, single
     from kzconsumer_tools.groups.reader import nodes_of, require_group
 
-    async with at.outside() as outside:
-        await require_group(outside.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(outside.session, group)
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        nodes = await nodes_of(access.session, group)
         found = leftovers(nodes)
-        reasons = {each.path: each.reason for each in found}
-        nobodys = removal(nodes, [each for each in found if each.kind != "topic_gone"])
+        unheld = removal(nodes, [each for each in found if each.kind != "topic_gone"])
         rest = removal(nodes, [each for each in found if each.kind == "topic_gone"])
         undo = None
         if arguments.execute and found:
-            undo = write_undo(arguments.undo, group, [*nobodys, *rest])
-            # These may go while members live: they are what keeps members from working.
-            await carry_out(outside.session, GroupPaths(group), single(nobodys), attended=True)
+            undo = write_undo(arguments.undo, group, undo_file([*unheld, *rest]))
+            # Allowed while members are live: these nodes prevent members from working.
+            await apply_changes(access.session, GroupPaths(group), single(unheld), with_members=True)
             topics = {topic_of(each.path) for each in rest if each.path != GroupPaths(group).run}
-            await carry_out(outside.session, GroupPaths(group), single(rest), topics=topics)
-    return _answer(nodes, [*nobodys, *rest], reasons, undo, executed=undo is not None)
+            await apply_changes(access.session, GroupPaths(group), single(rest), topics=topics)
+    reasons = {each.path: each.reason for each in found}
+    return repair_result(nodes, [*unheld, *rest], undo, executed=undo is not None, reasons=reasons)
 
 
 def run_restore(arguments: argparse.Namespace) -> int:
-    from kzconsumer.errors import NotDone
-    from kzconsumer_tools.commands.execute_option import read_file
-    from kzconsumer_tools.node_changes import read_nodes
-
-    at = target(arguments)
+    at = cluster_option(arguments)
     try:
         saved = read_nodes(read_file(arguments.file))
         groups = {node.path.split("/")[2] for node in saved if node.path.startswith("/consumers/")}
@@ -210,74 +204,28 @@ def run_restore(arguments: argparse.Namespace) -> int:
             raise ValueError("not the nodes of one group")
     except (ValueError, IndexError) as error:
         raise NotDone(f"{arguments.file}: {error}") from None
-    answer: Cared = _ready()(_restore, arguments, at, groups.pop(), saved)
-    return _cared(arguments, answer)
+    return _show_repair(arguments, ask(_restore, arguments, at, groups.pop(), saved))
 
 
-async def _restore(arguments: argparse.Namespace, at: Target, group: str, saved: Sequence[SavedNode]) -> Cared:
-    from kzconsumer.errors import NotDone
-    from kzconsumer.registry.paths import GroupPaths
-    from kzconsumer_tools.groups.apply import carry_out, make_parents, single
-    from kzconsumer_tools.groups.leftovers import restoration
-    from kzconsumer_tools.groups.members_present import refuse_attended
+async def _restore(
+    arguments: argparse.Namespace, at: ClusterOption, group: str, saved: Sequence[SavedNode]
+) -> RepairResult:
+    from kzconsumer_tools.groups.apply import apply_changes, make_parents, single
     from kzconsumer_tools.groups.reader import nodes_of, tree_of
 
-    async with at.outside() as outside:
-        nodes = await nodes_of(outside.session, group)
+    async with at.access() as access:
+        nodes = await nodes_of(access.session, group)
         try:
-            changes = restoration(saved, await tree_of(outside.session, GroupPaths(group).root))
+            changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))
         except ValueError as error:
             raise NotDone(f"{arguments.file}: {error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)
         if executed:
-            refuse_attended(nodes)
-            await make_parents(outside.session, changes)
-            await carry_out(outside.session, GroupPaths(group), single(changes))
-    return _answer(nodes, changes, {}, None, executed=executed)
+            require_no_members(nodes)
+            await make_parents(access.session, changes)
+            await apply_changes(access.session, GroupPaths(group), single(changes))
+    return repair_result(nodes, changes, None, executed=executed)
 
 
-def _answer(
-    nodes: GroupNodes, changes: Sequence[Change], reasons: Mapping[str, str], undo: Path | None, *, executed: bool
-) -> Cared:
-    from kzconsumer_tools.groups.members_present import attending
-
-    return Cared(
-        group=nodes.group,
-        executed=executed,
-        undo=str(undo) if undo is not None else None,
-        attended=attending(nodes),
-        nodes=tuple(
-            ChangedNode(each.path, _text(each.before), _text(each.after), reasons.get(each.path)) for each in changes
-        ),
-    )
-
-
-def _text(data: bytes | None) -> str | None:
-    return data.decode("utf-8", "replace") if data is not None else None
-
-
-def _ready() -> Callable[..., Any]:
-    """What runs an errand: `anyio.run`, with warnings going to standard error."""
-    import anyio
-
-    from kzconsumer.logs import setup
-
-    setup.for_one_answer()
-    return anyio.run
-
-
-def _examined(arguments: argparse.Namespace, group: str, symptoms: list[Symptom], fine: str) -> int:
-    from kzconsumer_tools.tables.groups_repair import examined_table
-
-    answer = Examined(group, not symptoms, tuple(symptoms))
-    shown = msgspec.json.encode(answer).decode() if arguments.output == "json" else examined_table(answer, fine)
-    print(shown)
-    return EXIT_NOT_HEALTHY if symptoms else 0
-
-
-def _cared(arguments: argparse.Namespace, answer: Cared) -> int:
-    from kzconsumer_tools.commands.cluster_option import again
-    from kzconsumer_tools.tables.groups_repair import cared_table
-
-    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else cared_table(answer, again(arguments)))
-    return 0
+def _show_repair(arguments: argparse.Namespace, result: RepairResult) -> int:
+    return show(arguments, result, lambda found: repair_table(found, cluster_flags(arguments)))

@@ -1,7 +1,6 @@
-"""`kzconsumer lag`: how far a group is behind, once or again and again.
+"""`kzconsumer lag`: how far a group is behind, once or at intervals.
 
-Owns no state, changes nothing. Standard output is the answer: a table of 80 columns, or JSON with the fields of
-`group.lag` (with --watch an object a line).
+JSON has the fields of `groups.lag.GroupLag`; with `--watch`, one object per line.
 """
 
 from __future__ import annotations
@@ -9,13 +8,22 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer_tools.commands.cluster_option import Target, add_group, add_storage, add_target, required_group, target
-from kzconsumer_tools.commands.reset_options import topic_scope
+from kzconsumer_tools.commands.answer import as_text, ask
+from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
+    add_group,
+    add_storage,
+    cluster_option,
+    required_group,
+)
+from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
+from kzconsumer_tools.groups.lag import GroupLag, behind, group_lag, partitions_of
+from kzconsumer_tools.tables.groups import lag_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer_tools.groups.lag import GroupLag
     from kzconsumer_tools.offsets.prepare import Scope
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -26,69 +34,53 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "lag",
         help="how far a group is behind, in records and in seconds",
         description="Show how far each partition's stored offset is behind the end of its log: in offsets, and in "
-        "seconds since the next record to be read was written, where brokers know (0.10 on). Nothing is changed.",
+        "seconds since the next record to be read was written, if the brokers store times (0.10 on). Changes nothing.",
     )
     add_group(lag)
-    one = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
-    lag.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=one)
-    lag.add_argument("--watch", action="store_true", help="go on until a signal ends it")
-    lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="between two looks (default 5)")
+    add_topics(lag)
+    lag.add_argument("--watch", action="store_true", help="repeat until interrupted")
+    lag.add_argument("--interval", metavar="SECONDS", type=_interval, default=5.0, help="of --watch (default 5)")
     add_storage(lag)
-    add_target(lag)
+    add_cluster_option(lag)
     lag.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    group = required_group(arguments, at)
-
-    import anyio
-
-    from kzconsumer.logs import setup
-    from kzconsumer_tools.commands.reset_options import topics_together
-
-    setup.for_one_answer()
-    anyio.run(_run, arguments, at, group, topics_together(arguments.topic))
+    at = cluster_option(arguments)
+    ask(_show, arguments, at, required_group(arguments, at), chosen_topics(arguments.topic))
     return 0
 
 
-async def _run(arguments: argparse.Namespace, at: Target, group: str, scope: Scope | None) -> None:
+async def _show(arguments: argparse.Namespace, at: ClusterOption, group: str, scope: Scope | None) -> None:
     import sys
 
     import anyio
-    import msgspec
-
-    from kzconsumer_tools.tables.groups import lag_table
 
     terminal = arguments.watch and arguments.output == "table" and sys.stdout.isatty()
     while True:
-        found = await look(at, group, scope)
-        answer = msgspec.json.encode(found).decode() if arguments.output == "json" else lag_table(found)
-        print((_CLEAR if terminal else "") + answer, flush=True)
+        text = as_text(arguments, await read_lag(at, group, scope), lag_table)
+        print((_CLEAR if terminal else "") + text, flush=True)
         if not arguments.watch:
             return
         await anyio.sleep(arguments.interval)
 
 
-async def look(at: Target, group: str, scope: Scope | None) -> GroupLag:
-    """One look at the group and its logs."""
+async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupLag:
     import time
 
-    from kzconsumer_tools.groups.lag import behind, group_lag, partitions_of
     from kzconsumer_tools.groups.reader import nodes_of, require_group
-    from kzconsumer_tools.offsets.prepare import scoped, within
-    from kzconsumer_tools.offsets.view import see
+    from kzconsumer_tools.offsets.prepare import partitions_in, within
+    from kzconsumer_tools.offsets.view import read_view
 
-    async with at.outside() as outside:
-        await require_group(outside.session, at.zookeeper.connect, group)
-        seen = await see(outside, await nodes_of(outside.session, group), at.storage)
-        nodes, known = seen.nodes, seen.known
-        partitions = [each for each in partitions_of(known) if within(each, scope)]
+    async with at.access() as access:
+        await require_group(access.session, at.zookeeper.connect, group)
+        view = await read_view(access, await nodes_of(access.session, group), at.storage)
+        partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
         if scope is not None and not partitions:
-            await scoped(outside, nodes, scope)
-        logs = await outside.known_logs([each for each in partitions if each in known.existing])
-        written = await outside.written(behind(known, logs))
-        return group_lag(group, known, partitions, logs, written, round(time.time() * 1000))
+            await partitions_in(access, view.nodes, scope)  # raises NotThere for a name that does not exist
+        logs = await access.known_logs([each for each in partitions if each in view.facts.existing])
+        written = await access.written(behind(view.facts, logs))
+        return group_lag(group, view.facts, partitions, logs, written, round(time.time() * 1000))
 
 
 def _interval(text: str) -> float:

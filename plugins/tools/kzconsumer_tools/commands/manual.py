@@ -1,4 +1,4 @@
-"""`kzconsumer manual`: the page kzconsumer(1), made from the parsers themselves, so that it cannot be wrong."""
+"""`kzconsumer manual`: the page kzconsumer(1), generated from the argument parsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "manual",
-        help="print the page kzconsumer(1) for man",
+        help="print the manual page kzconsumer(1)",
         description="Print the manual page. To read it: kzconsumer manual | man -l -",
     )
     parser.set_defaults(run=run)
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def page(commands: Iterable[AddArguments] | None = None) -> str:
-    """The page's source in man's macros, dated by SOURCE_DATE_EPOCH if it is set; `commands` as for `whole_parser`."""
+    """The page in man's format, dated by SOURCE_DATE_EPOCH if that is set; `commands` as for `whole_parser`."""
     from argparse_manpage.manpage import Manpage
 
     from kzconsumer import __version__

@@ -1,39 +1,53 @@
-"""`kzconsumer offsets show | reset | export | import | clone | copy`: stored offsets, and moving them.
+"""`kzconsumer offsets show | reset | export | import | clone | copy`: stored offsets, and changing them.
 
-Owns no state. What changes something shows old and new first and does nothing without `--execute`; the undo file is on
-disk before anything changes. Standard output is the answer, tables of 80 columns or JSON with the fields of
-`group.group_offsets` and `offsets.moves`.
+Verbs that change something show old and new offsets first, and write an undo file before they do it with `--execute`.
+JSON has the fields of `offsets.stored.GroupOffsets` and `offsets.changes.ChangedOffsets`.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
+from kzconsumer.errors import NotDone
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer_tools.commands.answer import ask, show
 from kzconsumer_tools.commands.cluster_option import (
+    ClusterOption,
+    add_cluster_option,
     add_group,
     add_storage,
-    add_target,
+    cluster_flags,
+    cluster_option,
     group_name,
     required_group,
-    target,
 )
-from kzconsumer_tools.commands.execute_option import add_execute
-from kzconsumer_tools.commands.reset_options import add_reset_words, topic_scope, topics_together
+from kzconsumer_tools.commands.execute_option import add_execute_and_undo, read_file, write_file
+from kzconsumer_tools.commands.reset_options import add_reset_options, chosen_reset
+from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
+from kzconsumer_tools.offsets.coordinator_changes import SavedCoordinatorOffset, read_undo
+from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
+from kzconsumer_tools.offsets.stored import group_offsets, offsets_of_0_7, stored_offsets
+from kzconsumer_tools.paths import partition_of_0_7
+from kzconsumer_tools.tables.offsets import changes_table, show_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer_tools.commands.offsets_apply import Act
-    from kzconsumer_tools.commands.offsets_copy import BrokerAct
-    from kzconsumer_tools.offsets.results import Moved
+    from kzconsumer_tools.commands.offsets_apply import Prepare
 
-_REPUBLISH = "may let a replayable sink's destination get records a second time"
+S = TypeVar("S", SavedOffset, SavedCoordinatorOffset)
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    offsets = subparsers.add_parser("offsets", help="show, export and move stored offsets")
+    offsets = subparsers.add_parser("offsets", help="show, export and change stored offsets")
     actions = offsets.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_show(actions)
     _add_export(actions)
@@ -44,147 +58,117 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    show = actions.add_parser(
+    showing = actions.add_parser(
         "show",
-        help="the offsets that a group has stored, and when",
-        description="Show the offsets that a group has stored, when each was last written, and what its claim record "
-        "says. Nothing is changed, and no broker is asked but for offsets that are stored there.",
+        help="the stored offsets of a group, and when they were written",
+        description="Show the stored offsets of a group, when each was last written, and the epoch and plan of its "
+        "claim record. Changes nothing. Brokers are asked only for offsets that they store.",
     )
-    add_group(show)
-    add_storage(show)
-    _add_topics(show)
-    add_target(show)
-    show.set_defaults(run=run_show)
+    add_group(showing)
+    add_storage(showing)
+    add_topics(showing)
+    add_cluster_option(showing)
+    showing.set_defaults(run=run_show)
 
 
 def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export = actions.add_parser(
         "export",
         help="write them as Kafka's own tools do, or as nodes",
-        description="Write the offsets that a group has stored: as kafka.tools.ExportZkOffsets does (zookeeper), as "
+        description="Write the stored offsets of a group: as kafka.tools.ExportZkOffsets does (zookeeper), as "
         "kafka-consumer-groups.sh --export does (csv), or the nodes as they are (nodes).",
     )
     add_group(export)
-    _add_topics(export)
+    add_topics(export)
     export.add_argument("--format", choices=("zookeeper", "csv", "nodes"), default="zookeeper")
     export.add_argument("--output-file", metavar="FILE", type=Path, help="a new file; default: standard output")
-    add_target(export, output=False)
+    add_cluster_option(export, output=False)
     export.set_defaults(run=run_export)
 
 
 def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    reset = actions.add_parser(
+    resetting = actions.add_parser(
         "reset",
-        help="have a group without members begin elsewhere",
-        description="Move the stored offsets of a group without members, into what the logs hold. The words are those "
-        "of kafka-consumer-groups.sh --reset-offsets.",
+        help="set the offsets of a group without members",
+        description="Set the stored offsets of a group without members, within the logs. The options are those of "
+        "kafka-consumer-groups.sh --reset-offsets.",
     )
-    add_group(reset)
-    add_reset_words(reset)
-    _add_topics(reset)
-    reset.add_argument("--all-topics", action="store_true", help="all that the group has offsets of, whole")
-    _add_acting(reset)
-    reset.set_defaults(run=run_reset)
+    add_group(resetting)
+    add_reset_options(resetting)
+    add_topics(resetting)
+    resetting.add_argument("--all-topics", action="store_true", help="all topics that the group has offsets of")
+    _add_change_options(resetting)
+    resetting.set_defaults(run=run_reset)
 
 
 def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     importing = actions.add_parser(
         "import",
         help="store the offsets of a file: of Kafka's own tools, an export, or an undo file",
-        description="Store the offsets of a file in groups without members. What is outside the log is put into it, "
-        "but nodes (an undo file is one) are restored as they were, and no broker is asked for them.",
+        description="Store the offsets of a file in groups without members. Offsets outside the log are moved into it; "
+        "nodes (an undo file has nodes) are restored as they were, without asking a broker.",
     )
     importing.add_argument("file", metavar="FILE", type=Path)
-    importing.add_argument("--group", metavar="GROUP", type=group_name, help="of a file that names several, or none")
-    _add_acting(importing)
+    importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
+    _add_change_options(importing)
     importing.set_defaults(run=run_import)
 
 
 def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    clone = actions.add_parser(
+    cloning = actions.add_parser(
         "clone",
-        help="have a group without members begin where another group is",
+        help="give a group without members the offsets of another group",
         description="Store the offsets of one group, which may be running, for another one without members.",
     )
-    clone.add_argument("source", metavar="FROM", type=group_name)
-    clone.add_argument("group", metavar="TO", type=group_name)
-    _add_topics(clone)
-    _add_acting(clone)
-    clone.set_defaults(run=run_clone)
+    cloning.add_argument("source", metavar="FROM", type=group_name)
+    cloning.add_argument("group", metavar="TO", type=group_name)
+    add_topics(cloning)
+    _add_change_options(cloning)
+    cloning.set_defaults(run=run_clone)
 
 
 def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    copy = actions.add_parser(
+    copying = actions.add_parser(
         "copy",
-        help="have the brokers store what ZooKeeper has, or ZooKeeper what the brokers have",
-        description="Store the offsets of a group without members in the other of the two places. What is there is "
-        "overwritten, forwards or back.",
+        help="copy offsets from ZooKeeper to the brokers, or back",
+        description="Copy the offsets of a group without members from ZooKeeper to the brokers, or back. Offsets at "
+        "the destination are overwritten, forwards or backwards.",
     )
-    add_group(copy)
+    add_group(copying)
     places = ("zookeeper", "kafka")
-    copy.add_argument("--from", dest="source", choices=places, required=True, help="where the offsets are read")
-    copy.add_argument("--to", dest="destination", choices=places, required=True, help="where they are stored")
-    _add_topics(copy)
-    _add_acting(copy)
-    copy.set_defaults(run=run_copy)
+    copying.add_argument("--from", dest="source", choices=places, required=True, help="where the offsets are read")
+    copying.add_argument("--to", dest="destination", choices=places, required=True, help="where they are stored")
+    add_topics(copying)
+    _add_change_options(copying)
+    copying.set_defaults(run=run_copy)
 
 
-def _add_topics(action: argparse.ArgumentParser) -> None:
-    help = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
-    action.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=help)
-
-
-def _add_acting(action: argparse.ArgumentParser) -> None:
-    add_execute(action)
-    action.add_argument("--republish", action="store_true", help=_REPUBLISH)
-    add_target(action)
+def _add_change_options(action: argparse.ArgumentParser) -> None:
+    add_execute_and_undo(action)
+    republish = "allow that a replayable sink's destination receives records a second time"
+    action.add_argument("--republish", action="store_true", help=republish)
+    add_cluster_option(action)
 
 
 def run_show(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    group = required_group(arguments, at)
-
-    import anyio
-    import msgspec
-
-    from kzconsumer.logs import setup
-    from kzconsumer.model import TopicPartition
     from kzconsumer_tools.offsets.prepare import within
-    from kzconsumer_tools.offsets.stored import show
-    from kzconsumer_tools.tables.offsets import show_table
 
-    setup.for_one_answer()
-    seen = anyio.run(at.seen, group)
-    found = show(seen.nodes, at.storage, seen.brokers)
-    scope = topics_together(arguments.topic)
+    at = cluster_option(arguments)
+    view = ask(at.view, required_group(arguments, at))
+    found = group_offsets(view.nodes, at.storage, view.brokers)
+    scope = chosen_topics(arguments.topic)
     partitions = tuple(p for p in found.partitions if within(TopicPartition(p.topic, p.partition), scope))
     left = tuple(p for p in found.left_by_0_7 if within(TopicPartition(p.topic, p.partition), scope))
-    found = msgspec.structs.replace(found, partitions=partitions, left_by_0_7=left)
-    print(msgspec.json.encode(found).decode() if arguments.output == "json" else show_table(found))
-    return 0
+    return show(arguments, msgspec.structs.replace(found, partitions=partitions, left_by_0_7=left), show_table)
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-    group = required_group(arguments, at)
-
-    import sys
-
-    import anyio
-
-    from kzconsumer.errors import NotDone
-    from kzconsumer.logs import setup
-    from kzconsumer.model import TopicPartition
-    from kzconsumer.registry.paths import GroupPaths, partition_of_0_7
-    from kzconsumer_tools.commands.execute_option import write_file
     from kzconsumer_tools.groups.reader import read_nodes
-    from kzconsumer_tools.offsets.files import write_offsets
     from kzconsumer_tools.offsets.prepare import within
-    from kzconsumer_tools.offsets.stored import offsets_of_0_7, stored_offsets
 
-    setup.for_one_answer()
-    scope = topics_together(arguments.topic)
-    nodes = anyio.run(read_nodes, at.zookeeper, group)
+    at = cluster_option(arguments)
+    group, scope = required_group(arguments, at), chosen_topics(arguments.topic)
+    nodes = ask(read_nodes, at.zookeeper, group)
     saved = [(GroupPaths(group).offset(p), data) for p, data in stored_offsets(nodes).items() if within(p, scope)]
     for path, data in offsets_of_0_7(nodes).items():
         left = partition_of_0_7(path)
@@ -193,10 +177,9 @@ def run_export(arguments: argparse.Namespace) -> int:
     try:
         content = write_offsets(arguments.format, saved)
     except ValueError as error:
-        raise NotDone(f"{error}; --format nodes writes what is no offset too") from None
+        raise NotDone(f"{error}; --format nodes also writes invalid nodes") from None
     if arguments.output_file is None:
         sys.stdout.buffer.write(content)
-        sys.stdout.flush()
     else:
         write_file(arguments.output_file, content)
     return 0
@@ -204,105 +187,69 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 def run_reset(arguments: argparse.Namespace) -> int:
     from kzconsumer_tools.commands.offsets_apply import reset
-    from kzconsumer_tools.commands.reset_options import wanted
 
-    at = target(arguments)
+    at = cluster_option(arguments)
     group = required_group(arguments, at)
     if arguments.from_file is not None:
         if arguments.topic or arguments.all_topics:
             arguments.misused("--from-file says which partitions; give it without --topic and --all-topics")
-        return _run_file(arguments, arguments.from_file, group)
+        return _change_as_in(arguments, arguments.from_file, group)
     if bool(arguments.topic) == arguments.all_topics:
         arguments.misused("give --topic TOPIC (one or more), or --all-topics")
-    to = wanted(arguments)
-    assert to is not None
-    scope = topics_together(arguments.topic)
-    return _act(arguments, reset(at, group, scope, to))
+    scope = chosen_topics(arguments.topic)
+    return _change(arguments, at, partial(reset, at.zookeeper.connect, group, scope, chosen_reset(arguments)))
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    return _run_file(arguments, arguments.file, arguments.group)
+    return _change_as_in(arguments, arguments.file, arguments.group)
 
 
 def run_clone(arguments: argparse.Namespace) -> int:
     from kzconsumer_tools.commands.offsets_apply import clone
 
-    return _act(
-        arguments, clone(target(arguments), arguments.source, arguments.group, topics_together(arguments.topic))
-    )
+    at, scope = cluster_option(arguments), chosen_topics(arguments.topic)
+    return _change(arguments, at, partial(clone, at.zookeeper.connect, arguments.source, arguments.group, scope))
 
 
 def run_copy(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
+    from kzconsumer_tools.commands.offsets_apply import copy_to_brokers, copy_to_zookeeper
+
+    at = cluster_option(arguments)
     group = required_group(arguments, at)
     if arguments.source == arguments.destination:
         arguments.misused("--from and --to are the same place")
-
-    from kzconsumer_tools.commands.offsets_copy import to_brokers, to_zookeeper
-
-    scope = topics_together(arguments.topic)
-    if arguments.destination == "zookeeper":
-        return _act(arguments, to_zookeeper(at, group, scope))
-    return _act_with_brokers(arguments, to_brokers(at, group, scope))
+    copy = copy_to_zookeeper if arguments.destination == "zookeeper" else copy_to_brokers
+    return _change(arguments, at, partial(copy, at.zookeeper.connect, group, chosen_topics(arguments.topic)))
 
 
-def _run_file(arguments: argparse.Namespace, path: Path, group: str | None) -> int:
-    from kzconsumer.errors import NotDone
-    from kzconsumer_tools.commands.execute_option import read_file
-    from kzconsumer_tools.commands.offsets_apply import from_file
-    from kzconsumer_tools.offsets.coordinator_changes import read_undo
-    from kzconsumer_tools.offsets.files import read_offsets
+def _change_as_in(arguments: argparse.Namespace, path: Path, group: str | None) -> int:
+    """Store the offsets of a file; those of `group` only, unless it is None."""
+    from kzconsumer_tools.commands.offsets_apply import import_offsets, undo_copy
 
-    at = target(arguments)
+    at = cluster_option(arguments)
     try:
         raw = read_file(path)
-        if (saved := read_undo(raw)) is not None:
-            from kzconsumer_tools.commands.offsets_copy import undone
-
-            saved = [each for each in saved if group in (None, each.group)]
-            if not saved:
-                raise NotDone(f"{path}: no offset of group {group}")
-            return _act_with_brokers(arguments, undone(at, saved))
+        copied = read_undo(raw)
+        if copied is not None:
+            return _change(arguments, at, partial(undo_copy, _of_group(copied, group, path)))
         content = read_offsets(raw)
     except ValueError as error:
         raise NotDone(f"{path}: {error}") from None
-    unnamed = any(each.group is None for each in content.offsets)
-    if unnamed and group is None:
+    if group is None and any(each.group is None for each in content.offsets):
         group = at.group or arguments.misused("the file names no group; give --group GROUP")
-    if group is not None:
-        kept = tuple(each for each in content.offsets if each.group in (None, group))
-        if not kept:
-            raise NotDone(f"{path}: no offset of group {group}")
-    else:
-        kept = content.offsets
-    return _act(arguments, from_file(at, kept, group, as_they_are=content.format == "nodes"))
+    kept = _of_group(content.offsets, group, path)
+    return _change(arguments, at, partial(import_offsets, kept, group, content.format == "nodes"))
 
 
-def _act(arguments: argparse.Namespace, act: Act) -> int:
-    import anyio
-
-    from kzconsumer.logs import setup
-    from kzconsumer_tools.commands.offsets_apply import carry_out
-
-    setup.for_one_answer()
-    return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.republish, arguments.undo))
+def _of_group(saved: Sequence[S], group: str | None, path: Path) -> list[S]:
+    kept = [each for each in saved if group is None or each.group in (None, group)]
+    if not kept:
+        raise NotDone(f"{path}: no offset of group {group}")
+    return kept
 
 
-def _act_with_brokers(arguments: argparse.Namespace, act: BrokerAct) -> int:
-    import anyio
+def _change(arguments: argparse.Namespace, at: ClusterOption, prepare: Prepare) -> int:
+    from kzconsumer_tools.commands.offsets_apply import perform
 
-    from kzconsumer.logs import setup
-    from kzconsumer_tools.commands.offsets_copy import carry_out
-
-    setup.for_one_answer()
-    return _answer(arguments, anyio.run(carry_out, act, arguments.execute, arguments.undo))
-
-
-def _answer(arguments: argparse.Namespace, answer: Moved) -> int:
-    import msgspec
-
-    from kzconsumer_tools.commands.cluster_option import again
-    from kzconsumer_tools.tables.offsets import moves_table
-
-    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else moves_table(answer, again(arguments)))
-    return 0
+    result = ask(perform, at, prepare, arguments.execute, arguments.republish, arguments.undo)
+    return show(arguments, result, lambda found: changes_table(found, cluster_flags(arguments)))

@@ -1,96 +1,148 @@
-"""One act on stored offsets from reading to answer: what would change, what forbids it, the undo file, the change.
+"""Changes of stored offsets: prepared from what is read, and applied in the same session.
 
-Owns no state. `cli/offsets` chooses the act and prints the answer.
+Each verb has one function that prepares its changes; `perform` checks and applies the changes of any of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from kzconsumer.errors import NotDone
-from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.commands.cluster_option import Target
+from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.authority import Storage
+from kzconsumer.registry.nodes import encode_offset
+from kzconsumer_tools.commands.cluster_option import ClusterOption
 from kzconsumer_tools.commands.execute_option import write_undo
-from kzconsumer_tools.groups.cluster_access import Outside
-from kzconsumer_tools.groups.members_present import attending, refuse_attended
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.members_present import members_present, require_no_members
 from kzconsumer_tools.groups.reader import nodes_of, require_group
-from kzconsumer_tools.offsets.changes import Move, Reset
+from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange, Reset
+from kzconsumer_tools.offsets.coordinator_changes import CoordinatorChange, SavedCoordinatorOffset
+from kzconsumer_tools.offsets.copy_to_coordinator import CoordinatorChanges, prepare_copy
 from kzconsumer_tools.offsets.files import SavedOffset
-from kzconsumer_tools.offsets.prepare import Scope, clone_moves, execute, file_moves, reset_moves, scoped
-from kzconsumer_tools.offsets.results import Moved, MovedGroup, Planned
+from kzconsumer_tools.offsets.prepare import (
+    OffsetChanges,
+    Scope,
+    partitions_in,
+    prepare_clone,
+    prepare_import,
+    prepare_reset,
+    within,
+)
+from kzconsumer_tools.offsets.view import GroupView, read_view
+
+Prepared = Sequence[OffsetChanges | CoordinatorChanges]
+"""The changes of each group."""
+Prepare = Callable[[ClusterAccess], Awaitable[Prepared]]
 
 
-class Act(NamedTuple):
-    """Where, and what would be done: worked out in the very session that does it."""
+async def perform(
+    at: ClusterOption, prepare: Prepare, execute: bool, republish: bool, undo: Path | None
+) -> ChangedOffsets:
+    """Prepare the changes, and apply them if `execute`.
 
-    at: Target
-    plan: Callable[[Outside], Awaitable[list[Planned]]]
-
-
-def reset(at: Target, group: str, scope: Scope | None, to: Reset) -> Act:
-    async def plan(outside: Outside) -> list[Planned]:
-        if scope is None:
-            await require_group(outside.session, at.zookeeper.connect, group)
-        nodes = await nodes_of(outside.session, group)
-        partitions = await scoped(outside, nodes, scope)
-        return [Planned(nodes, await reset_moves(outside, nodes, partitions, to))]
-
-    return Act(at, plan)
-
-
-def from_file(at: Target, saved: Sequence[SavedOffset], group: str | None, *, as_they_are: bool) -> Act:
-    """`group` is that of offsets whose file does not say it."""
-
-    async def plan(outside: Outside) -> list[Planned]:
-        planned = []
-        for name in sorted({each.group or group or "" for each in saved}):
-            nodes = await nodes_of(outside.session, name)
-            offsets = {each.partition: each.data for each in saved if (each.group or group) == name}
-            planned.append(Planned(nodes, await file_moves(outside, nodes, offsets, as_they_are=as_they_are)))
-        return planned
-
-    return Act(at, plan)
-
-
-def clone(at: Target, source: str, group: str, scope: Scope | None) -> Act:
-    async def plan(outside: Outside) -> list[Planned]:
-        await require_group(outside.session, at.zookeeper.connect, source)
-        original, nodes = await nodes_of(outside.session, source), await nodes_of(outside.session, group)
-        return [Planned(nodes, await clone_moves(outside, original, nodes, scope))]
-
-    return Act(at, plan)
-
-
-async def carry_out(act: Act, to_execute: bool, republish: bool, undo: Path | None) -> Moved:
-    """Raises GroupInUse or NotDone when it is to be executed and must not be: nothing is changed then."""
-    async with act.at.outside() as outside:
-        planned = await act.plan(outside)
-        changes = [
-            change for nodes, moves in planned for move in moves for change in move.changed(GroupPaths(nodes.group))
-        ]
+    Raises GroupInUse if a group has members, NotDone if a replayable sink would write records twice without
+    `republish`, or if the undo file cannot be written; nothing is changed then.
+    """
+    async with at.access() as access:
+        prepared = await prepare(access)
+        described = [[change.described() for change in each.changes] for each in prepared]
         written = None
-        if to_execute and changes:
-            for nodes, moves in planned:
-                refuse_attended(nodes)
+        if execute and any(change.changes for changes in described for change in changes):
+            for each, changes in zip(prepared, described, strict=True):
+                require_no_members(each.nodes)
                 if not republish:
-                    _refuse_republishing(nodes.group, moves)
-            offsets = [change for change in changes if "/offsets/" in change.path]
-            written = write_undo(undo, planned[0].nodes.group, offsets)
-            for nodes, moves in planned:
-                await execute(outside, nodes, moves)
+                    _refuse_republishing(each.nodes.group, changes)
+            written = write_undo(undo, prepared[0].nodes.group, b"".join(each.undo_file() for each in prepared))
+            for each in prepared:
+                await each.apply(access)
     groups = [
-        MovedGroup(nodes.group, attending(nodes), tuple(move.described() for move in moves)) for nodes, moves in planned
+        ChangedGroup(each.nodes.group, members_present(each.nodes), tuple(changes))
+        for each, changes in zip(prepared, described, strict=True)
     ]
-    return Moved(written is not None, str(written) if written is not None else None, tuple(groups))
+    return ChangedOffsets(written is not None, str(written) if written is not None else None, tuple(groups))
 
 
-def _refuse_republishing(group: str, moves: list[Move]) -> None:
-    again = [each for each in (move.described() for move in moves) if each.republished]
-    if again:
-        number = sum(each.republished for each in again)
-        reason = f"group {group}: {number} offsets that its replayable sink has published, or may have, in "
-        where = ", ".join(f"{each.topic}-{each.partition}" for each in again[:3]) + (", ..." if again[3:] else "")
-        told = f"{reason}{where} would be consumed again, and its destination would hold these records twice"
-        raise NotDone(f"{told}; say --republish if that is meant (nothing was changed)")
+def _refuse_republishing(group: str, changes: list[DescribedChange]) -> None:
+    found = [each for each in changes if each.republished]
+    if found:
+        number = sum(each.republished for each in found)
+        where = ", ".join(f"{each.topic}-{each.partition}" for each in found[:3]) + (", ..." if found[3:] else "")
+        raise NotDone(
+            f"group {group}: {number} offsets that its replayable sink has published, or may have, in {where} would "
+            "be consumed again, and its destination would hold these records twice; use --republish if that is meant "
+            "(nothing was changed)"
+        )
+
+
+async def reset(
+    connect: str, group: str, scope: Scope | None, to: Reset, access: ClusterAccess
+) -> Sequence[OffsetChanges]:
+    if scope is None:
+        await require_group(access.session, connect, group)
+    nodes = await nodes_of(access.session, group)
+    partitions = await partitions_in(access, nodes, scope)
+    return [OffsetChanges(nodes, await prepare_reset(access, nodes, partitions, to))]
+
+
+async def import_offsets(
+    saved: Sequence[SavedOffset], group: str | None, verbatim: bool, access: ClusterAccess
+) -> Sequence[OffsetChanges]:
+    """`group` is that of offsets without one in the file."""
+    prepared = []
+    for name in sorted({each.group or group or "" for each in saved}):
+        nodes = await nodes_of(access.session, name)
+        offsets = {each.partition: each.data for each in saved if (each.group or group) == name}
+        prepared.append(OffsetChanges(nodes, await prepare_import(access, nodes, offsets, verbatim=verbatim)))
+    return prepared
+
+
+async def clone(
+    connect: str, source: str, group: str, scope: Scope | None, access: ClusterAccess
+) -> Sequence[OffsetChanges]:
+    await require_group(access.session, connect, source)
+    original, nodes = await nodes_of(access.session, source), await nodes_of(access.session, group)
+    return [OffsetChanges(nodes, await prepare_clone(access, original, nodes, scope))]
+
+
+async def copy_to_zookeeper(
+    connect: str, group: str, scope: Scope | None, access: ClusterAccess
+) -> Sequence[OffsetChanges]:
+    view, offsets = await _offsets_in("kafka", connect, group, scope, access)
+    data: dict[TopicPartition, bytes | None] = {each: encode_offset(offset) for each, offset in offsets.items()}
+    return [OffsetChanges(view.nodes, await prepare_import(access, view.nodes, data, verbatim=False))]
+
+
+async def copy_to_brokers(
+    connect: str, group: str, scope: Scope | None, access: ClusterAccess
+) -> Sequence[CoordinatorChanges]:
+    view, offsets = await _offsets_in("zookeeper", connect, group, scope, access)
+    present = await access.coordinator_offsets(group, offsets)
+    return [CoordinatorChanges(view.nodes, await prepare_copy(access, view.nodes, offsets, present))]
+
+
+async def undo_copy(saved: Sequence[SavedCoordinatorOffset], access: ClusterAccess) -> Sequence[CoordinatorChanges]:
+    prepared = []
+    for group in sorted({each.group for each in saved}):
+        before = {each.topic_partition: each.stored for each in saved if each.group == group}
+        present = await access.coordinator_offsets(group, before)
+        changes = [CoordinatorChange(where, present.get(where), after) for where, after in sorted(before.items())]
+        prepared.append(CoordinatorChanges(await nodes_of(access.session, group), changes))
+    return prepared
+
+
+async def _offsets_in(
+    storage: Storage, connect: str, group: str, scope: Scope | None, access: ClusterAccess
+) -> tuple[GroupView, dict[TopicPartition, int]]:
+    """The start offsets of members with that storage. Raises NotThere if there are none in the scope."""
+    await require_group(access.session, connect, group)
+    view = await read_view(access, await nodes_of(access.session, group), storage)
+    offsets = {
+        each: offset
+        for each, offset in view.facts.offsets.items()
+        if offset is not None and each in view.facts.existing and within(each, scope)
+    }
+    if not offsets:
+        raise NotThere(f"group {group} has no offset in {storage} of a chosen partition that exists")
+    return view, offsets

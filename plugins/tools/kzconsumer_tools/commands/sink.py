@@ -1,8 +1,4 @@
-"""`kzconsumer sink`: prove what the destination holds, and (`try`) show what it would be given.
-
-Owns no state. `try` shows what the sink would make of real records; nothing is joined, committed or written. Standard
-output is the answer, a table as wide as the terminal or JSON.
-"""
+"""`kzconsumer sink verify | replay | compact | try`: the parsers, and `try`, which shows what the sink would write."""
 
 from __future__ import annotations
 
@@ -12,19 +8,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
+from kzconsumer.errors import BrokersUnreachable, NotThere, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.settings.settings import Settings
+from kzconsumer_tools.commands import sink_replay, sink_verify
+from kzconsumer_tools.commands.answer import whole_number
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.interface import Batch
     from kzconsumer.sinks.reports import Preview
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    from kzconsumer_tools.commands import sink_replay, sink_verify
-
     sink = subparsers.add_parser(
         "sink", help="prove what the destination holds, write a time range into another target"
     )
@@ -35,12 +32,19 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "try",
         help="decode and select real records, and show what would be written",
         description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
-        "show the result. The group is not joined, nothing is committed, published or put aside. Exit status 1 when "
-        "there are records that cannot be decoded.",
+        "show the result. Nothing is joined, committed, published or set aside. Exit status 1 if there are records "
+        "that cannot be decoded.",
     )
     add_config(trying)
-    trying.add_argument("-n", "--records", metavar="N", type=_count, default=100, help="how many; default: 100")
-    trying.add_argument("--json", action="store_true", help="one JSON object, with every cell whole")
+    trying.add_argument(
+        "-n",
+        "--records",
+        metavar="N",
+        type=whole_number("a number of records, 1 to 100000", 1, 100_000),
+        default=100,
+        help="how many; default: 100",
+    )
+    trying.add_argument("--json", action="store_true", help="one JSON object, with complete cells")
     trying.set_defaults(run=run_try)
 
 
@@ -50,7 +54,6 @@ def run_try(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from kzconsumer.logs import setup
-    from kzconsumer.settings.settings import Settings
     from kzconsumer_tools.tables.sink import preview_table
 
     settings = Settings.of(layers)
@@ -66,7 +69,6 @@ def run_try(arguments: argparse.Namespace) -> int:
 
 
 async def _preview(settings: Settings, count: int) -> Preview:
-    from kzconsumer.errors import PluginError
     from kzconsumer.sinks.capabilities import capabilities
     from kzconsumer.sinks.configured import configured_sink
     from kzconsumer.sinks.interface import SinkContext
@@ -80,16 +82,14 @@ async def _preview(settings: Settings, count: int) -> Preview:
 
 
 async def _newest(settings: Settings, count: int) -> Batch:
-    """The newest records. Raises NotThere without any."""
-    from kzconsumer.errors import BrokersUnreachable, NotThere
+    """The newest records. Raises NotThere if there are none."""
     from kzconsumer.fetcher.range_reader import range_reader
     from kzconsumer.sinks.interface import Batch, RangeData
-    from kzconsumer_tools.commands.sink import newest
 
     batches: dict[tuple[str, int], list[object]] = {}
     try:
         async with range_reader(settings) as reader:
-            ranges = newest(await reader.logs(await reader.partitions(settings.subscription)), count)
+            ranges = last_offsets(await reader.logs(await reader.partitions(settings.subscription)), count)
             async for partition, batch in reader.read(ranges):
                 batches.setdefault(partition, []).append(batch)
     except BrokersUnreachable as error:
@@ -112,16 +112,10 @@ async def _newest(settings: Settings, count: int) -> Batch:
     )
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of records, 1 to 100000")
-    return int(text)
+def last_offsets(logs: Mapping[TopicPartition, tuple[int, int]], count: int) -> list[OffsetRange]:
+    """The last offsets of each log, `count` in all or as many as exist, evenly distributed; `logs` are (first, until).
 
-
-def newest(logs: Mapping[TopicPartition, tuple[int, int]], count: int) -> list[OffsetRange]:
-    """The last offsets of each log, `count` in all or what there is; `logs` are (first, until).
-
-    No partition gives more while another, with offsets left, gives two less. Offsets without a record count, too.
+    Offsets without a record count, too.
     """
     left = count
     ranges = []

@@ -1,6 +1,6 @@
-"""`kzconsumer sink replay`: the records of a time range written into another target, beside the live group.
+"""`kzconsumer sink replay`: write the records of a time range into another target, without the group.
 
-Owns the bar on standard error. Standard output is the answer, text or JSON with the fields of `sinks.replay.Replayed`.
+JSON has the fields of `sinks.replay.Replayed`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,23 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace
+
 from kzconsumer.cli.configuration import add_config, layers_given
-from kzconsumer_tools.commands.reset_options import read_datetime, topic_scope
+from kzconsumer.errors import PluginError
+from kzconsumer.model import OffsetRange, TopicPartition
+from kzconsumer.plugins import SINKS, load_chosen
+from kzconsumer.settings.settings import Settings
+from kzconsumer.settings.tables import faults_in
+from kzconsumer_tools.commands.answer import add_output, show
+from kzconsumer_tools.commands.reset_options import TIME_HELP, read_datetime
+from kzconsumer_tools.commands.topic_option import add_topics, chosen_topics
+from kzconsumer_tools.tables.text import count
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable, Mapping
 
-    from kzconsumer.settings.settings import Settings
     from kzconsumer_tools.offsets.prepare import Scope
     from kzconsumer_tools.sinks.replay import ReplayableSink, Replayed
 
@@ -23,19 +32,17 @@ if TYPE_CHECKING:
 def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     replay = actions.add_parser(
         "replay",
-        help="write the records of a time range into another target, beside the live group",
+        help="write the records of a time range into another target, while the group may be running",
         description="Read the subscribed topics by time, without the group, and write through the same sink into "
-        "another target. The group's offsets and target are not touched. Stop it and start it again as you like: what "
-        "the target has is left out. Brokers from 0.10.1.",
+        "another target. The group's offsets and target are not touched. It can be stopped and started again: records "
+        "that the target has are skipped. Brokers from 0.10.1.",
     )
-    time = "2026-01-31T12:00:00.000, UTC unless it has a zone"
-    replay.add_argument("--from-time", metavar="TIME", type=read_datetime, required=True, help=time)
-    replay.add_argument("--to-time", metavar="TIME", type=read_datetime, required=True, help="without that very moment")
+    replay.add_argument("--from-time", metavar="TIME", type=read_datetime, required=True, help=TIME_HELP)
+    replay.add_argument("--to-time", metavar="TIME", type=read_datetime, required=True, help="exclusive")
     replay.add_argument("--into", metavar="TARGET", required=True, help="a directory, or for a database a table")
-    one = "only this topic, or topic:0,1,2 for some of its partitions; may be given again"
-    replay.add_argument("--topic", metavar="TOPIC", type=topic_scope, action="append", help=one)
+    add_topics(replay)
     add_config(replay)
-    replay.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    add_output(replay)
     replay.set_defaults(run=run)
 
 
@@ -44,30 +51,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.from_time >= arguments.to_time:
         arguments.misused("--from-time is not before --to-time")
     import anyio
-    import msgspec
 
     from kzconsumer.cli.run import run_progress, unseen
     from kzconsumer.logs import setup
-    from kzconsumer.settings.settings import Settings
-    from kzconsumer_tools.commands.reset_options import topics_together
 
     times = arguments.from_time, arguments.to_time
-    with layers.named(), run_progress(True, "replay") as show:
+    with layers.named(), run_progress(True, "replay") as progress:
         settings = _redirected(Settings.of(layers), arguments.into)
         setup.configure("warning", "auto")
-        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or unseen)
-    print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
-    return 0
+        done = anyio.run(_replay, settings, times, chosen_topics(arguments.topic), progress or unseen)
+    return show(arguments, done, _text)
 
 
 def _redirected(settings: Settings, into: str) -> Settings:
-    """The settings with the sink's other target. Raises PluginError for a sink that has only one."""
-    import msgspec
-
-    from kzconsumer.errors import PluginError
-    from kzconsumer.plugins import SINKS, load_chosen
-    from kzconsumer.settings.tables import faults_in
-
+    """The settings with the sink's other target. Raises PluginError if the sink cannot be redirected."""
     chosen = settings.require_daemon()
     plugin = load_chosen(SINKS, chosen.plugin, f"{settings.source}: [sink] plugin")
     elsewhere: Callable[[Mapping[str, object], str], dict[str, object]] | None = getattr(plugin, "elsewhere", None)
@@ -75,19 +72,18 @@ def _redirected(settings: Settings, into: str) -> Settings:
         raise PluginError(f'sink "{chosen.plugin}" cannot be given another target')
     with faults_in(settings.source):
         options = elsewhere(chosen.options, into)
-    return msgspec.structs.replace(settings, sink=msgspec.structs.replace(chosen, options=options))
+    return replace(settings, sink=replace(chosen, options=options))
 
 
 async def _replay(
     settings: Settings, times: tuple[int, int], scope: Scope | None, show: Callable[[int, int], None]
 ) -> Replayed:
     from kzconsumer.fetcher.range_reader import range_reader
-    from kzconsumer.model import OffsetRange, TopicPartition
     from kzconsumer_tools.commands.sink_verify import accountable
     from kzconsumer_tools.offsets.prepare import within
     from kzconsumer_tools.sinks.replay import alone, replay, safe_until
 
-    # Another owner than the group's: so neither writes where the other does.
+    # An owner of its own, so that it cannot write into the group's target.
     group = f"{settings.group.id} (replay)"
     async with range_reader(settings) as reader:
         topics = await reader.topics(settings.subscription)
@@ -102,11 +98,7 @@ async def _replay(
 
 
 def _text(done: Replayed) -> str:
-    from kzconsumer_tools.tables.text import count
-
-    lines = [
-        f"{done.destination}",
-        f"{count(done.records, 'record')} written in {count(done.ranges, 'range')}",
-        f"{count(done.partitions, 'partition')}, {count(done.offsets, 'offset')}: {done.there} were there before",
-    ]
-    return "\n".join(lines)
+    return (
+        f"{done.destination}\n{count(done.records, 'record')} written in {count(done.ranges, 'range')}\n"
+        f"{count(done.partitions, 'partition')}, {count(done.offsets, 'offset')}: {done.there} were there before"
+    )

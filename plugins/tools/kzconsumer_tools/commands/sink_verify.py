@@ -1,6 +1,6 @@
-"""`kzconsumer sink verify`: whether the destination holds what the group has consumed, proven from both sides.
+"""`kzconsumer sink verify`: check the destination against the group's stored offsets and plans.
 
-Owns no state, changes nothing. Standard output is the answer, 80 columns or JSON with the fields of `sinks.proof`.
+JSON has the fields of `sinks.findings.Proof`.
 """
 
 from __future__ import annotations
@@ -9,48 +9,46 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
+from kzconsumer.errors import KzConsumerError, NotDone, PluginError, ZooKeeperUnreachable
+from kzconsumer.model import RangeIdentity, TopicPartition
+from kzconsumer.offsets.adoption import resume
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.settings.settings import Settings
+from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, add_output, ask, show
+from kzconsumer_tools.groups.nodes import GroupNodes
+from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.paths import partition_of
+from kzconsumer_tools.sinks.findings import GroupProgress, InLog, Planned, Proof
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Callable, Collection, Mapping
 
-    from kzconsumer.model import RangeIdentity, TopicPartition
-    from kzconsumer.settings.settings import Settings
     from kzconsumer.sinks.reports import Accountable
-    from kzconsumer_tools.groups.nodes import GroupNodes
-    from kzconsumer_tools.sinks.findings import InLog, Proof, Standing
-
-EXIT_UNHEALTHY = 3
 
 
 def add_arguments(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = actions.add_parser(
         "verify",
-        help="prove that the destination has what the group has consumed: no gap, no overlap, equal counts",
-        description="Compare the destination (its ledger, and the rows that are there) with the group's stored offsets "
-        "and plans. The group may be running. Nothing is changed. Exit status 3 when something is wrong.",
+        help="check that the destination has what the group has consumed: no gap, no overlap, equal counts",
+        description="Compare the destination (its ledger and its rows) with the group's stored offsets and plans. The "
+        "group may be running. Changes nothing. Exit status 3 if there is a finding.",
     )
     add_config(verify)
-    verify.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    add_output(verify)
     verify.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     layers = layers_given(arguments)
-    import anyio
-    import msgspec
-
-    from kzconsumer.logs import setup
-    from kzconsumer.settings.settings import Settings
     from kzconsumer_tools.tables.sink import proof_table
 
     settings = Settings.of(layers)
     with layers.named():
         settings.require_daemon()
-        setup.for_one_answer()
-        proof = anyio.run(verify, settings)
-    print(msgspec.json.encode(proof).decode() if arguments.output == "json" else proof_table(proof))
-    return 0 if proof.healthy else EXIT_UNHEALTHY
+        proof = ask(verify, settings)
+    return show(arguments, proof, proof_table, 0 if proof.healthy else EXIT_UNHEALTHY)
 
 
 async def verify(settings: Settings) -> Proof:
@@ -65,20 +63,19 @@ async def verify(settings: Settings) -> Proof:
 
     group, aside = settings.group.id, settings.require_daemon().quarantine
     nodes = await read_nodes(settings.zookeeper, group)
-    before = standings(nodes)
+    before = progress_of(nodes)
     sink = await accountable(settings, group)
     kept = await to_thread.run_sync(kept_ranges, Path(aside)) if aside is not None else []
     holdings = await sink.holdings(count_rows=True)
-    after = standings(await read_nodes(settings.zookeeper, group))
+    after = progress_of(await read_nodes(settings.zookeeper, group))
     missing = gaps(before, holdings, kept)
     return prove(group, before, holdings, after, kept, await _in_log(settings, missing, incarnations(nodes)))
 
 
 async def accountable(settings: Settings, group: str, safe_until: Callable[[], float] = lambda: 0.0) -> Accountable:
-    """The settings' sink as that of `group`, not entered. Raises PluginError for one that cannot say what it holds."""
+    """The settings' sink for `group`, not entered. Raises PluginError if it cannot list what it holds."""
     import anyio
 
-    from kzconsumer.errors import PluginError, ZooKeeperUnreachable
     from kzconsumer.registry.cluster_id import cluster_identity
     from kzconsumer.registry.sessions import LIMIT
     from kzconsumer.sinks.capabilities import capabilities
@@ -93,25 +90,17 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)
     accounts = capabilities(configured_sink(settings, context)).accounts
     if accounts is None:
-        raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot say what its destination holds')
+        raise PluginError(f'sink "{settings.require_daemon().plugin}" cannot list what its destination holds')
     return accounts
 
 
-def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
-    """What the claim records and the offsets say. Raises NotDone for a record of an unknown format."""
-    from kzconsumer.errors import NotDone
-    from kzconsumer.model import RangeIdentity
-    from kzconsumer.offsets.adoption import resume
-    from kzconsumer.registry import paths
-    from kzconsumer.registry.claim_record import decode_claim_record
-    from kzconsumer_tools.offsets.changes import offset_in
-    from kzconsumer_tools.sinks.findings import Planned, Standing
-
+def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
+    """The stored offsets and plans. Raises NotDone for a claim record of an unknown format."""
     group = paths.GroupPaths(nodes.group)
     found = {}
     for path, node in nodes.claims.items():
         try:
-            partition = paths.partition_of(path)
+            partition = partition_of(path)
             record = decode_claim_record(node.data)
         except ValueError as error:
             raise NotDone(f"{path}: {error}") from None
@@ -122,22 +111,20 @@ def standings(nodes: GroupNodes) -> dict[TopicPartition, Standing]:
             planned = Planned(identity, plan.records, plan.fingerprint)
         offset = nodes.offsets.get(group.offset(partition))
         stored = resume(offset_in(offset.data) if offset is not None else None, record.committed_until)
-        found[partition] = Standing(int(record.incarnation, 16), record.epoch, stored, planned)
+        found[partition] = GroupProgress(int(record.incarnation, 16), record.epoch, stored, planned)
     return found
 
 
 def incarnations(nodes: GroupNodes) -> dict[str, int]:
-    """Of the topics that there are."""
+    """Topic -> incarnation, of the topics that exist."""
     return {topic: node.stat.czxid for topic, node in nodes.topics.items()}
 
 
 async def _in_log(
     settings: Settings, missing: Collection[RangeIdentity], topics: Mapping[str, int]
 ) -> dict[RangeIdentity, InLog]:
-    """What the log has of them; it is read up to the first record that is found."""
-    from kzconsumer.errors import KzConsumerError
+    """What the log has of the missing ranges; each is read up to the first record found."""
     from kzconsumer.fetcher.range_reader import range_reader
-    from kzconsumer.model import TopicPartition
 
     found: dict[RangeIdentity, InLog] = dict.fromkeys(missing, "unknown")
     asked = [each for each in missing if topics.get(each.topic) == each.incarnation]
@@ -157,5 +144,5 @@ async def _in_log(
                 else:
                     found[each] = "none" if (first, until) == (each.first, each.until) else "gone"
     except KzConsumerError:
-        pass  # those without an answer stay unknown
+        pass  # those without an answer remain unknown
     return found

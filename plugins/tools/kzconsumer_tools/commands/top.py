@@ -1,30 +1,29 @@
-"""`kzconsumer top`: running daemons in a terminal, several at once, as their status tells (`[status] listen`).
-
-Owns the terminal's screen while it runs. Changes nothing.
-"""
+"""`kzconsumer top`: the status of running daemons (`[status] listen`) in a terminal."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from kzconsumer.errors import ConfigError
+from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
     from collections.abc import Sequence
 
-    from kzconsumer_tools.top_feed import Address, Watched
+    from kzconsumer_tools.top_feed import Address, DaemonFeed
 
-UNHEALTHY = 3
-#: Between two pictures, in seconds.
+#: Seconds between two updates of the screen.
 PAUSE = 0.5
 
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     top = subparsers.add_parser(
         "top",
-        help="running daemons in a terminal, as their status tells",
-        description="Show running daemons that serve their status: what is worst comes first. Ctrl-C ends it. Nothing "
-        "is changed. Exit status with --once: 3 unless all are reached, ready, and nothing they own is stalled.",
+        help="show the status of running daemons in a terminal",
+        description="Show running daemons that serve their status, worst partitions first, until Ctrl-C. Changes "
+        "nothing. Exit status with --once: 3 unless all daemons are reached and ready, and no partition is stalled.",
     )
     top.add_argument("address", metavar="ADDRESS", nargs="*", help="127.0.0.1:9308, or unix:/path of a socket")
     top.add_argument(
@@ -34,8 +33,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         default=[],
         help="a group's TOML file: its [status]",
     )
-    top.add_argument("--token-file", metavar="FILE", help="the token that the daemons at ADDRESS ask for")
-    top.add_argument("--once", action="store_true", help="one picture, as soon as there is an answer of each")
+    top.add_argument("--token-file", metavar="FILE", help="the token of the daemons at ADDRESS")
+    top.add_argument("--once", action="store_true", help="print once, when every daemon has answered or failed")
     top.set_defaults(run=run, misused=top.error)
 
 
@@ -44,18 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
 
     import anyio
 
-    from kzconsumer_tools.top_feed import Watched
+    from kzconsumer_tools.top_feed import DaemonFeed
 
     addresses = _addresses(arguments)
     if not addresses:
         arguments.misused("give ADDRESS or --group-file FILE")
-    daemons = [Watched(each) for each in addresses]
+    daemons = [DaemonFeed(each) for each in addresses]
     once = arguments.once or not sys.stdout.isatty()
     return anyio.run(_once if once else _live, daemons)
 
 
 def _addresses(arguments: argparse.Namespace) -> list[Address]:
-    from kzconsumer.errors import ConfigError
     from kzconsumer.settings.secret import read_secret
     from kzconsumer.settings.settings import Settings, layers_of
     from kzconsumer.status.access import load_token
@@ -72,7 +70,7 @@ def _addresses(arguments: argparse.Namespace) -> list[Address]:
     for file in arguments.group_file:
         settings = Settings.of(layers_of(file, []))
         if settings.status.listen is None:
-            faults.append(f"{file}: [status] listen is not set: its daemon serves no status")
+            faults.append(f"{file}: [status] listen is not set: its daemon does not serve its status")
         else:
             found.append(Address(settings.status.listen, load_token(settings.status, settings.source)))
     if faults:
@@ -80,7 +78,7 @@ def _addresses(arguments: argparse.Namespace) -> list[Address]:
     return found
 
 
-async def _once(daemons: Sequence[Watched]) -> int:
+async def _once(daemons: Sequence[DaemonFeed]) -> int:
     import anyio
     from rich.console import Console
 
@@ -91,14 +89,14 @@ async def _once(daemons: Sequence[Watched]) -> int:
         for each in daemons:
             tasks.start_soon(follow, each)
         for each in daemons:
-            await each.asked.wait()
+            await each.answered.wait()
         tasks.cancel_scope.cancel()
     console = Console(highlight=False)
     console.print(picture(daemons, height=10**6))
-    return 0 if all(each.healthy for each in daemons) else UNHEALTHY
+    return 0 if all(each.healthy for each in daemons) else EXIT_UNHEALTHY
 
 
-async def _live(daemons: Sequence[Watched]) -> int:
+async def _live(daemons: Sequence[DaemonFeed]) -> int:
     import signal
 
     import anyio

@@ -1,94 +1,73 @@
-"""`kzconsumer topics config get | set`: what topics have of their own, and changing it.
-
-Owns no state. `set` shows old and new, and changes with `--execute`. Brokers confirm nothing in ZooKeeper.
-"""
+"""`kzconsumer topics config get | set`: topics' own settings, and changing them with `--execute`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from kzconsumer_tools.cluster.results import Configured, OwnSettings
-from kzconsumer_tools.commands.cluster_option import Target, add_target, target
-from kzconsumer_tools.commands.execute_option import add_executing
+from kzconsumer.errors import NotDone
+from kzconsumer_tools.cluster import topic_settings
+from kzconsumer_tools.cluster.requests import Refused, require_brokers, require_usable
+from kzconsumer_tools.cluster.topic_settings import Configured, OwnSettings
+from kzconsumer_tools.commands.answer import ask, show
+from kzconsumer_tools.commands.cluster_option import ClusterOption, add_cluster_option, cluster_flags, cluster_option
+from kzconsumer_tools.commands.execute_option import add_execute
+from kzconsumer_tools.tables.topics import configured_table, settings_table
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 
 def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
-    config = actions.add_parser("config", help="what topics have of their own settings, and changing it")
+    config = actions.add_parser("config", help="show and change topics' own settings")
     verbs = config.add_subparsers(dest="config_action", required=True, metavar="ACTION")
     getting = verbs.add_parser(
         "get",
         help="a topic's own settings",
-        description="Show the settings that topics have of their own; the rest is as the brokers are configured.",
+        description="Show the settings that are set for the topics; for all others the brokers' defaults apply.",
     )
     getting.add_argument("topics", metavar="TOPIC", nargs="+")
     setting = verbs.add_parser(
         "set",
-        help="give a topic settings of its own, or take them away",
-        description="Give a topic settings of its own, or take them away, and notify the brokers in their version's "
-        "form. A value that they could not read is refused: it would end them at their next start.",
+        help="set or unset a topic's own settings",
+        description="Set or unset a topic's own settings, and notify the brokers in the format of their version. A "
+        "value that they cannot read is refused: brokers with such a value fail at their next start.",
     )
     setting.add_argument("topic", metavar="TOPIC")
     setting.add_argument("settings", metavar="NAME=VALUE", nargs="*", type=_setting)
-    unset = "take it away: the topic is as the brokers are configured; may be given again"
+    unset = "remove the setting: the brokers' default applies; may be repeated"
     setting.add_argument("--unset", metavar="NAME", action="append", default=[], help=unset)
-    add_executing(setting)
+    add_execute(setting)
     for action, run in ((getting, run_get), (setting, run_set)):
-        add_target(action)
+        add_cluster_option(action)
         action.set_defaults(run=run)
 
 
 def run_get(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
-
-    import anyio
-
-    from kzconsumer.logs import setup
+    at = cluster_option(arguments)
     from kzconsumer_tools.cluster.reader import read_topics
-    from kzconsumer_tools.tables.topics import settings_table
 
-    setup.for_one_answer()
-    found = [
-        OwnSettings(each.topic, dict(each.config)) for each in anyio.run(read_topics, at.zookeeper, arguments.topics)
-    ]
-    print(msgspec.json.encode(found).decode() if arguments.output == "json" else settings_table(found))
-    return 0
+    found = ask(read_topics, at.zookeeper, arguments.topics)
+    return show(arguments, [OwnSettings(each.topic, dict(each.config)) for each in found], settings_table)
 
 
 def run_set(arguments: argparse.Namespace) -> int:
-    at = target(arguments)
+    at = cluster_option(arguments)
     names = [*(name for name, _ in arguments.settings), *arguments.unset]
     if not names:
         arguments.misused("nothing to change: give NAME=VALUE, or --unset NAME")
     if len(set(names)) < len(names):
         arguments.misused("a setting is given twice")
-
-    import anyio
-
-    from kzconsumer.logs import setup
-    from kzconsumer_tools.commands.cluster_option import again
-    from kzconsumer_tools.tables.topics import configured_table
-
-    setup.for_one_answer()
-    answer = anyio.run(_set, arguments, at)
-    table = configured_table(answer, again(arguments))
-    print(msgspec.json.encode(answer).decode() if arguments.output == "json" else table)
-    return 0
+    result = ask(_set, arguments, at)
+    return show(arguments, result, lambda found: configured_table(found, cluster_flags(arguments)))
 
 
-async def _set(arguments: argparse.Namespace, at: Target) -> Configured:
-    from kzconsumer.errors import NotDone
+async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
     from kzconsumer.registry.sessions import short_session
-    from kzconsumer_tools.cluster import apply, topic_settings
-    from kzconsumer_tools.cluster.requests import Refused, require_brokers, require_usable
+    from kzconsumer_tools.cluster import apply
 
     async with short_session(at.zookeeper) as session:
-        cluster, (topic,) = await apply.looked_at(session, at.zookeeper, [arguments.topic])
+        cluster, (topic,) = await apply.read_cluster_and_topics(session, at.zookeeper, [arguments.topic])
         try:
             require_usable(topic)
             versions = require_brokers(cluster)

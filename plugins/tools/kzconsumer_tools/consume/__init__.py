@@ -1,1 +1,1 @@
-"""Prints records as text: what `kzconsumer consume` is made of."""
+"""Printing records: `kzconsumer consume`."""

@@ -1,7 +1,4 @@
-"""Records as bytes to print, made of Arrow columns without an object per record.
-
-Pure. Called by `printing`, in threads: the heavy part runs without the GIL.
-"""
+"""Renders Arrow columns as text, without an object per record; the heavy part releases the GIL."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ def render(
     null: bytes = b"",
     kernels: Callable[[int], KernelSet] = kernels_for,
 ) -> pa.Buffer:
-    """The rows of one partition's batch (`records.columns.SCHEMA`), each as `form` says; `null` stands for none."""
+    """The rows of one partition's batch (`records.columns.SCHEMA`) formatted by `form`; `null` replaces null values."""
     rows = batch.num_rows
     parts = [_cells(batch, part, null) if isinstance(part, str) else part for part in form]
     if rows == 0 or not parts:
         return pa.py_buffer(b"")
-    kept: list[pa.Buffer] = []  # what the addresses lead to
+    kept: list[pa.Buffer] = []  # keeps the addresses valid
     table = np.zeros((len(parts), 3), np.int64)
     size = 0
     for at, part in enumerate(parts):
@@ -53,7 +50,7 @@ def render(
 
 
 def _cells(batch: pa.RecordBatch, field: str, null: bytes) -> pa.Array[Any] | bytes:
-    """A column of binary without nulls, or the bytes that all rows have."""
+    """A binary column without nulls, or the bytes that all rows have in common."""
     match field:
         case "s" | "k":
             column = batch.column("value" if field == "s" else "key")
@@ -88,7 +85,7 @@ def _text(numbers: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _headers(column: pa.ListArray[Any]) -> pa.Array[Any] | bytes:
-    """`name=value` with commas between, as kcat has them; a value that is null is NULL."""
+    """`name=value` separated by commas, as in kcat; NULL for a null value."""
     flat = cast("pa.StructArray", column.flatten())
     if not len(flat):
         return b""

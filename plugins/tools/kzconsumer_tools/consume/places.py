@@ -1,7 +1,4 @@
-"""Where reading begins and where it ends, as words, and what they mean for the logs there are.
-
-Pure. `cli/consume` reads the words, `printing` asks the logs and applies them.
-"""
+"""The start and end of reading as given on the command line, and their offsets in a log."""
 
 from __future__ import annotations
 
@@ -12,17 +9,17 @@ import msgspec
 
 from kzconsumer.model import OffsetRange, TopicPartition
 
-# Behind every offset: a range that ends there is read for ever.
+# After every offset: a range that ends there is read without end.
 ENDLESS = 2**63 - 1
 
 
 class Place(msgspec.Struct, frozen=True):
-    """`number`: of offset, the offset; of last, how many before the end; of time, ms since 1970."""
+    """`number`: the offset (`offset`), the distance from the end (`last`), or ms since 1970 (`time`)."""
 
     kind: Literal["beginning", "end", "stored", "offset", "last", "time"]
     number: int = 0
     group: str | None = None
-    """Of stored: whose offsets, when they are only looked at."""
+    """For `stored`: the group whose offsets are used, if it is not joined."""
 
 
 def read_place(text: str, read_time: Callable[[str], int]) -> Place:
@@ -49,13 +46,13 @@ def offset_at(
     times: Mapping[TopicPartition, int],
     stored: Mapping[TopicPartition, int],
 ) -> int:
-    """The offset a place means in a log (its first offset, and the one behind its last), within the log.
+    """The offset of a place in a log `(first, until)`, clamped to the log.
 
-    `times` has what lies at the place's time; a partition that is not there has nothing that young. Without a stored
-    offset the log's first is meant.
+    `times` has the first offset at the place's time; without an entry it is the end. Without a stored offset it is the
+    first.
     """
     first, end = log
-    meant = {
+    wanted = {
         "beginning": first,
         "end": end,
         "stored": stored.get(partition, first),
@@ -63,7 +60,7 @@ def offset_at(
         "last": end - place.number,
         "time": times.get(partition, end),
     }[place.kind]
-    return min(max(first, meant), end)
+    return min(max(first, wanted), end)
 
 
 def ranges(
@@ -71,5 +68,5 @@ def ranges(
     begin: Mapping[TopicPartition, int],
     until: Mapping[TopicPartition, int] | None,
 ) -> list[OffsetRange]:
-    """What is to be read of each partition; without `until` there is no end."""
+    """The range to read of each partition; without `until` there is no end."""
     return [OffsetRange(*each, begin[each], until[each] if until is not None else ENDLESS) for each in sorted(logs)]

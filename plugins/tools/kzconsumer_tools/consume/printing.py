@@ -1,7 +1,6 @@
-"""Records from the cluster to a descriptor: with a group as its member, or without, until an end or for ever.
+"""Writes records from the cluster to a file descriptor, as a member of a group or without one.
 
-Owns the write side of the descriptor while it runs. `cli/consume` calls it. Few batches wait while one is written: a
-reader that stalls is back-pressure.
+Only a few batches are buffered while one is written: a slow reader of the output slows down fetching.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from anyio import to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
 from kzconsumer.consumer import connect
-from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.errors import NotDone
 from kzconsumer.fetcher.range_reader import RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.nodes import decode_offset
@@ -30,26 +29,24 @@ from kzconsumer_tools.consume.lines import render
 from kzconsumer_tools.consume.places import ENDLESS, Place, offset_at, ranges
 from kzconsumer_tools.consume.record_filter import RecordFilter
 from kzconsumer_tools.groups.reader import read_nodes
+from kzconsumer_tools.offsets.prepare import Scope, by_topic, choose
 from kzconsumer_tools.offsets.stored import stored_offsets
 
-# Who wants no more records than that is not kept waiting for numba, as large fetches would.
+# For at most this many records fetches are small, so that they are decoded without loading numba.
 FEW = 1000
 LITTLE = 64 * 1024
-# Decoded parts of responses that wait to be written, of some MiB each: meanwhile more is fetched.
+# Decoded parts of responses that are buffered, of some MiB each.
 AHEAD = 4
-# Seconds that a write which has begun may take when we are told to end.
+# Seconds for a write in progress at the end.
 LAST_WRITE = 1.0
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 _Part = tuple[TopicPartition, pa.RecordBatch]
 
-Scope = Mapping[str, "set[int] | None"]
-"""Topic -> its partitions that are meant, None: all."""
-
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What is printed, and how. `form` None: JSON lines; `until` None: no end; `count` None: all."""
+    """What to print. `form` None: JSON lines; `until` None: no end; `count` None: all."""
 
     begin: Place
     until: Place | None
@@ -60,9 +57,9 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Printer:
-    """Filters, counts and writes; `records` and `size` (bytes) are what has been written.
+    """Filters, counts and writes records; `records` and `size` (bytes) have been written.
 
-    `behind`: everything of the batch in hand below that offset is written, or was not wanted.
+    `behind`: all records of the present batch below that offset have been written or filtered out.
     """
 
     def __init__(self, wanted: Wanted, descriptor: int) -> None:
@@ -81,16 +78,16 @@ class Printer:
         return self._wanted.count is not None and self.records >= self._wanted.count
 
     async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
-        """Write what is wanted of a batch of the partition.
+        """Write the records of the partition's batch that the filter allows.
 
-        Raises BrokenPipeError when nobody reads any more, NotDone for what else stands in the way of writing.
+        Raises BrokenPipeError if the reader of the output is gone, NotDone for other errors of writing.
         """
         self.behind = 0
         self._ended.clear()
         try:
             await to_thread.run_sync(self._print, partition, batch, abandon_on_cancel=True)
         except anyio.get_cancelled_exc_class():
-            # What was written just now counts; a reader that has stalled is not waited for any longer.
+            # Let a write in progress complete and be counted, but do not wait for a stalled reader.
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(self._ended.wait, LAST_WRITE)
             raise
@@ -133,9 +130,9 @@ async def print_records(
     descriptor: int,
     beside: Callable[[Printer], Coroutine[None, None, None]],
 ) -> int | None:
-    """Print what is subscribed to; returns the signal (SIGTERM, SIGHUP, SIGPIPE) that ended it, None at its end.
+    """Print the subscribed topics; returns the signal (SIGTERM, SIGHUP, SIGPIPE) that ended it, None at the end.
 
-    `beside` runs meanwhile, and is cancelled. Raises what `connect` and RangeReader raise, in exception groups.
+    `beside` runs concurrently and is cancelled. Raises what `connect` and RangeReader raise, in exception groups.
     """
     printer = Printer(wanted, descriptor)
     ended_by: int | None = None
@@ -144,8 +141,8 @@ async def print_records(
 
             async def end_on_signal() -> None:
                 nonlocal ended_by
-                meant = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores
-                with anyio.open_signal_receiver(*meant) as signals:
+                handled = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores
+                with anyio.open_signal_receiver(*handled) as signals:
                     async for each in signals:
                         ended_by = each
                         tasks.cancel_scope.cancel()
@@ -153,7 +150,9 @@ async def print_records(
             tasks.start_soon(end_on_signal)
             tasks.start_soon(_end_with_reader, descriptor)
             tasks.start_soon(beside, printer)
-            await (_as_member(settings, printer, wanted) if member else _apart(settings, printer, wanted, scope))
+            await (
+                _as_member(settings, printer, wanted) if member else _without_group(settings, printer, wanted, scope)
+            )
             tasks.cancel_scope.cancel()
     except* BrokenPipeError:
         ended_by = signal.SIGPIPE
@@ -161,7 +160,7 @@ async def print_records(
 
 
 async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> None:
-    """What is written is committed, at intervals and when it ends."""
+    """What has been written is committed, at intervals and at the end."""
     stop_at = None
     if wanted.until is not None:
         async with range_reader(settings) as reader:
@@ -175,13 +174,13 @@ async def _as_member(settings: Settings, printer: Printer, wanted: Wanted) -> No
             topic, number = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
             try:
                 await printer.print(TopicPartition(topic, number), batch)
-            finally:  # a cancellation may come between the write and us
+            finally:  # also if it is cancelled after the write
                 stream.ack_below(printer.behind)
             if printer.done:
                 return
 
 
-async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
+async def _without_group(settings: Settings, printer: Printer, wanted: Wanted, scope: Scope | None) -> None:
     """Nothing is joined or stored."""
     stored: dict[TopicPartition, int] = {}
     if wanted.begin.group is not None:
@@ -189,7 +188,9 @@ async def _apart(settings: Settings, printer: Printer, wanted: Wanted, scope: Sc
     if wanted.count is not None and wanted.count <= FEW and wanted.filter == RecordFilter():
         settings = msgspec.structs.replace(settings, fetch=msgspec.structs.replace(settings.fetch, max_bytes=LITTLE))
     async with range_reader(settings) as reader:
-        partitions = _within(await reader.partitions(settings.subscription), scope)
+        partitions = await reader.partitions(settings.subscription)
+        if scope is not None:
+            partitions = choose(by_topic(partitions), scope)
         logs = await reader.logs(partitions)
         begin = await _offsets(reader, wanted.begin, logs, stored)
         until = await _offsets(reader, wanted.until, logs, {}) if wanted.until is not None else None
@@ -223,7 +224,7 @@ async def _offsets(
 
 
 def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
-    """Raises NotDone for an offset that nobody can read; the original's "no offset stored" is left out."""
+    """Raises NotDone for an unreadable offset; partitions with the original's "no offset stored" are left out."""
     found: dict[TopicPartition, int] = {}
     for partition, data in stored.items():
         try:
@@ -235,25 +236,8 @@ def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, in
     return found
 
 
-def _within(partitions: Sequence[TopicPartition], scope: Scope | None) -> list[TopicPartition]:
-    """Raises NotThere for a topic or partition of the scope that does not exist."""
-    if scope is None:
-        return list(partitions)
-    there = set(partitions)
-    found: list[TopicPartition] = []
-    for topic, numbers in scope.items():
-        of_topic = sorted(each for each in there if each.topic == topic)
-        if not of_topic:
-            raise NotThere(f"there is no topic {topic}")
-        for number in sorted(numbers or ()):
-            if TopicPartition(topic, number) not in there:
-                raise NotThere(f"topic {topic} has no partition {number} (it has {len(of_topic)})")
-        found += [each for each in of_topic if numbers is None or each.partition in numbers]
-    return found
-
-
 async def _end_with_reader(descriptor: int) -> None:
-    """Raises BrokenPipeError when the reader of a pipe goes, also while there is nothing to write."""
+    """Raises BrokenPipeError when the reader closes the pipe, even if there is nothing to write."""
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        await anyio.wait_readable(descriptor)  # a pipe's write end becomes so by its error only
+        await anyio.wait_readable(descriptor)  # the write end of a pipe becomes readable only by an error
         raise BrokenPipeError

@@ -1,7 +1,6 @@
-"""Which records are shown: regular expressions that key, value and headers have to match.
+"""Filtering records by regular expressions for key, value and headers, on Arrow columns.
 
-Pure. Read once by `cli/consume`, applied to Arrow columns by `printing`. The expressions are RE2's, which need time
-linear in what they read; they match anywhere, in text: bytes that are no UTF-8 are matched by no `.`.
+The expressions are RE2's, which run in linear time; they match anywhere, and `.` matches UTF-8 text only.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ import pyarrow.compute as pc
 
 
 class HeaderMatch(msgspec.Struct, frozen=True):
-    """A header of that name, whose value matches; None: whatever its value is, also none."""
+    """A header of that name with a matching value; None: any value, even null."""
 
     name: str
     value: str | None
 
 
 class RecordFilter(msgspec.Struct, frozen=True):
-    """All that is given has to match; a key or value that is null matches nothing."""
+    """All given expressions have to match; a null key or value matches none."""
 
     key: str | None = None
     value: str | None = None
     headers: tuple[HeaderMatch, ...] = ()
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of the batch (`records.columns.SCHEMA`) that match."""
+        """The matching rows of the batch (`records.columns.SCHEMA`)."""
         found: pa.Array[Any] | None = None
         for column, expression in (("key", self.key), ("value", self.value)):
             if expression is not None:
@@ -40,7 +39,7 @@ class RecordFilter(msgspec.Struct, frozen=True):
 
 
 def check_expression(expression: str) -> str:
-    """Raises ValueError for what RE2 does not read."""
+    """Raises ValueError for an expression that RE2 does not accept."""
     try:
         pc.match_substring_regex(pa.array([""]), expression)
     except pa.ArrowInvalid as error:
@@ -52,7 +51,7 @@ def read_header(text: str) -> HeaderMatch:
     """`NAME`, or `NAME=EXPRESSION`. Raises ValueError."""
     name, equals, expression = text.partition("=")
     if not name:
-        raise ValueError("there is no name of a header")
+        raise ValueError("the name of the header is missing")
     return HeaderMatch(name, check_expression(expression) if equals else None)
 
 

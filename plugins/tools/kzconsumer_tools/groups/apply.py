@@ -1,7 +1,4 @@
-"""Changes of a group that nobody is a member of: each transaction proves that nobody is, or is refused as a whole.
-
-Owns no state. `cli` calls it, with changes that pure modules have worked out from what was read.
-"""
+"""Applying changes to a group without members: each transaction proves that there is none, or fails as a whole."""
 
 from __future__ import annotations
 
@@ -15,29 +12,29 @@ from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_tools.groups.members_present import proof
 from kzconsumer_tools.node_changes import Change
 
-# A transaction of this many changes, claim records with plans among them, is below ZooKeeper's 1 MB for a request.
+# Even if all of them are claim records with plans, a transaction stays below ZooKeeper's limit of 1 MB.
 CHANGES_PER_TRANSACTION = 500
 
 
-async def carry_out(
+async def apply_changes(
     session: ZooKeeperSession,
     group: GroupPaths,
     units: Iterable[Sequence[Change]],
     *,
     topics: Iterable[str] = (),
-    attended: bool = False,
+    with_members: bool = False,
 ) -> None:
-    """Make the changes, in order; those of a unit in one transaction, few units in one as well.
+    """Apply the changes in order; the changes of a unit are in one transaction, which may have several units.
 
-    `topics` are those whose owners there must be none of, too. `attended`: members do not matter, for changes of nodes
-    that are nobody's. Raises GroupInUse or NotDone when a transaction was refused; those before it were made.
+    `topics`: must have no owner nodes either. `with_members`: the group may have members, for nodes that no session
+    holds. Raises GroupInUse or NotDone if a transaction was refused; those before it are done.
     """
     parts = list(_parts(units))
     made = 0
     for part in parts:
-        containers = {} if attended else await _containers(session, group, topics)
+        containers = {} if with_members else await _containers(session, group, topics)
         changed = {change.path for change in part}
-        proving = proof({path: there for path, there in containers.items() if path not in changed})
+        proving = proof({path: exists for path, exists in containers.items() if path not in changed})
         operations = [*proving, *(done for change in part if (done := change.operation()) is not None)]
         progress = f"; {made} of {sum(map(len, parts))} nodes were changed before" if made else "; nothing was changed"
         try:
@@ -54,26 +51,26 @@ async def carry_out(
 
 
 def single(changes: Iterable[Change]) -> list[list[Change]]:
-    """Each change a unit of its own."""
+    """Each change as a unit."""
     return [[change] for change in changes]
 
 
 async def make_parents(session: ZooKeeperSession, changes: Sequence[Change]) -> None:
-    """What nodes that are made need above them, but for what is made with them."""
+    """Create missing parents of created nodes, except those that are created with them."""
     made = {change.path for change in changes if change.seen is None and change.after is not None}
     for path in sorted({path.rpartition("/")[0] for path in made}.difference(made)):
         await session.ensure(path)
 
 
 async def _containers(session: ZooKeeperSession, group: GroupPaths, topics: Iterable[str]) -> dict[str, bool]:
-    """The nodes below which members' nodes would be, and whether each is there."""
+    """The parents of members' nodes -> whether each exists."""
     above = [group.root, group.ids, *(group.containers(topic)[0] for topic in sorted(set(topics)))]
     stats = await together([session.exists(path) for path in above])
     found = {path: stat is not None for path, stat in zip(above, stats, strict=True)}
     if not found.pop(group.root):
-        return {}  # a transaction that makes the group itself, or is refused: no member can have been there before
+        return {}  # the transaction creates the group itself, or fails: there cannot have been a member before
     # A topic without a container has no owner, and gets none without a member in `ids`.
-    return {path: there for path, there in found.items() if there or path == group.ids}
+    return {path: exists for path, exists in found.items() if exists or path == group.ids}
 
 
 def _parts(units: Iterable[Sequence[Change]]) -> Iterator[list[Change]]:
@@ -88,7 +85,7 @@ def _parts(units: Iterable[Sequence[Change]]) -> Iterator[list[Change]]:
 
 
 async def _executed(session: ZooKeeperSession, part: Sequence[Change]) -> bool:
-    """Whether the transaction whose reply was lost was made: all its nodes are as it leaves them."""
+    """Whether a transaction without a reply was executed: all its nodes have the new content."""
     await session.sync()
     nodes = await together([session.find(change.path) for change in part])
     found = [node.data if node is not None else None for node in nodes]

@@ -1,7 +1,4 @@
-"""Who would own what if members joined: two snapshots and the present owners in, one comparison out.
-
-Pure. `kzconsumer assign plan` shows it. It foretells what the members compute, not whether their claims succeed.
-"""
+"""Which partitions each member would own if members joined: the assignor's result, not whether claims succeed."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.registration import Registration
 
 Change = Literal["stays", "stream", "moves", "claimed"]
-"""Seen from the owner of today: the same stream, another stream of the same member, another member; or no owner yet."""
+"""Compared with the present owner: the same stream, another stream of the same member, another member; or no owner."""
 
 
 class PreviewedMember(msgspec.Struct, frozen=True):
-    """A member and its number of partitions: owned in ZooKeeper, by the assignor now, and by the assignor then.
+    """A member and its number of partitions: owned in ZooKeeper, assigned `now`, and assigned `then`, with all joined.
 
     `streams` is its greatest number of streams of one topic; `ours` is false for an original member.
     """
@@ -37,9 +34,9 @@ class PreviewedMember(msgspec.Struct, frozen=True):
 
 
 class PreviewedPartition(msgspec.Struct, frozen=True):
-    """Threads as ZooKeeper has them, `<consumer>-<n>`: the owner node's, the assignor's now, the assignor's then.
+    """Threads `<consumer>-<n>`: of the owner node, of the assignment now, of the assignment then.
 
-    `owner` is None without an owner node, `now` when no present member subscribes to the topic.
+    `owner` is None without an owner node, `now` if no present member subscribes to the topic.
     """
 
     topic: str
@@ -51,7 +48,7 @@ class PreviewedPartition(msgspec.Struct, frozen=True):
 
 
 class AssignmentPreview(msgspec.Struct, frozen=True):
-    """`as_assigned`: every owner of today is the one the assignor computes for the present members."""
+    """`as_assigned`: every present owner is the one that the assignor computes for the present members."""
 
     group: str
     assignor: str
@@ -71,9 +68,9 @@ def preview(
     joined: GroupSnapshot,
     owners: Mapping[TopicPartition, str],
 ) -> AssignmentPreview:
-    """Compare the group `present` with the group `joined`: the same, and the members that would join.
+    """Compare the group `present` with `joined`, which has the members that would join too.
 
-    Raises PluginError when the assignor breaks its contract, ValueError for a wildcard nobody can expand.
+    Raises PluginError if the assignor breaks its contract, ValueError for a pattern that cannot be expanded.
     """
     now = assignment(assignor_name, assignor, present.context())
     context = joined.context()
@@ -115,7 +112,7 @@ def _members(
     now: Mapping[TopicPartition, ConsumerThreadId],
     then: Mapping[TopicPartition, ConsumerThreadId],
 ) -> tuple[PreviewedMember, ...]:
-    """Those of today first, each part by id."""
+    """Present members first, each part by id."""
     owned = Counter(map(_consumer, owners.values()))
     before = Counter(thread.consumer for thread in now.values())
     after = Counter(thread.consumer for thread in then.values())

@@ -1,7 +1,4 @@
-"""A cluster as an operator's tool sees it: a session for one errand, and its brokers asked about logs.
-
-Owns the session and the connections while the block lasts. The command line calls it; it is a member of no group.
-"""
+"""Access to a cluster from outside any group: a short ZooKeeper session, and requests to brokers about logs."""
 
 from __future__ import annotations
 
@@ -27,17 +24,17 @@ from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
-from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.record_times import RecordTimes
 
-# For each broker's answer, in seconds: below the errand's own limit, so that the broker is named.
+# Seconds for each broker's response: below the limit of the session, so that an error names the broker.
 TIMEOUT = 5.0
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-class Outside:
-    """One errand at a cluster."""
+class ClusterAccess:
+    """Reads a cluster for one command."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class Outside:
         self.written = record_times.written
 
     async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The partition numbers of the topics that exist. Raises NotDone for a topic that cannot be read."""
+        """The partition numbers of the topics that exist. Raises NotDone for an unreadable topic node."""
         nodes = await together([self.session.find(paths.topic(topic)) for topic in topics])
         found = {}
         for topic, node in zip(topics, nodes, strict=True):
@@ -66,29 +63,28 @@ class Outside:
         return found
 
     def coordinator(self, group: str) -> GroupCoordinator:
-        """Where the group's offsets with the brokers are stored."""
+        """The coordinator that stores the group's offsets."""
         return self._coordinators(group)
 
-    async def with_brokers(
+    async def coordinator_offsets(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, WithBrokers]:
-        """The offsets that the group has with the brokers, of these partitions and all others that they tell of.
+        """The group's offsets in the brokers, of these partitions and of all others that the coordinator returns.
 
-        Where nobody ever stored one nobody is asked: the question alone would have the brokers make a topic for them.
-        Raises CoordinatorFailed.
+        Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorFailed.
         """
         if await self.session.exists(paths.topic(OFFSETS_TOPIC)) is None:
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """What each log holds. Raises ConnectionLost, BrokerError or BrokersUnreachable if a leader does not say."""
+        """The range of each log. Raises ConnectionLost, BrokerError or BrokersUnreachable without a leader's answer."""
         starts = await self._look_up(partitions, EARLIEST)
         ends = await self._look_up(partitions, LATEST)
         return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
 
     async def known_logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """What those logs hold whose leaders answer at once; the others are left out: unknown."""
+        """The ranges of those logs whose leaders answer at the first request."""
         if not partitions:
             return {}
         try:
@@ -104,7 +100,7 @@ class Outside:
         return found
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
-        """The first offset at or after a time, None where all records are older.
+        """The first offset at or after a time, None if all records are older.
 
         Raises as `logs`, and UnsupportedVersion for brokers before 0.10.1.
         """
@@ -119,8 +115,10 @@ class Outside:
 
 
 @asynccontextmanager
-async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str) -> AsyncIterator[Outside]:
-    """Raises ZooKeeperUnreachable when the block lasts longer than an errand may, ConfigError for unreadable keys."""
+async def cluster_access(
+    zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str
+) -> AsyncIterator[ClusterAccess]:
+    """Raises ZooKeeperUnreachable if the block exceeds a short session's limit, ConfigError for unreadable keys."""
     security = partial(load_security, brokers, source)
     security()
     async with (
@@ -129,7 +127,7 @@ async def outside(zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source
     ):
         topics = TopicRegistry(session, Watches(session), brokers)
         leaders = Leaders(topics, connections, TIMEOUT)
-        yield Outside(
+        yield ClusterAccess(
             zookeeper.connect,
             session,
             LogOffsets(leaders, connections, TIMEOUT, READ_UNCOMMITTED),

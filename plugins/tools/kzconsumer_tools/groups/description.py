@@ -1,7 +1,6 @@
-"""A group as ZooKeeper has it: its members, its partitions, and whatever is not as it should be.
+"""A group as ZooKeeper has it: its members, its partitions and its problems; the fields of the JSON (docs/groups.md).
 
-Pure. `kzconsumer groups` shows it; the fields are those of its JSON (docs/groups.md). No assignor is asked: who owns
-what is what the owner nodes say.
+Ownership is what the owner nodes say, not what an assignor computes.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class DescribedMember(msgspec.Struct, frozen=True):
 
 
 class DescribedPartition(msgspec.Struct, frozen=True):
-    """`owner` is the owner node's text, `stored` the offset of the next record to be read; None where there is none.
+    """`owner` is the owner node's text, `stored` the offset of the next record to be read; None if there is none.
 
-    `exists` is false where the cluster has no such partition, `subscribed` where no readable member asks for it.
+    `exists`: the cluster has the partition; `subscribed`: a member with a readable registration subscribes to it.
     """
 
     topic: str
@@ -52,14 +51,14 @@ class DescribedPartition(msgspec.Struct, frozen=True):
 
 
 class IdleStream(msgspec.Struct, frozen=True):
-    """A stream that owns nothing: of one topic when the subscription is static, else of all that the list allows."""
+    """A stream without partitions: of one topic for a static subscription, else (None) of all that match."""
 
     thread: str
     topic: str | None
 
 
 class GroupDescription(msgspec.Struct, frozen=True):
-    """`unowned` counts the subscribed partitions without owner; `missing_topics` are asked for or have nodes left."""
+    """`unowned`: number of subscribed partitions without owner; `missing_topics`: subscribed to, or with nodes left."""
 
     group: str
     health: Health
@@ -72,7 +71,7 @@ class GroupDescription(msgspec.Struct, frozen=True):
 
 
 class GroupSummary(msgspec.Struct, frozen=True):
-    """One group of many. `topics` are those that it has owner or offset nodes of, `owned` counts owner nodes."""
+    """One group in a list. `topics`: with owner or offset nodes; `owned`: number of owner nodes."""
 
     group: str
     ours: int
@@ -83,7 +82,7 @@ class GroupSummary(msgspec.Struct, frozen=True):
 
 
 def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescription:
-    """Say what the nodes say; `known` where their offsets are not those that count."""
+    """Describe the group; `known` replaces the facts of the nodes if other offsets are effective."""
     known = known or facts(nodes)
     partitions = tuple(_partitions(known))
     unowned = sum(each.unowned for each in partitions)
@@ -100,7 +99,6 @@ def describe(nodes: GroupNodes, known: GroupFacts | None = None) -> GroupDescrip
 
 
 def summarise(group: str, registrations: Mapping[str, Node], owned: int, topics: set[str]) -> GroupSummary:
-    """Count what a list of groups shows."""
     kinds = Counter(_kind(node) for node in registrations.values())
     return GroupSummary(group, kinds["ours"], kinds["original"], kinds["unreadable"], tuple(sorted(topics)), owned)
 
@@ -145,7 +143,7 @@ def _partitions(known: GroupFacts) -> Iterator[DescribedPartition]:
 
 
 def _idle_streams(known: GroupFacts) -> Iterator[IdleStream]:
-    """As a member of ours tells of its own in the log; a topic that does not exist leaves no stream idle."""
+    """The same streams that a member of ours logs as idle; a missing topic leaves no stream idle."""
     topics = {partition.topic for partition in known.existing}
     busy = {(partition.topic, owner.thread) for partition, owner in known.owners.items()}
     threads = {thread for _, thread in busy}

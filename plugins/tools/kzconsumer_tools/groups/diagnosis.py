@@ -1,7 +1,4 @@
-"""What is wrong with a group, beyond its nodes alone: beside the logs, and beside what an assignor computes.
-
-Pure. `kzconsumer groups verify` and `groups doctor` show it.
-"""
+"""Problems of a group: in its nodes, compared with the logs, and compared with the assignment of an assignor."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import decode_claim_record
 from kzconsumer.registry.nodes import Topic
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.groups.log_range import LogRange
+from kzconsumer_tools.groups.lag import LogRange
 from kzconsumer_tools.groups.nodes import FindingKind, GroupFacts, GroupNodes, facts
 
 SymptomKind = (
@@ -38,15 +35,23 @@ SymptomKind = (
 
 
 class Symptom(msgspec.Struct, frozen=True, order=True):
-    """One thing that is wrong: where, what, and what to do about it. The kinds: docs/groups.md."""
+    """One problem and the node that shows it. The kinds: docs/groups.md."""
 
     kind: SymptomKind
     path: str
     reason: str
 
 
+class Examined(msgspec.Struct, frozen=True):
+    """The result of `verify` and `doctor`."""
+
+    group: str
+    healthy: bool
+    symptoms: tuple[Symptom, ...]
+
+
 def verify(nodes: GroupNodes) -> list[Symptom]:
-    """Every partition of every subscribed topic has an owner that is a registered thread, or here is why not.
+    """Why not every partition of every subscribed topic has an owner that is a registered thread.
 
     Source: `kafka.tools.VerifyConsumerRebalance.validateRebalancingOperation` (1.1.1).
     """
@@ -66,10 +71,10 @@ def verify(nodes: GroupNodes) -> list[Symptom]:
 def examine(
     nodes: GroupNodes, logs: Mapping[TopicPartition, LogRange], assignors: Mapping[str, Assignor]
 ) -> list[Symptom]:
-    """Everything that is wrong. Partitions without an entry in `logs` are not compared with their log.
+    """All problems. Partitions without an entry in `logs` are not compared with their log.
 
-    `assignors` by name: those that members of ours name in their claim records are computed, or else each of them in
-    turn; one whose result is what the members own is what they run.
+    `assignors` by name: those in the claim records of our members are computed, or if there are none, all of them; the
+    one whose result is closest to the present owners is taken to be the group's.
     """
     known = facts(nodes)
     group = GroupPaths(nodes.group)
@@ -79,14 +84,14 @@ def examine(
         Symptom("topic_missing", paths.topic(topic), "a member subscribes to it, and the cluster has no such topic")
         for topic in sorted(_subscribed(known).difference(nodes.topics))
     ]
-    symptoms += _outside(known, group, logs)
+    symptoms += _outside_log(known, group, logs)
     symptoms += _recreated(nodes)
-    symptoms += _otherwise(nodes, known, group, assignors)
+    symptoms += _other_owners(nodes, known, group, assignors)
     return sorted(set(symptoms))
 
 
 def lasting(first: list[Symptom], second: list[Symptom]) -> list[Symptom]:
-    """Those of two looks that are no rebalance under way: in both, at the same place."""
+    """The symptoms of `second` that `first` has too, which excludes a rebalance in progress."""
     before = {(each.kind, each.path) for each in first}
     return [each for each in second if (each.kind, each.path) in before]
 
@@ -100,17 +105,17 @@ def _unreadable(known: GroupFacts) -> Iterator[Symptom]:
 def _without_owner(known: GroupFacts, group: GroupPaths) -> Iterator[Symptom]:
     for partition in sorted(known.existing.difference(known.owners)):
         if partition.topic in _subscribed(known):
-            yield Symptom("unowned_partition", group.owner(partition), "nobody owns the partition")
+            yield Symptom("unowned_partition", group.owner(partition), "the partition has no owner")
 
 
-def _outside(known: GroupFacts, group: GroupPaths, logs: Mapping[TopicPartition, LogRange]) -> Iterator[Symptom]:
+def _outside_log(known: GroupFacts, group: GroupPaths, logs: Mapping[TopicPartition, LogRange]) -> Iterator[Symptom]:
     for partition, stored in known.offsets.items():
         log = logs.get(partition)
         if stored is None or log is None or log.start <= stored <= log.end:
             continue
         path = group.offset(partition)
         if stored < log.start:
-            lost = f"{stored} is stored and the log begins at {log.start}: {log.start - stored} offsets are gone"
+            lost = f"{stored} is stored and the log starts at {log.start}: {log.start - stored} offsets are lost"
             yield Symptom("offset_before_log", path, lost)
         else:
             yield Symptom("offset_after_log", path, f"{stored} is stored and the log ends at {log.end}")
@@ -122,16 +127,16 @@ def _recreated(nodes: GroupNodes) -> Iterator[Symptom]:
         try:
             record = decode_claim_record(node.data)
         except ValueError:
-            continue  # a finding of its own
+            continue  # reported as unknown_claim_record
         if topic is not None and record.incarnation != f"{topic.stat.czxid:#x}":
             was = f"the offset may be of an earlier topic of that name ({record.incarnation})"
-            yield Symptom("recreated_topic", path, f"{was}; there is {topic.stat.czxid:#x} now")
+            yield Symptom("recreated_topic", path, f"{was}; the present one is {topic.stat.czxid:#x}")
 
 
-def _otherwise(
+def _other_owners(
     nodes: GroupNodes, known: GroupFacts, group: GroupPaths, assignors: Mapping[str, Assignor]
 ) -> Iterator[Symptom]:
-    """Owners that are not those an assignor computes: its member computes from something else, or by another one."""
+    """Owners that differ from the assignment: the member has another view of the group, or runs another assignor."""
     owners = {partition: owner.thread for partition, owner in known.owners.items() if owner.kind == "member"}
     claimed = _assignors_of_ours(nodes, known, owners)
     names = sorted(set(claimed.values()))
@@ -149,17 +154,17 @@ def _otherwise(
         },
     )
     if len(known.streams) < len(nodes.registrations):
-        return  # nobody can compute anything: a finding of its own
+        return  # no member can compute an assignment; reported as unreadable_registration or unusable_pattern
     wrong = {}
     for name in names or sorted(assignors):
         if name in assignors:
-            with contextlib.suppress(PluginError):  # one that breaks its contract is no member's
+            with contextlib.suppress(PluginError):  # no member can run an assignor that breaks its contract
                 wrong[name] = _differences(owners, assignment(name, assignors[name], snapshot.context()))
     if not wrong:
         return
     name = min(wrong, key=lambda each: (len(wrong[each]), each != "range", each))
     for partition, thread, computed_for in wrong[name]:
-        reason = f"{thread} owns it, and {name} gives it to {computed_for}"
+        reason = f"{thread} owns it, and {name} assigns it to {computed_for}"
         yield Symptom("owner_not_as_computed", group.owner(partition), reason)
 
 
@@ -167,7 +172,7 @@ def _differences(
     owners: Mapping[TopicPartition, str], computed: Mapping[TopicPartition, ConsumerThreadId]
 ) -> list[tuple[TopicPartition, str, str]]:
     return [
-        (partition, thread, str(computed.get(partition, "nobody")))
+        (partition, thread, str(computed.get(partition, "no thread")))
         for partition, thread in sorted(owners.items())
         if str(computed.get(partition)) != thread
     ]
@@ -176,7 +181,7 @@ def _differences(
 def _assignors_of_ours(
     nodes: GroupNodes, known: GroupFacts, owners: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """What the members of ours that own partitions say in their claim records."""
+    """The assignors in the claim records of our members that own partitions."""
     group = GroupPaths(nodes.group)
     found = {}
     for partition, thread in owners.items():

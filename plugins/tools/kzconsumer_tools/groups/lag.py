@@ -1,7 +1,4 @@
-"""How far a group is behind: what is stored beside where the logs end, in records and in seconds.
-
-Pure. `kzconsumer lag` shows it. What is not known is None, never 0.
-"""
+"""How far a group is behind: stored offsets compared with the ends of the logs. Unknown values are None, never 0."""
 
 from __future__ import annotations
 
@@ -10,14 +7,24 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from kzconsumer.model import TopicPartition
-from kzconsumer_tools.groups.log_range import LogRange
 from kzconsumer_tools.groups.nodes import GroupFacts
 
 
+class LogRange(msgspec.Struct, frozen=True):
+    """The offsets that a partition's log holds, `start <= offset < end`."""
+
+    start: int
+    end: int
+
+    def clamp(self, offset: int) -> int:
+        """The nearest offset that a consumer can start at."""
+        return min(max(offset, self.start), self.end)
+
+
 class PartitionLag(msgspec.Struct, frozen=True):
-    """`lag`: offsets between the stored one and the log's end, as Kafka's tools have it. None where one is unknown, and
-    where the stored offset lies behind the end. `seconds`: since the next record to be read was written, by its
-    timestamp; 0 when there is none, None where nothing tells."""
+    """`lag`: offsets from the stored one to the log's end, as in Kafka's tools; None if either is unknown, or if the
+    stored offset is after the end. `seconds`: since the next record to be read was written, by its timestamp; 0 if
+    there is none, None if unknown."""
 
     topic: str
     partition: int
@@ -30,7 +37,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
 
 
 class GroupLag(msgspec.Struct, frozen=True):
-    """`lag` is the sum of what is known, None when nothing is, `unknown` counts the rest; `seconds` the most known."""
+    """`lag`: sum of the known lags (None: none known); `unknown`: partitions without one; `seconds`: the largest."""
 
     group: str
     lag: int | None
@@ -40,7 +47,7 @@ class GroupLag(msgspec.Struct, frozen=True):
 
 
 def behind(known: GroupFacts, logs: Mapping[TopicPartition, LogRange]) -> dict[TopicPartition, int]:
-    """Partitions with something left to read -> the offset of the next record."""
+    """Partitions with offsets left to read -> the next offset."""
     return {
         partition: stored
         for partition, stored in known.offsets.items()
@@ -49,7 +56,7 @@ def behind(known: GroupFacts, logs: Mapping[TopicPartition, LogRange]) -> dict[T
 
 
 def partitions_of(known: GroupFacts) -> list[TopicPartition]:
-    """Those that a member subscribes to, and those with a stored offset, in order."""
+    """Partitions that a member subscribes to or that have a stored offset, in order."""
     subscribed = {topic for topics in known.streams.values() for topic in topics}
     wanted = {partition for partition in known.existing if partition.topic in subscribed}
     return sorted(wanted.union(known.offsets))
@@ -63,7 +70,7 @@ def group_lag(
     written: Mapping[TopicPartition, int],
     now_ms: int,
 ) -> GroupLag:
-    """`written`: the time of the record that is read next, in ms since 1970, where somebody told."""
+    """`written`: the timestamp of the next record, in ms since 1970, of partitions where it is known."""
     rows = []
     for partition in partitions:
         stored, log = known.offsets.get(partition), logs.get(partition)

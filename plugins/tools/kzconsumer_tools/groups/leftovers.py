@@ -1,11 +1,9 @@
-"""Nodes that a group leaves behind: all of one without members, and those that are nobody's in any group.
-
-Pure. `kzconsumer groups delete`, `clean` and `restore` show the changes and have `group/unattended` carry them out.
-"""
+"""Nodes that may be removed: all nodes of a group without members, and in any group those that no session holds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -14,6 +12,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.run_record import GroupRun, decode_group_run
 from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.groups.members_present import members_present
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.node_changes import Change, SavedNode
 
@@ -21,26 +20,66 @@ LeftoverKind = Literal["persistent_owner", "persistent_registration", "topic_gon
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A node that is removed, and why."""
+    """A node that can be removed, and why."""
 
     path: str
     kind: LeftoverKind
     reason: str
 
 
-def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]:
-    """Remove a group, or what it has of one topic: everything of `tree` (path -> node, the group's root and below).
+class ChangedNode(msgspec.Struct, frozen=True):
+    """`old` and `new` are contents, None for no node; binary content is shown with replacement characters."""
 
-    An unfinished run that has the topic goes with it: it would wait for offsets that nobody may ever store again.
-    Children come before their parents, so that any number of transactions may carry it out.
-    Source: `kafka.admin.AdminUtils.deleteConsumerGroupInZK` and `...InfoForTopicInZK` (1.1.1), which leave claims be.
+    path: str
+    old: str | None
+    new: str | None
+    reason: str | None
+
+
+class RepairResult(msgspec.Struct, frozen=True):
+    """The result of `delete`, `clean` and `restore`. `in_use`: why the group must not be changed now, else None."""
+
+    group: str
+    executed: bool
+    undo: str | None
+    in_use: str | None
+    nodes: tuple[ChangedNode, ...]
+
+
+def repair_result(
+    nodes: GroupNodes,
+    changes: Sequence[Change],
+    undo: Path | None,
+    *,
+    executed: bool,
+    reasons: Mapping[str, str] | None = None,
+) -> RepairResult:
+    """`reasons`: path -> why the node changes."""
+    return RepairResult(
+        group=nodes.group,
+        executed=executed,
+        undo=str(undo) if undo is not None else None,
+        in_use=members_present(nodes),
+        nodes=tuple(
+            ChangedNode(each.path, _text(each.before), _text(each.after), (reasons or {}).get(each.path))
+            for each in changes
+        ),
+    )
+
+
+def deletion(tree: Mapping[str, Node], topic: str | None = None) -> list[Change]:
+    """Remove a group, or its nodes of one topic. `tree`: path -> node, the group's root and everything below.
+
+    An unfinished run of the topic is removed too: it would wait for offsets that may never be stored again. Children
+    come before their parents, so that the changes can be split into any number of transactions.
+    Source: `kafka.admin.AdminUtils.deleteConsumerGroupInZK` and `...InfoForTopicInZK` (1.1.1), without claims.
     """
     chosen = tree if topic is None else {path: node for path, node in tree.items() if _of_topic(path, node, topic)}
     return [Change(path, chosen[path], None) for path in sorted(chosen, key=lambda path: (-path.count("/"), path))]
 
 
 def leftovers(nodes: GroupNodes) -> list[Leftover]:
-    """What no session holds where one should; and, of a group without members, what it has of topics that are gone."""
+    """Owner nodes and registrations that no session holds; without members, also nodes of missing topics."""
     group = GroupPaths(nodes.group)
     found = [
         Leftover(path, "persistent_owner", "no session holds it: no member can own the partition")
@@ -48,7 +87,7 @@ def leftovers(nodes: GroupNodes) -> list[Leftover]:
         if not node.stat.ephemeral_owner
     ]
     found += [
-        Leftover(group.member(consumer), "persistent_registration", "no session holds it: all wait for this member")
+        Leftover(group.member(consumer), "persistent_registration", "no session holds it: all members wait for it")
         for consumer, node in sorted(nodes.registrations.items())
         if not node.stat.ephemeral_owner
     ]
@@ -65,7 +104,7 @@ def leftovers(nodes: GroupNodes) -> list[Leftover]:
 
 
 def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[Change]:
-    """Remove these; each at the version that was read."""
+    """Remove these nodes, each at the version that was read."""
     group = GroupPaths(nodes.group)
     seen = {**nodes.owners, **nodes.offsets, **nodes.claims}
     seen |= {group.member(consumer): node for consumer, node in nodes.registrations.items()}
@@ -75,24 +114,24 @@ def removal(nodes: GroupNodes, chosen: Iterable[Leftover]) -> list[Change]:
 
 
 def restoration(saved: Sequence[SavedNode], present: Mapping[str, Node]) -> list[Change]:
-    """Make the nodes of a file that are missing, parents first.
+    """Create the missing nodes of a file, parents first.
 
-    Raises ValueError for a path that is no group's, and where something else stands there today.
+    Raises ValueError for a path that is not a group's, and for a node that exists with other content.
     """
     changes = []
     for node in sorted(saved, key=lambda each: (each.path.count("/"), each.path)):
         if not node.path.startswith(f"{paths.CONSUMERS}/") or node.data is None:
-            raise ValueError(f"{node.path}: not a node that a group had")
+            raise ValueError(f"{node.path}: not a node of a group")
         found = present.get(node.path)
         if found is None:
             changes.append(Change(node.path, None, node.data))
         elif found.data != node.data:
-            raise ValueError(f"{node.path} holds something else today; `kzconsumer offsets import` moves offsets")
+            raise ValueError(f"{node.path} has other content now; `kzconsumer offsets import` changes offsets")
     return changes
 
 
 def _of_topic(path: str, node: Node, topic: str) -> bool:
-    """`/consumers/<group>/<owners, offsets or claims>/<topic>` and what is below it; the unfinished run that has it."""
+    """`/consumers/<group>/<owners, offsets or claims>/<topic>` and below; an unfinished run that has the topic."""
     parts = path.split("/")
     if parts[3:] == ["run"]:
         run = _run(node)
@@ -101,8 +140,12 @@ def _of_topic(path: str, node: Node, topic: str) -> bool:
 
 
 def _run(node: Node | None) -> GroupRun | None:
-    """None also for one that this version cannot read, which is nobody's business to judge."""
+    """None also for a record that this version cannot read."""
     try:
         return decode_group_run(node.data) if node is not None else None
     except ValueError:
         return None
+
+
+def _text(data: bytes | None) -> str | None:
+    return data.decode("utf-8", "replace") if data is not None else None

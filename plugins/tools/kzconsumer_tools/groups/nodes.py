@@ -1,7 +1,4 @@
-"""The nodes of a group, from bytes to what they say; every node that says nothing, or is nobody's, becomes a finding.
-
-Pure. `group_reader` reads the nodes, `group_description` describes what they say.
-"""
+"""The nodes of a group, decoded; every node that is unreadable or unexpected becomes a finding."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ from kzconsumer.registry.ownership import Blocked, BlockedBy, blocked_by
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, decode_registration, streams_by_topic
 from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.paths import partition_of
 
 OwnerKind = Literal["member", "unregistered", "other_session", "persistent"]
-"""Who holds an owner node: the session of the member it names; nobody registered; another session than that member's;
-no session at all."""
+"""What an owner node names and who holds it: a member, with its own session; a thread that is not registered; a member,
+but with another session; no session at all."""
 
 FindingKind = Literal[
     "persistent_owner",
@@ -44,13 +42,13 @@ _HELD_BY: Mapping[BlockedBy, OwnerKind] = {
 }
 _WRONG_OWNERS: Mapping[OwnerKind, tuple[FindingKind, str]] = {
     "unregistered": ("unregistered_owner", BlockedBy.UNREGISTERED.value),
-    "other_session": ("other_session_owner", "another session than the member's: it has to expire"),
+    "other_session": ("other_session_owner", "held by another session than the member's, which has to expire"),
     "persistent": ("persistent_owner", BlockedBy.PERSISTENT.value),
 }
 
 
 class GroupNodes(msgspec.Struct, frozen=True):
-    """What was read. Registrations by consumer id, topics by name; owners, offsets and claims by path; the last run."""
+    """As read: registrations by consumer id, topics by name; owners, offsets and claims by path; the last run."""
 
     group: str
     registrations: Mapping[str, Node]
@@ -63,7 +61,7 @@ class GroupNodes(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
-    """A node that is not as it should be."""
+    """A node with a problem."""
 
     kind: FindingKind
     path: str
@@ -71,14 +69,14 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner node's text, which is a thread `<consumer>-<n>`, and who holds the node."""
+    """The owner node's text, a thread `<consumer>-<n>`, and who holds the node."""
 
     thread: str
     kind: OwnerKind
 
 
 class GroupFacts(msgspec.Struct, frozen=True):
-    """What the nodes say. `streams` is consumer id -> topic -> number of streams, of a list only topics there are."""
+    """The decoded nodes. `streams`: consumer id -> topic -> number of streams; of a pattern, topics that exist."""
 
     members: Mapping[str, Registration]
     streams: Mapping[str, Mapping[str, int]]
@@ -90,7 +88,6 @@ class GroupFacts(msgspec.Struct, frozen=True):
 
 
 def facts(nodes: GroupNodes) -> GroupFacts:
-    """Decode every node."""
     findings: list[Finding] = []
     members = dict(_members(nodes, findings))
     return GroupFacts(
@@ -112,7 +109,7 @@ def topics_in(nodes: GroupNodes) -> set[str]:
 
 
 def owner_of(node: Node) -> str:
-    """An owner node's text, whatever it holds."""
+    """An owner node's text; bytes that are not UTF-8 are replaced."""
     return node.data.decode("utf-8", "replace")
 
 
@@ -164,7 +161,7 @@ def _held_by(nodes: GroupNodes, path: str, node: Node) -> OwnerKind:
 
 
 def _offsets(nodes: GroupNodes, findings: list[Finding]) -> Iterator[tuple[TopicPartition, int | None]]:
-    """A partition whose node says nothing has None, as one whose node says that there is none."""
+    """None for an unreadable node, and for one that says that there is no offset."""
     for partition, path, node in _by_partition(nodes.offsets, findings):
         try:
             yield partition, decode_offset(node.data)
@@ -190,6 +187,6 @@ def _claimed(nodes: GroupNodes, findings: list[Finding]) -> Iterator[TopicPartit
 def _by_partition(leaves: Mapping[str, Node], findings: list[Finding]) -> Iterator[tuple[TopicPartition, str, Node]]:
     for path, node in leaves.items():
         try:
-            yield paths.partition_of(path), path, node
+            yield partition_of(path), path, node
         except ValueError as error:
             findings.append(Finding("unknown_node", path, str(error)))

@@ -1,7 +1,6 @@
-"""Groups from outside: read once by somebody who is no member and changes nothing.
+"""Reading groups from outside, without joining.
 
-Owns no state. The command line calls it. `read_group` reads as members do, and fails where they wait; the others read
-every node there is, whatever it holds.
+`read_group` reads as members do, and raises where a member waits; the other functions read all nodes, valid or not.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ from kzconsumer.zookeeper.session import Node, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 from kzconsumer_tools.groups.description import GroupSummary, summarise
 from kzconsumer_tools.groups.nodes import GroupNodes, owner_of, topics_in
+from kzconsumer_tools.paths import BROKERS, partition_of
 
-# Members that come or go while the nodes are read would make owners look unregistered: then it is read again.
+# If members join or leave while the nodes are read, owners look unregistered: the nodes are read again.
 _READINGS = 5
 
 
 class LiveGroup(msgspec.Struct, frozen=True):
-    """The group of today, the same with those who would join, and partition -> owner node's text where there is one."""
+    """The present group, the group with the joining members, and partition -> owner node's text."""
 
     present: GroupSnapshot
     joined: GroupSnapshot
@@ -42,14 +42,13 @@ class LiveGroup(msgspec.Struct, frozen=True):
 
 
 async def read_group(settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
-    """Read the settings' group and all that the members of `joining` would subscribe to.
+    """Read the settings' group and the topics that the members of `joining` would subscribe to.
 
-    A group that nobody ever joined has no members. Raises ZooKeeperUnreachable after 15 s, GroupUnreadable for
-    a registration that says nothing, unless the group ignores such members: no member can compute anything then.
+    A group that does not exist has no members. Raises ZooKeeperUnreachable after 15 s, GroupUnreadable for an
+    unreadable registration unless the group ignores such members.
     """
     group = GroupPaths(settings.group.id)
     async with short_session(settings.zookeeper) as session:
-        # Its watches go with the session: what changes meanwhile is not our business.
         watches = Watches(session)
         reader = SnapshotReader(
             ConsumerRegistry(session, watches, group),
@@ -65,28 +64,28 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
     return LiveGroup(
         present=GroupSnapshot(present, joined.all_topics, joined.topics),
         joined=joined,
-        owners={paths.partition_of(path): owner_of(node) for path, node in nodes.items()},
+        owners={partition_of(path): owner_of(node) for path, node in nodes.items()},
     )
 
 
 async def read_nodes(zookeeper: ZooKeeperSettings, group: str) -> GroupNodes:
-    """Every node of the group, and of the topics in it. Raises NotThere without such a group, ZooKeeperUnreachable."""
+    """All nodes of the group and of its topics. Raises NotThere if it does not exist, ZooKeeperUnreachable."""
     async with short_session(zookeeper) as session:
         await require_group(session, zookeeper.connect, group)
         return await nodes_of(session, group)
 
 
 async def require_group(session: ZooKeeperSession, connect: str, group: str) -> None:
-    """Raises NotThere without such a group, or without a cluster at that connect string."""
+    """Raises NotThere if the group, or the cluster, does not exist."""
     groups = await _groups(session, connect)
     if group not in groups:
         meant = nearest(group, groups)
-        hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` shows those there are"
+        hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` lists the groups"
         raise NotThere(f"{connect}: there is no group {group}; {hint}")
 
 
 async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
-    """Every node of the group, and of the topics in it; nothing of a group that does not exist."""
+    """All nodes of the group and of its topics; none if it does not exist."""
     for _ in range(_READINGS):
         nodes = await _nodes(session, group)
         if await _children(session, GroupPaths(group).ids) == list(nodes.registrations):
@@ -95,7 +94,7 @@ async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
 
 
 async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
-    """Path -> node, of that node and everything below; empty without it."""
+    """Path -> node, of that node and everything below; empty if it does not exist."""
     found = await _found(session, [path])
     below = await together([tree_of(session, f"{path}/{name}") for name in await _children(session, path)])
     for tree in below:
@@ -104,7 +103,7 @@ async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
 
 
 async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
-    """Every group, by name. Raises NotThere without a cluster, ZooKeeperUnreachable."""
+    """All groups by name. Raises NotThere if there is no cluster, ZooKeeperUnreachable."""
     async with short_session(zookeeper) as session:
         groups = await _groups(session, zookeeper.connect)
         return await together([_summary(session, group) for group in groups])
@@ -114,8 +113,8 @@ async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
     try:
         return await session.children(paths.CONSUMERS)
     except NoNode:
-        if await session.exists(paths.BROKERS) is None:
-            reason = f"no Kafka cluster is registered there (neither {paths.BROKERS} nor {paths.CONSUMERS} exists)"
+        if await session.exists(BROKERS) is None:
+            reason = f"no Kafka cluster is registered there (neither {BROKERS} nor {paths.CONSUMERS} exists)"
             raise NotThere(f"{connect}: {reason}") from None
         return []
 
@@ -151,7 +150,7 @@ async def _registrations(session: ZooKeeperSession, group: GroupPaths) -> dict[s
 
 
 async def _leaves(session: ZooKeeperSession, root: str) -> list[str]:
-    """The paths `<root>/<topic>/<partition>` that there are."""
+    """The existing paths `<root>/<topic>/<partition>`."""
     topics = [f"{root}/{topic}" for topic in await _children(session, root)]
     names = await together([_children(session, topic) for topic in topics])
     return [f"{topic}/{name}" for topic, leaves in zip(topics, names, strict=True) for name in leaves]
@@ -165,7 +164,7 @@ async def _found(session: ZooKeeperSession, wanted: Iterable[str]) -> dict[str, 
 
 
 async def _children(session: ZooKeeperSession, path: str) -> list[str]:
-    """The children, sorted; none of a node that does not exist."""
+    """The children, sorted; empty if the node does not exist."""
     try:
         return await session.children(path)
     except NoNode:

@@ -1,7 +1,4 @@
-"""When records were written: the timestamp of the record at an offset, asked of the partitions' leaders.
-
-Owns no state. `group/outside` asks, for lag in seconds; members do not need it.
-"""
+"""Timestamps of the records at given offsets, fetched from the partitions' leaders; for lag in seconds."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode
 
-# Brokers that know timestamps and this limit (0.10.1) send a larger batch all the same.
+# Brokers that store timestamps and know this limit (0.10.1) send a larger batch all the same.
 BYTES_OF_PARTITION = 16 * 1024
 PARTITIONS_OF_REQUEST = 100
 
 
 class RecordTimes:
-    """`timeout` is for each broker's answer, in seconds."""
+    """`timeout` is for each broker's response, in seconds."""
 
     def __init__(self, leaders: Leaders, brokers: Brokers, timeout: float) -> None:
         self._leaders = leaders
@@ -31,9 +28,9 @@ class RecordTimes:
         self._timeout = timeout
 
     async def written(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Milliseconds since 1970 of the first record at or after each offset, where its leader tells.
+        """Milliseconds since 1970 of the first record at or after each offset.
 
-        Old formats have no timestamps, and a partition whose leader does not answer is left out: unknown.
+        Partitions in an old format, without timestamps, or without an answer from the leader are left out.
         """
         by_leader: dict[Broker, dict[TopicPartition, int]] = {}
         try:
@@ -48,17 +45,19 @@ class RecordTimes:
             while part := dict(islice(rest, PARTITIONS_OF_REQUEST)):
                 try:
                     while part:
-                        told = await self._ask(leader, part)
-                        found |= {each: time for each, time in told.items() if time is not None}
-                        # Only the first has its batch whatever the size: others, cut off, may be first the next time.
+                        times = await self._fetch_times(leader, part)
+                        found |= {each: time for each, time in times.items() if time is not None}
+                        # Only the first partition has its batch whatever the size; the others are asked again.
                         del part[next(iter(part))]
-                        part = {each: offset for each, offset in part.items() if each not in told}
+                        part = {each: offset for each, offset in part.items() if each not in times}
                 except (ConnectionLost, BrokerError):
                     break
         return found
 
-    async def _ask(self, leader: Broker, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """None for a record without time; left out is what the answer has no whole batch of."""
+    async def _fetch_times(
+        self, leader: Broker, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """None for a record without timestamp; partitions without a whole batch in the response are left out."""
         connection = await self._brokers.connection(leader, "control")
         request = FetchRequest(
             max_wait_ms=0,
@@ -73,7 +72,7 @@ class RecordTimes:
 def _times(
     fetched: Iterable[FetchedPartition], positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int | None]:
-    """To be run in a thread: a compressed batch may expand to any size."""
+    """Runs in a thread: a compressed batch may expand to any size."""
     found: dict[TopicPartition, int | None] = {}
     for part in fetched:
         if part.topic_partition not in positions:

@@ -1,67 +1,75 @@
-"""Moves of a group's offsets with the brokers: worked out from what is stored and the logs, and carried out.
+"""Changes of a group's offsets in the brokers: computed from what is stored and the logs, and applied.
 
-Owns no state. `kzconsumer offsets copy` and `offsets import` call it. The brokers take an offset from whoever asks:
-that nobody is a member is looked at before and after, in ZooKeeper.
+Brokers accept an offset from any client: that the group has no members is checked in ZooKeeper, before and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from kzconsumer.errors import NotDone
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
-from kzconsumer_tools.groups.cluster_access import Outside
-from kzconsumer_tools.groups.members_present import attending, refuse_attended
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
+from kzconsumer_tools.groups.members_present import members_present, require_no_members
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.groups.reader import nodes_of
-from kzconsumer_tools.offsets.coordinator_changes import NOTHING, BrokerMove
-from kzconsumer_tools.offsets.prepare import scoped, standing
+from kzconsumer_tools.offsets.coordinator_changes import NO_OFFSET, CoordinatorChange, undo_file
+from kzconsumer_tools.offsets.prepare import nodes_at, require_partitions
 
 
-async def copy_moves(
-    outside: Outside,
+class CoordinatorChanges(NamedTuple):
+    """The changes of one group in the brokers."""
+
+    nodes: GroupNodes
+    changes: list[CoordinatorChange]
+
+    def undo_file(self) -> bytes:
+        return undo_file(self.nodes.group, self.changes)
+
+    async def apply(self, access: ClusterAccess) -> None:
+        """Store what changes, and read it back. Raises NotDone, GroupInUse, CoordinatorFailed."""
+        group = self.nodes.group
+        before = {change.partition: change.before for change in self.changes if change.changes}
+        after = {change.partition: change.after for change in self.changes if change.changes}
+        if not after:
+            return
+        require_no_members(await nodes_of(access.session, group))
+        coordinator = access.coordinator(group)
+        present = await coordinator.stored(after)
+        if any(present.get(where) != expected for where, expected in before.items()):
+            raise NotDone(f"the brokers' offsets of group {group} changed meanwhile; nothing was changed")
+        refused = await coordinator.store({where: offset or NO_OFFSET for where, offset in after.items()})
+        if refused:
+            where, why = min(refused.items())
+            raise NotDone(
+                f"{where} and {len(refused) - 1} more were not stored: {why}; {len(after) - len(refused)} were"
+            )
+        present = await coordinator.stored(after)
+        if wrong := [where for where, offset in sorted(after.items()) if present.get(where) != offset]:
+            raise NotDone(
+                f"the brokers have {present.get(wrong[0])} for {wrong[0]}: another client stores offsets of the group"
+            )
+        if (reason := members_present(await nodes_of(access.session, group))) is not None:
+            raise NotDone(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
+
+
+async def prepare_copy(
+    access: ClusterAccess,
     nodes: GroupNodes,
     offsets: Mapping[TopicPartition, int],
-    has: Mapping[TopicPartition, WithBrokers],
-) -> list[BrokerMove]:
-    """These offsets for the coordinator, which `has` those, in the log and of the partition's present reset epoch."""
-    scope: dict[str, list[int]] = {}
-    for topic, number in offsets:
-        scope.setdefault(topic, []).append(number)
-    await scoped(outside, nodes, scope)
-    logs = await outside.logs(offsets)
-    moves = []
+    present: Mapping[TopicPartition, WithBrokers],
+) -> list[CoordinatorChange]:
+    """These offsets, moved into the log, in the partition's present reset epoch. `present`: what the brokers have."""
+    await require_partitions(access, offsets)
+    logs = await access.logs(offsets)
+    changes = []
     for partition, offset in sorted(offsets.items()):
-        claim = standing(nodes, partition).claim
-        epoch, new, before = claim.epoch if claim else None, logs[partition].clamp(offset), has.get(partition)
+        claim = nodes_at(nodes, partition).claim
+        epoch, new, before = claim.epoch if claim else None, logs[partition].clamp(offset), present.get(partition)
         after = WithBrokers(new, epoch)
         if before is not None and before.offset == new and not before.before(epoch or 0):
-            after = before  # unchanged: whoever has stored it
-        moves.append(BrokerMove(partition, before, after, epoch, offset, logs[partition]))
-    return moves
-
-
-async def execute(outside: Outside, nodes: GroupNodes, moves: Sequence[BrokerMove]) -> None:
-    """Have the coordinator store what changes, and see that it has. Raises NotDone, GroupInUse, CoordinatorFailed."""
-    changing = {move.partition: move.after for move in moves if move.changes}
-    if not changing:
-        return
-    refuse_attended(await nodes_of(outside.session, nodes.group))
-    coordinator = outside.coordinator(nodes.group)
-    has = await coordinator.stored(changing)
-    if any(has.get(move.partition) != move.before for move in moves if move.changes):
-        raise NotDone(f"group {nodes.group} has stored other offsets with the brokers meanwhile; nothing was changed")
-    refused = await coordinator.store({where: after or NOTHING for where, after in changing.items()})
-    if refused:
-        where, why = min(refused.items())
-        raise NotDone(
-            f"{where} and {len(refused) - 1} more were not stored: {why}; {len(changing) - len(refused)} were"
-        )
-    has = await coordinator.stored(changing)
-    if wrong := [where for where, after in sorted(changing.items()) if has.get(where) != after]:
-        raise NotDone(
-            f"{wrong[0]} is at {has.get(wrong[0])} with the brokers: somebody else stores offsets of the group"
-        )
-    if (who := attending(await nodes_of(outside.session, nodes.group))) is not None:
-        raise NotDone(f"group {nodes.group} {who}: it joined meanwhile and may have begun at the offsets before")
+            after = before  # the effective offset is the same, whatever stands beside it
+        changes.append(CoordinatorChange(partition, before, after, epoch, offset, logs[partition]))
+    return changes

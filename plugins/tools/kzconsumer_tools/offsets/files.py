@@ -1,9 +1,8 @@
-"""Files of stored offsets: those of Kafka's own tools, and ours.
+"""Files of stored offsets in three formats: two of Kafka's own tools, and nodes.
 
-Pure. `kzconsumer offsets export` writes them, `offsets import` and `offsets reset --from-file` read them. Kafka's:
-`/consumers/<group>/offsets/<topic>/<partition>:<offset>` (`kafka.tools.ExportZkOffsets`, 1.1.1), and CSV with
-`topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`). Ours are nodes
-(`zookeeper/node_changes`): the only ones that hold what is no offset, and that there was none.
+`/consumers/<group>/offsets/<topic>/<partition>:<offset>` (`kafka.tools.ExportZkOffsets`, 1.1.1); CSV with
+`topic,partition,offset` or `group,topic,partition,offset` (`kafka-consumer-groups.sh --export`); and nodes
+(`node_changes`), the only format for invalid content and for missing nodes.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.nodes import decode_offset
-from kzconsumer.registry.paths import partition_of
 from kzconsumer.settings.values import read_topic
 from kzconsumer_tools.node_changes import SavedNode, read_nodes, write_nodes
+from kzconsumer_tools.paths import partition_of
 
 FileFormat = Literal["zookeeper", "csv", "nodes"]
 
@@ -29,7 +28,7 @@ _OFFSET_PATH = re.compile(r"/consumers/(?P<group>[^/]+)/offsets/(?P<topic>[^/]+)
 
 
 class SavedOffset(msgspec.Struct, frozen=True):
-    """One partition of a file. `group` is None where the file does not say it; `data` is the node's, None for none."""
+    """One partition of a file. `group` is None if the file has none; `data` is the node's content, None for no node."""
 
     group: str | None
     partition: TopicPartition
@@ -37,14 +36,14 @@ class SavedOffset(msgspec.Struct, frozen=True):
 
 
 class OffsetFile(msgspec.Struct, frozen=True):
-    """What a file says. One of nodes is restored as it is; offsets of the others have to lie in the log."""
+    """The content of a file. Nodes are restored as they are; offsets of the other formats have to be in the log."""
 
     format: FileFormat
     offsets: tuple[SavedOffset, ...]
 
 
 def read_offsets(content: bytes) -> OffsetFile:
-    """The form is recognised. Raises ValueError, naming the line, for anything that none of the three would hold."""
+    """Recognises the format. Raises ValueError, naming the line, for invalid content."""
     head = content.lstrip()[:1]
     if not head:
         raise ValueError("the file is empty")
@@ -60,12 +59,12 @@ def read_offsets(content: bytes) -> OffsetFile:
     seen: dict[tuple[str | None, TopicPartition], bytes | None] = {}
     for each in saved:
         if seen.setdefault((each.group, each.partition), each.data) != each.data:
-            raise ValueError(f"{each.partition} stands there twice, with different offsets")
+            raise ValueError(f"{each.partition} appears twice, with different offsets")
     return OffsetFile(kind, tuple(dict.fromkeys(saved)))
 
 
 def write_offsets(format: FileFormat, offsets: Iterable[tuple[str, bytes]]) -> bytes:
-    """Each node, by its path, as it stands. Raises ValueError where CSV, which holds numbers only, cannot say it."""
+    """`offsets`: path and content of each node. Raises ValueError for content that CSV cannot hold."""
     if format == "nodes":
         return write_nodes(SavedNode(path, data) for path, data in offsets)
     if format == "zookeeper":
@@ -84,13 +83,13 @@ def _of_node(node: SavedNode) -> SavedOffset:
     match = _OFFSET_PATH.fullmatch(node.path)
     if match is None:
         _refuse_0_7(node.path)
-        raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` takes files of other nodes")
+        raise ValueError(f"{node.path} is not a stored offset; `kzconsumer groups restore` reads files of other nodes")
     return SavedOffset(match["group"], TopicPartition(match["topic"], int(match["partition"])), node.data)
 
 
 def _refuse_0_7(path: str) -> None:
     if _OFFSET_PATH_OF_0_7.fullmatch(path):
-        raise ValueError(f"{path} is an offset of Kafka 0.7: those are exported, to be read by people, never written")
+        raise ValueError(f"{path} is an offset of Kafka 0.7; these can be exported but not imported")
 
 
 def _zookeeper_lines(text: str) -> Iterator[SavedOffset]:
@@ -130,7 +129,7 @@ def _csv_lines(text: str) -> Iterator[SavedOffset]:
 
 
 def _offset(text: str, line: int | None) -> bytes:
-    """As it is stored. -1, which is no offset, is kept as the original's tools keep it."""
+    """The content of the node. -1, which means no offset, is kept as in the original's tools."""
     data = text.strip().encode()
     try:
         decode_offset(data)

@@ -1,121 +1,141 @@
-"""Moves of a group's stored offsets in ZooKeeper: worked out from what its nodes and the logs say, and carried out.
-
-Owns no state. `kzconsumer offsets reset | import | clone` call it; what a move is, `offsets/moves` says.
-"""
+"""Changes of a group's offsets in ZooKeeper: computed from its nodes and the logs, and applied."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from kzconsumer.errors import NotDone, NotThere
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer_tools.groups.apply import carry_out, make_parents
-from kzconsumer_tools.groups.cluster_access import Outside
+from kzconsumer_tools.groups.apply import apply_changes, make_parents
+from kzconsumer_tools.groups.cluster_access import ClusterAccess
 from kzconsumer_tools.groups.nodes import GroupNodes
-from kzconsumer_tools.offsets.changes import Move, Reset, Standing, offset_in, reset, to_offset
+from kzconsumer_tools.node_changes import undo_file
+from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, offset_in, reset, to_offset
 from kzconsumer_tools.offsets.stored import stored_offsets
 
 Scope = Mapping[str, Collection[int] | None]
-"""Topic -> the partitions that are meant, None for all of them."""
+"""Topic -> the chosen partitions, None for all of them."""
 
 
-async def scoped(outside: Outside, nodes: GroupNodes, scope: Scope | None) -> list[TopicPartition]:
-    """The partitions that are meant; None stands for all of the topics that the group has offsets of or members for.
+class OffsetChanges(NamedTuple):
+    """The changes of one group in ZooKeeper."""
 
-    Raises NotThere for a topic or partition that the cluster does not have.
-    """
+    nodes: GroupNodes
+    changes: list[OffsetChange]
+
+    def undo_file(self) -> bytes:
+        """The present content of the offset nodes; claim records are not restored: epochs only grow."""
+        group = GroupPaths(self.nodes.group)
+        return undo_file(change.changed(group)[0] for change in self.changes if change.changes)
+
+    async def apply(self, access: ClusterAccess) -> None:
+        """Raises GroupInUse or NotDone, as `apply_changes`."""
+        group = GroupPaths(self.nodes.group)
+        units = [changed for change in self.changes if (changed := change.changed(group))]
+        await make_parents(access.session, [change for unit in units for change in unit])
+        topics = {change.nodes.partition.topic for change in self.changes if change.changes}
+        await apply_changes(access.session, group, units, topics=topics)
+
+
+def within(partition: TopicPartition, scope: Scope | None) -> bool:
+    """Whether the scope has the partition; None has all."""
     if scope is None:
-        known = await outside.partitions(sorted(nodes.topics))
-        return [TopicPartition(topic, number) for topic, numbers in known.items() for number in numbers]
-    known = await outside.partitions(sorted(scope))
+        return True
+    numbers = scope.get(partition.topic, ())
+    return numbers is None or partition.partition in numbers
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
+
+
+def choose(existing: Mapping[str, Collection[int]], scope: Scope) -> list[TopicPartition]:
+    """The partitions of the scope. Raises NotThere for a topic or partition that does not exist."""
     found = []
     for topic, wanted in sorted(scope.items()):
-        if topic not in known:
+        if topic not in existing:
             raise NotThere(f"there is no topic {topic}")
-        for number in sorted(known[topic] if wanted is None else set(wanted)):
-            if number not in known[topic]:
-                raise NotThere(f"topic {topic} has no partition {number} (it has {len(known[topic])})")
+        for number in sorted(existing[topic] if wanted is None else set(wanted)):
+            if number not in existing[topic]:
+                raise NotThere(f"topic {topic} has no partition {number} (it has {len(existing[topic])})")
             found.append(TopicPartition(topic, number))
     return found
 
 
-async def reset_moves(
-    outside: Outside, nodes: GroupNodes, partitions: Collection[TopicPartition], to: Reset
-) -> list[Move]:
-    """Of a reset by time, `to.amount` is the time in ms since 1970. Raises NotDone where it cannot be worked out."""
-    logs = await outside.logs(partitions)
-    times = await outside.at_time(partitions, to.amount) if to.kind == "time" else {}
+async def partitions_in(access: ClusterAccess, nodes: GroupNodes, scope: Scope | None) -> list[TopicPartition]:
+    """The partitions of the scope; None stands for all topics that the group has offsets of or members for.
+
+    Raises NotThere for a topic or partition that the cluster does not have.
+    """
+    if scope is not None:
+        return choose(await access.partitions(sorted(scope)), scope)
+    existing = await access.partitions(sorted(nodes.topics))
+    return [TopicPartition(topic, number) for topic, numbers in existing.items() for number in numbers]
+
+
+async def prepare_reset(
+    access: ClusterAccess, nodes: GroupNodes, partitions: Collection[TopicPartition], to: Reset
+) -> list[OffsetChange]:
+    """For a reset by time, `to.amount` is in ms since 1970. Raises NotDone if a new offset cannot be computed."""
+    logs = await access.logs(partitions)
+    times = await access.at_time(partitions, to.amount) if to.kind == "time" else {}
     try:
-        return [reset(standing(nodes, each), to, logs[each], times.get(each)) for each in partitions]
+        return [reset(nodes_at(nodes, each), to, logs[each], times.get(each)) for each in partitions]
     except ValueError as error:
         raise NotDone(f"{error}; nothing was changed") from None
 
 
-async def file_moves(
-    outside: Outside, nodes: GroupNodes, saved: Mapping[TopicPartition, bytes | None], *, as_they_are: bool
-) -> list[Move]:
-    """What a file says. `as_they_are`: of a file of nodes, which are restored; offsets of others are clamped."""
-    if as_they_are:
-        return [Move(standing(nodes, each), data) for each, data in sorted(saved.items())]
+async def prepare_import(
+    access: ClusterAccess, nodes: GroupNodes, saved: Mapping[TopicPartition, bytes | None], *, verbatim: bool
+) -> list[OffsetChange]:
+    """The offsets of a file. `verbatim`: restore nodes as they were; otherwise offsets are moved into the log."""
+    if verbatim:
+        return [OffsetChange(nodes_at(nodes, each), data) for each, data in sorted(saved.items())]
     offsets = {each: offset_in(data) for each, data in saved.items() if data is not None}
-    await scoped(outside, nodes, _scope(offsets))
-    logs = await outside.logs([each for each, offset in offsets.items() if offset is not None])
+    await require_partitions(access, offsets)
+    logs = await access.logs([each for each, offset in offsets.items() if offset is not None])
     return [
-        to_offset(standing(nodes, each), offset, logs[each])
+        to_offset(nodes_at(nodes, each), offset, logs[each])
         if offset is not None
-        else Move(standing(nodes, each), saved[each])
+        else OffsetChange(nodes_at(nodes, each), saved[each])
         for each, offset in sorted(offsets.items())
     ]
 
 
-async def clone_moves(outside: Outside, source: GroupNodes, target: GroupNodes, scope: Scope | None) -> list[Move]:
-    """The offsets that one group has stored, for another one. Raises NotThere where there are none."""
+async def prepare_clone(
+    access: ClusterAccess, source: GroupNodes, target: GroupNodes, scope: Scope | None
+) -> list[OffsetChange]:
+    """The stored offsets of one group for another one. Raises NotThere if there are none."""
     chosen: dict[TopicPartition, bytes | None] = {
         each: data
         for each, data in stored_offsets(source).items()
         if offset_in(data) is not None and within(each, scope)
     }
-    existing = await outside.partitions(sorted({each.topic for each in chosen}))
+    existing = await access.partitions(sorted({each.topic for each in chosen}))
     chosen = {each: data for each, data in chosen.items() if each.partition in existing.get(each.topic, ())}
     if not chosen:
-        raise NotThere(f"group {source.group} has no stored offset of a partition that is meant and exists")
-    return await file_moves(outside, target, chosen, as_they_are=False)
+        raise NotThere(f"group {source.group} has no stored offset of a chosen partition that exists")
+    return await prepare_import(access, target, chosen, verbatim=False)
 
 
-async def execute(outside: Outside, nodes: GroupNodes, moves: Sequence[Move]) -> None:
-    """Carry the moves out; raises as `unattended.carry_out`."""
-    group = GroupPaths(nodes.group)
-    units = [changed for move in moves if (changed := move.changed(group))]
-    await make_parents(outside.session, [change for unit in units for change in unit])
-    topics = {move.standing.partition.topic for move in moves if move.changes}
-    await carry_out(outside.session, group, units, topics=topics)
+async def require_partitions(access: ClusterAccess, partitions: Iterable[TopicPartition]) -> None:
+    """Raises NotThere for a topic or partition that the cluster does not have."""
+    scope = by_topic(partitions)
+    choose(await access.partitions(sorted(scope)), scope)
 
 
-def standing(nodes: GroupNodes, partition: TopicPartition) -> Standing:
-    """Raises NotDone where the claim record is of a version that knows more than this one."""
+def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
+    """Raises NotDone for a claim record in the format of a newer version."""
     group = GroupPaths(nodes.group)
     path = group.claim_record(partition)
-    found = Standing(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path))
+    found = PartitionNodes(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path))
     try:
         found.claim  # noqa: B018
     except ValueError as error:
-        raise NotDone(f"{path}: {error}; a newer kzconsumer has to do it") from None
+        raise NotDone(f"{path}: {error}; use a newer kzconsumer") from None
     return found
-
-
-def _scope(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
-    scope: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        scope.setdefault(topic, []).append(number)
-    return scope
-
-
-def within(partition: TopicPartition, scope: Scope | None) -> bool:
-    """Whether the partition is one of those that are meant."""
-    if scope is None:
-        return True
-    if partition.topic not in scope:
-        return False
-    numbers = scope[partition.topic]
-    return numbers is None or partition.partition in numbers

@@ -1,7 +1,4 @@
-"""The offsets that a group has stored, each with what stands beside it in its claim record, and which of two counts.
-
-Pure. `kzconsumer offsets show` shows them.
-"""
+"""The stored offsets of a group with the data of their claim records, and which of two storages is effective."""
 
 from __future__ import annotations
 
@@ -12,18 +9,18 @@ import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Authority, Storage, WithBrokers
-from kzconsumer.registry import paths
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.nodes import GroupNodes
 from kzconsumer_tools.offsets.changes import offset_in
+from kzconsumer_tools.paths import partition_of, partition_of_0_7
 
 
 class StoredOffset(msgspec.Struct, frozen=True):
-    """`stored` is where a member begins: what `zookeeper` or `brokers` has, by the group's storage (`brokers` is None
-    where these were not asked, too); None where there is none, or nothing readable. `written`: when its node was
-    last written, ISO 8601 in UTC, None without one; an unchanged offset is not written again. `epoch` (None without a
-    claim record) counts resets, `plan` is a range on its way into a replayable sink, as [first, until]."""
+    """`stored` is where a member starts: the offset in `zookeeper` or `brokers`, by the group's storage; None if there
+    is none, it is unreadable, or (`brokers`) was not read. `written`: time of the node's last change, ISO 8601 in UTC,
+    None without a node. `epoch` (None without a claim record) counts resets; `plan` is a range in flight to a
+    replayable sink, as [first, until]."""
 
     topic: str
     partition: int
@@ -36,14 +33,14 @@ class StoredOffset(msgspec.Struct, frozen=True):
 
 
 class OffsetOf07(msgspec.Struct, frozen=True):
-    """What a consumer of Kafka 0.7 has left behind; nobody goes by it, and nothing writes it."""
+    """An offset left by a consumer of Kafka 0.7; it is neither used nor written."""
 
     topic: str
     broker: int
     partition: int
-    """One of the broker's own."""
+    """Its number on that broker."""
     stored: int | None
-    """None where it cannot be read."""
+    """None if it cannot be read."""
 
 
 class GroupOffsets(msgspec.Struct, frozen=True):
@@ -54,34 +51,34 @@ class GroupOffsets(msgspec.Struct, frozen=True):
 
 
 def stored_offsets(nodes: GroupNodes) -> dict[TopicPartition, bytes]:
-    """The content of each partition's offset node, by partition in order; nodes that are no partition's left out."""
+    """The content of each partition's offset node, in order; nodes that belong to no partition are left out."""
     found = {}
     for path, node in nodes.offsets.items():
         try:
-            found[paths.partition_of(path)] = node.data
+            found[partition_of(path)] = node.data
         except ValueError:
-            continue  # `groups doctor` tells of it
+            continue  # reported by `groups doctor`
     return dict(sorted(found.items()))
 
 
 def offsets_of_0_7(nodes: GroupNodes) -> dict[str, bytes]:
-    """The content of each offset node in the form of Kafka 0.7, by path in order."""
+    """The content of each offset node in the format of Kafka 0.7, by path in order."""
     found = {}
     for path, node in nodes.offsets.items():
         try:
-            found[paths.partition_of_0_7(path)] = path, node.data
+            found[partition_of_0_7(path)] = path, node.data
         except ValueError:
             continue
     return dict(found[each] for each in sorted(found))
 
 
-def counting(
+def effective_offsets(
     nodes: GroupNodes,
     zookeeper: Mapping[TopicPartition, int | None],
     brokers: Mapping[TopicPartition, WithBrokers],
     storage: Storage,
 ) -> dict[TopicPartition, int | None]:
-    """Where a member begins, of every partition that has an offset in either place."""
+    """Where a member starts, for every partition with an offset in either storage."""
     found = {}
     for partition in sorted(zookeeper.keys() | brokers.keys()):
         record = _record(nodes, partition)
@@ -93,18 +90,18 @@ def counting(
     return found
 
 
-def show(
+def group_offsets(
     nodes: GroupNodes, storage: Storage = "zookeeper", brokers: Mapping[TopicPartition, WithBrokers] | None = None
 ) -> GroupOffsets:
     zookeeper = {each: offset_in(data) for each, data in stored_offsets(nodes).items()}
-    counts = counting(nodes, zookeeper, brokers or {}, storage)
+    effective = effective_offsets(nodes, zookeeper, brokers or {}, storage)
     return GroupOffsets(
         nodes.group,
         storage,
-        tuple(_stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in counts.items()),
         tuple(
-            OffsetOf07(*paths.partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()
+            _stored(nodes, each, at, zookeeper.get(each), (brokers or {}).get(each)) for each, at in effective.items()
         ),
+        tuple(OffsetOf07(*partition_of_0_7(path), offset_in(data)) for path, data in offsets_of_0_7(nodes).items()),
     )
 
 
@@ -127,7 +124,7 @@ def _stored(
 
 
 def _record(nodes: GroupNodes, partition: TopicPartition) -> ClaimRecord | None:
-    """None where there is none, or one of a version that knows more than this one."""
+    """None if there is none, or only one of an unknown format."""
     claim = nodes.claims.get(GroupPaths(nodes.group).claim_record(partition))
     try:
         return decode_claim_record(claim.data) if claim is not None else None

@@ -1,7 +1,4 @@
-"""A group from outside with the offsets that count: ZooKeeper's, the brokers', or the larger of both, by its storage.
-
-Owns no state. `kzconsumer lag`, `groups describe` and `offsets show | copy` begin with it.
-"""
+"""A group as read from outside, with its effective offsets: ZooKeeper's, the brokers', or the larger of both."""
 
 from __future__ import annotations
 
@@ -15,29 +12,35 @@ from kzconsumer.offsets.authority import Storage, WithBrokers
 from kzconsumer.registry import paths
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer_tools.groups.nodes import GroupFacts, GroupNodes, facts
-from kzconsumer_tools.offsets.stored import counting
+from kzconsumer_tools.offsets.stored import effective_offsets
 
 if TYPE_CHECKING:
-    from kzconsumer_tools.groups.cluster_access import Outside
+    from kzconsumer_tools.groups.cluster_access import ClusterAccess
 
 
-class SeenGroup(msgspec.Struct, frozen=True):
-    """`known.offsets` are those that a member begins at; `brokers` what is stored there (not asked: nothing)."""
+class GroupView(msgspec.Struct, frozen=True):
+    """`facts.offsets` are those that a member starts at; `brokers` are the brokers' (empty if they were not asked)."""
 
     nodes: GroupNodes
-    known: GroupFacts
+    facts: GroupFacts
     brokers: Mapping[TopicPartition, WithBrokers]
 
 
-async def see(outside: Outside, nodes: GroupNodes, storage: Storage) -> SeenGroup:
-    """Ask the brokers too where the group keeps offsets there. Raises CoordinatorFailed."""
-    known = facts(nodes)
+def view_of(nodes: GroupNodes) -> GroupView:
+    """The view of a group that stores its offsets in ZooKeeper only."""
+    return GroupView(nodes, facts(nodes), {})
+
+
+async def read_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) -> GroupView:
+    """Ask the brokers too if they store offsets of the group. Raises CoordinatorFailed."""
+    view = view_of(nodes)
     if storage == "zookeeper":
-        return SeenGroup(nodes, known, {})
-    brokers = await outside.with_brokers(nodes.group, known.existing.union(known.offsets))
+        return view
+    zookeeper = view.facts.offsets
+    brokers = await access.coordinator_offsets(nodes.group, view.facts.existing.union(zookeeper))
     more = sorted({partition.topic for partition in brokers}.difference(nodes.topics))
-    found = await together([outside.session.find(paths.topic(topic)) for topic in more])
-    there = {topic: node for topic, node in zip(more, found, strict=True) if node is not None}
-    nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **there})
-    known = msgspec.structs.replace(facts(nodes), offsets=counting(nodes, known.offsets, brokers, storage))
-    return SeenGroup(nodes, known, brokers)
+    found = await together([access.session.find(paths.topic(topic)) for topic in more])
+    existing = {topic: node for topic, node in zip(more, found, strict=True) if node is not None}
+    nodes = msgspec.structs.replace(nodes, topics={**nodes.topics, **existing})
+    offsets = effective_offsets(nodes, zookeeper, brokers, storage)
+    return GroupView(nodes, msgspec.structs.replace(facts(nodes), offsets=offsets), brokers)

@@ -10,21 +10,21 @@ from kzconsumer.model import RangeIdentity
 
 FindingKind = Literal["gap", "overlap", "ahead", "forgotten", "count", "damaged", "stray", "plan"]
 InLog = Literal["records", "none", "gone", "unknown"]
-"""What the log has of offsets that the destination lacks: records; none (compacted, or control records only); some of
-the offsets are not in it any more; nobody could tell."""
+"""What the log has of offsets that the destination lacks: records; none (compacted, or control records only); not all
+of the offsets any more; unknown, as it could not be read."""
 
 
 class Planned(NamedTuple):
-    """A range in flight, and for which destination."""
+    """The plan of a claim record: a range in flight, and the fingerprint of its destination."""
 
     identity: RangeIdentity
     records: int
     fingerprint: str
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What the group's nodes say of a partition: its claim record's incarnation, epoch and plan; the offset at which
-    a member goes on."""
+class GroupProgress(msgspec.Struct, frozen=True):
+    """A partition in the group's nodes: incarnation, epoch and plan of its claim record; `stored` is where a member
+    continues."""
 
     incarnation: int
     epoch: int
@@ -33,7 +33,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong. What is not of a partition, or of no range, has None there."""
+    """One fault. Fields that do not apply, for a fault outside any partition or range, are None."""
 
     kind: FindingKind
     topic: str | None = None
@@ -46,10 +46,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionProof(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is of one partition under one incarnation and epoch; `current` are those of its claim record.
+    """One partition in one incarnation and epoch; `current` if its claim record has the same.
 
-    `stored` and `plan` are only known of current ones. `records_in`, `records_out` and `records_quarantined` are the
-    ledger's, `rows` those counted (None: not all could be). `aside_*` are ranges that the sink could not write.
+    `stored` and `plan` are known for current ones only. `records_in`, `records_out` and `records_quarantined` are from
+    the ledger, `rows` is counted (None: could not be counted). `aside_*`: ranges that the sink could not write.
     """
 
     topic: str
@@ -71,7 +71,7 @@ class PartitionProof(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """`notes` are worth knowing and nothing is wrong with them."""
+    """`findings` are faults, `notes` are not."""
 
     group: str
     destination: str

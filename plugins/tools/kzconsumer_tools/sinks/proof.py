@@ -1,8 +1,7 @@
-"""Whether a destination holds what a group has consumed: no gap, no overlap, the same counts everywhere.
+"""Checks that a destination holds what a group has consumed: no gap, no overlap, equal counts.
 
-Pure. `kzconsumer sink verify` reads the group's nodes, then the destination, then the nodes again, and calls this.
-Members may be at work meanwhile, so the destination must hold at least what was stored before it was read, and at most
-what was stored or planned after: a range in flight is never a finding.
+The group's nodes are read before and after the destination, since members may be writing: the destination must hold at
+least what was stored before, and at most what was stored or planned after. A range in flight is never a finding.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from typing import NamedTuple
 
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.sinks.reports import HeldRange, Holdings, KeptRange
-from kzconsumer_tools.sinks.findings import Finding, FindingKind, InLog, PartitionProof, Proof, Standing
+from kzconsumer_tools.sinks.findings import Finding, FindingKind, GroupProgress, InLog, PartitionProof, Proof
 
 
 class _Line(NamedTuple):
-    """The offsets of one partition that mean the same records, numbered once."""
+    """A partition's offsets of one incarnation and epoch, in which each offset is one record."""
 
     topic: str
     partition: int
@@ -36,11 +35,11 @@ class _Held(NamedTuple):
 
 
 def gaps(
-    before: Mapping[TopicPartition, Standing], holdings: Holdings, aside: Collection[KeptRange]
+    before: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[KeptRange]
 ) -> list[RangeIdentity]:
-    """Offsets between the first that the destination holds and the stored one that are neither there nor in quarantine.
+    """Ranges from the destination's first offset to the stored one that are neither there nor in quarantine.
 
-    Where the log has no records of them nothing is missing: ranges without records are not given to a sink.
+    They are missing only if the log has records of them: a sink does not receive ranges without records.
     """
     found = []
     for line, held in _lines(before, holdings, aside).items():
@@ -49,21 +48,21 @@ def gaps(
             if at is not None and identity.first > at:
                 found.append(RangeIdentity(*line, at, identity.first))
             at = max(identity.until, at or 0)
-        standing = _standing(before, line)
-        if at is not None and standing is not None and (standing.stored or 0) > at:
-            found.append(RangeIdentity(*line, at, standing.stored or 0))
+        progress = _progress(before, line)
+        if at is not None and progress is not None and (progress.stored or 0) > at:
+            found.append(RangeIdentity(*line, at, progress.stored or 0))
     return found
 
 
 def prove(
     group: str,
-    before: Mapping[TopicPartition, Standing],
+    before: Mapping[TopicPartition, GroupProgress],
     holdings: Holdings,
-    after: Mapping[TopicPartition, Standing],
+    after: Mapping[TopicPartition, GroupProgress],
     aside: Collection[KeptRange],
     in_log: Mapping[RangeIdentity, InLog],
 ) -> Proof:
-    """The verdict; `in_log` has an answer for each of the `gaps`."""
+    """The verdict; `in_log` has an entry for each of the `gaps`."""
     lines = _lines(after, holdings, aside)
     findings = [
         *_missing(gaps(before, holdings, aside), in_log),
@@ -75,16 +74,16 @@ def prove(
         group=group,
         destination=holdings.destination,
         healthy=not findings,
-        partitions=tuple(_told(line, held, _standing(after, line)) for line, held in lines.items()),
+        partitions=tuple(_partition_proof(line, held, _progress(after, line)) for line, held in lines.items()),
         findings=tuple(findings),
         notes=(*_notes(lines, in_log), *holdings.leftovers),
     )
 
 
 def _lines(
-    standings: Mapping[TopicPartition, Standing], holdings: Holdings, aside: Collection[KeptRange]
+    progress: Mapping[TopicPartition, GroupProgress], holdings: Holdings, aside: Collection[KeptRange]
 ) -> dict[_Line, _Held]:
-    found = {_Line(*each, at.incarnation, at.epoch): _Held([], []) for each, at in standings.items()}
+    found = {_Line(*each, at.incarnation, at.epoch): _Held([], []) for each, at in progress.items()}
     for held in sorted(holdings.ranges, key=lambda each: each.identity):
         found.setdefault(_Line(*held.identity[:4]), _Held([], [])).ranges.append(held)
     for kept in sorted(aside, key=lambda each: each.identity):
@@ -92,28 +91,28 @@ def _lines(
     return dict(sorted(found.items()))
 
 
-def _standing(standings: Mapping[TopicPartition, Standing], line: _Line) -> Standing | None:
-    """What the group says of these very offsets; None of those of before a reset, or of a former topic."""
-    found = standings.get(TopicPartition(line.topic, line.partition))
+def _progress(progress: Mapping[TopicPartition, GroupProgress], line: _Line) -> GroupProgress | None:
+    """The group's progress in this line; None for a line before a reset, or of a deleted topic."""
+    found = progress.get(TopicPartition(line.topic, line.partition))
     return found if found is not None and (found.incarnation, found.epoch) == line[2:] else None
 
 
 def _missing(found: Iterable[RangeIdentity], in_log: Mapping[RangeIdentity, InLog]) -> Iterable[Finding]:
-    said = {
+    texts = {
         "records": "the log has records there that neither the destination nor the quarantine has",
-        "gone": "not in the destination, and not in the log any more: nobody can tell whether there were records",
-        "unknown": "not in the destination, and whether the log has records there could not be found out",
+        "gone": "not in the destination, and no longer in the log: it is unknown whether there were records",
+        "unknown": "not in the destination; the log could not be read",
     }
     for gap in found:
         if (there := in_log[gap]) != "none":
-            yield _finding("gap", gap, said[there])
+            yield _finding("gap", gap, texts[there])
 
 
-def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, Standing]) -> Iterable[Finding]:
+def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, GroupProgress]) -> Iterable[Finding]:
     last: RangeIdentity | None = None
     for at in sorted(run for each in held.ranges for run in each.runs):
         if last is not None and at.first < last.until:
-            text = f"the destination also holds {last.first} to {last.until}: rows may be there twice"
+            text = f"the destination also holds {last.first} to {last.until}: rows may be duplicated"
             yield _finding("overlap", at, text)
         last = at if last is None or at.until > last.until else last
     for each in held.ranges:
@@ -122,57 +121,59 @@ def _wrong(line: _Line, held: _Held, after: Mapping[TopicPartition, Standing]) -
         if each.rows is not None and each.rows != each.records_out:
             yield _finding("count", at, f"the ledger says {each.records_out} rows, the destination has {each.rows}")
         if each.records_in > at.until - at.first:
-            yield _finding("count", at, f"the ledger says that {each.records_in} records came in: more than offsets")
+            yield _finding("count", at, f"the ledger says {each.records_in} input records, more than offsets")
     if not held.ranges:
         return
     known = after.get(TopicPartition(line.topic, line.partition))
     whole = RangeIdentity(*line, held.ranges[0].identity.first, max(each.identity.until for each in held.ranges))
     if known is None:
-        text = "the group has no claim record of it: a member that joins would begin at its reset epoch 0 again"
+        text = "the group has no claim record of it: a member that joins would start at reset epoch 0 again"
         yield _finding("forgotten", whole, text)
     elif known.incarnation == line.incarnation and known.epoch < line.epoch:
-        yield _finding("forgotten", whole, f"the group is in epoch {known.epoch}, where the destination has been on")
-    elif (standing := _standing(after, line)) is not None:
+        yield _finding(
+            "forgotten", whole, f"the group is in epoch {known.epoch}, which is before the destination's epoch"
+        )
+    elif (progress := _progress(after, line)) is not None:
         for each in held.ranges:
-            if each.identity.until > (standing.stored or 0) and not _is_planned(each, standing):
+            if each.identity.until > (progress.stored or 0) and not _is_planned(each, progress):
                 at_offset = (
-                    "no offset is stored" if standing.stored is None else f"the stored offset is {standing.stored}"
+                    "no offset is stored" if progress.stored is None else f"the stored offset is {progress.stored}"
                 )
                 text = f"{at_offset} and no plan names this range: its records would be consumed again"
                 yield _finding("ahead", each.identity, text)
 
 
-def _is_planned(held: HeldRange, standing: Standing) -> bool:
-    return standing.plan is not None and standing.plan.identity == held.identity
+def _is_planned(held: HeldRange, progress: GroupProgress) -> bool:
+    return progress.plan is not None and progress.plan.identity == held.identity
 
 
-def _plans(after: Mapping[TopicPartition, Standing], holdings: Holdings) -> Iterable[Finding]:
+def _plans(after: Mapping[TopicPartition, GroupProgress], holdings: Holdings) -> Iterable[Finding]:
     published = {each.identity: each for each in holdings.ranges}
-    for standing in after.values():
-        plan = standing.plan
+    for progress in after.values():
+        plan = progress.plan
         if plan is None:
             continue
         if plan.fingerprint != holdings.fingerprint:
-            text = "planned for another destination or other columns: members with these settings leave it alone"
+            text = "planned for another destination or other columns: members with these settings do not write it"
             yield _finding("plan", plan.identity, text)
         elif plan.identity in published and published[plan.identity].records_in != plan.records:
             records = published[plan.identity].records_in
             yield _finding("count", plan.identity, f"planned with {plan.records} records, written with {records}")
 
 
-def _told(line: _Line, held: _Held, standing: Standing | None) -> PartitionProof:
+def _partition_proof(line: _Line, held: _Held, progress: GroupProgress | None) -> PartitionProof:
     spans = held.spans
     rows = [each.rows for each in held.ranges]
-    plan = standing.plan.identity if standing is not None and standing.plan is not None else None
+    plan = progress.plan.identity if progress is not None and progress.plan is not None else None
     return PartitionProof(
         topic=line.topic,
         partition=line.partition,
         incarnation=f"{line.incarnation:#x}",
         epoch=line.epoch,
-        current=standing is not None,
+        current=progress is not None,
         first=min((each.first for each in spans), default=None),
         until=max((each.until for each in spans), default=None),
-        stored=standing.stored if standing is not None else None,
+        stored=progress.stored if progress is not None else None,
         plan=(plan.first, plan.until) if plan is not None else None,
         ranges=sum(each.ranges for each in held.ranges),
         records_in=sum(each.records_in for each in held.ranges),
@@ -192,14 +193,14 @@ def _notes(lines: Mapping[_Line, _Held], in_log: Mapping[RangeIdentity, InLog]) 
     for line, held in lines.items():
         if not held.ranges:
             continue
-        if previous is not None and previous[0][:3] == line[:3] and (again := _common(previous[1], held)):
+        if previous is not None and previous[0][:3] == line[:3] and (repeated := _common(previous[1], held)):
             earlier = previous[0].epoch
-            text = f"{again} offsets of epoch {earlier} were consumed again in epoch {line.epoch}, after a reset"
+            text = f"{repeated} offsets of epoch {earlier} were consumed again in epoch {line.epoch}, after a reset"
             yield f"{line.topic}-{line.partition}: {text}"
         previous = line, held
         both = {each.identity for each in held.ranges}.intersection(each.identity for each in held.aside)
         for each in sorted(both):
-            text = f"{each.first} to {each.until} is in the sink's quarantine, and was written after all"
+            text = f"{each.first} to {each.until} is in the sink's quarantine, and was written later"
             yield f"{each.topic}-{each.partition}: {text}"
 
 

@@ -1,7 +1,6 @@
-"""Ranges of a log written once more, into another target of the same sink, apart from any group.
+"""Replay: writes ranges of a log into another target of the same sink, without a group.
 
-Owns the sink while it runs, and the lock by which one replay of a group runs on a machine. The command line calls it.
-It can end at any moment and be started again: what the target's ledger has is left out, so no record is there twice.
+It can be stopped at any moment and started again: ranges in the target's ledger are skipped, so nothing is duplicated.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.sinks.reports import Accountable
 
 LEASE = 5.0
-"""For so long after its last sign of life a replay's sink may still publish, in seconds."""
-# And a database for so long ends what a dead one has begun there: only then the ledger says all.
+"""Seconds for which a replay's sink may still publish after it was last alive."""
+# A database ends the transactions of a dead replay in this time; only then the ledger is complete.
 _SETTLED = LEASE + 10.0
 
 
 class ReplayableSink(Sink, Accountable, Protocol):
-    """What a replay needs."""
+    """The methods that a replay needs."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """`offsets` were asked for, of which the ledger had `there`; `records` were written, in `ranges`."""
+    """`offsets`: requested, of which the ledger had `there`; `records`: written, in `ranges`."""
 
     destination: str
     partitions: int
@@ -55,7 +54,7 @@ def safe_until() -> float:
 
 @contextmanager
 def alone(cluster: str, group: str) -> Iterator[float]:
-    """One replay of a group at a time on this machine; since when. Raises NotDone while there is another one."""
+    """Lock out other replays of the group on this machine; yields the time. Raises NotDone if there is one."""
     name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
     path = Path(tempfile.gettempdir()) / f"kzconsumer-replay-{os.getuid()}-{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -78,7 +77,7 @@ async def replay(
     since: float,
     show: Callable[[int, int], None],
 ) -> Replayed:
-    """Write all of `wanted` that is not there; `since` is when `alone` was, `show` is told offsets done and in all.
+    """Write the missing offsets of `wanted`. `since`: from `alone`; `show` is called with offsets done and total.
 
     Raises SinkFailed, and what `reader.read` raises.
     """
@@ -119,8 +118,8 @@ class _Part(msgspec.Struct):
 async def _batches(
     reader: RangeReader, left: list[OffsetRange], incarnations: Mapping[str, int], limits: BatchSettings
 ) -> AsyncIterator[Batch]:
-    """Cut by the limits of `[batch]`. Offsets without records are passed over: another start meets them again."""
-    # One piece of each partition at a time: a batch never has two ranges of one.
+    """Batches within the limits of `[batch]`. Offsets without records are skipped; another start reads them again."""
+    # One range of each partition at a time: a batch never has two ranges of one partition.
     while left:
         turn = list({each.topic_partition: each for each in reversed(left)}.values())
         left = [each for each in left if each not in turn]
@@ -185,7 +184,7 @@ def _mapped() -> Iterator[None]:
 
 
 def remaining(wanted: Iterable[OffsetRange], there: Iterable[OffsetRange]) -> list[OffsetRange]:
-    """The offsets of `wanted` that are in no range of `there`, in order, as few ranges as there can be."""
+    """The offsets of `wanted` that are in no range of `there`, in order, in as few ranges as possible."""
     by_partition: dict[tuple[str, int], list[OffsetRange]] = {}
     for each in sorted(there):
         by_partition.setdefault(each[:2], []).append(each)

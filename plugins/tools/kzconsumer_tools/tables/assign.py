@@ -1,7 +1,4 @@
-"""The assignment preview as text: members, partitions in runs, and what it comes to, in 80 columns.
-
-Pure. Used by `kzconsumer assign plan`.
-"""
+"""The assignment preview as text: members, partitions in runs, and a summary."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from textwrap import shorten
 from kzconsumer_tools.groups.assignment_preview import AssignmentPreview, Change, PreviewedPartition
 from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, runs, short_thread
 
-_SAID: dict[Change, str] = {"stays": "", "stream": "stream", "moves": "MOVES", "claimed": "claimed"}
+_CHANGES: dict[Change, str] = {"stays": "", "stream": "stream", "moves": "MOVES", "claimed": "claimed"}
 
 
 def table(plan: AssignmentPreview) -> str:
-    """Members get short names: m1, m2, ... for those of today, +1, +2, ... for those that join."""
+    """Members get short names: m1, m2, ... for present ones, +1, +2, ... for those that join."""
     names = _names(plan)
     joining = sum(member.joins for member in plan.members)
     here = len(plan.members) - joining
@@ -47,15 +44,15 @@ def _member_rows(plan: AssignmentPreview, names: dict[str, str]) -> Iterator[str
 
 
 def _partition_rows(plan: AssignmentPreview, names: dict[str, str]) -> Iterator[str]:
-    """Consecutive partitions that go the same way share a row."""
+    """Consecutive partitions with the same owners share a row."""
     rows = [("OWNER", "THEN", "", "PARTITIONS", "TOPIC")]
-    for (topic, owner, then, change), run in groupby(plan.partitions, key=_way):
+    for (topic, owner, then, change), run in groupby(plan.partitions, key=_owners):
         span = runs([each.partition for each in run])
-        rows.append((short_thread(owner, names), short_thread(then, names), _SAID[change], span, topic))
+        rows.append((short_thread(owner, names), short_thread(then, names), _CHANGES[change], span, topic))
     return columns(rows, right={3})
 
 
-def _way(each: PreviewedPartition) -> tuple[str, str | None, str, Change]:
+def _owners(each: PreviewedPartition) -> tuple[str, str | None, str, Change]:
     return each.topic, each.owner, each.then, each.change
 
 
@@ -68,10 +65,12 @@ def _summary(plan: AssignmentPreview, names: dict[str, str]) -> Iterator[str]:
     yield f"{changes['stays']} would stay where they are, and {changes['claimed']} without an owner would get one."
     if not plan.as_assigned:
         astray = sum(each.owner != each.now for each in plan.partitions)
-        yield f"Owned otherwise today than {plan.assignor} has it: {count(astray, 'partition')}."
-        yield "A rebalance is under way, or a member runs another assignor (nothing tells)."
+        yield f"The present owner is not the one that {plan.assignor} computes: {count(astray, 'partition')}."
+        yield "A rebalance is in progress, or a member runs another assignor."
     if plan.idle_streams:
         idle = ", ".join(short_thread(stream, names) for stream in plan.idle_streams)
-        yield shorten(f"Streams that would get nothing ({len(plan.idle_streams)}): {idle}", WIDTH, placeholder=" …")
+        yield shorten(
+            f"Streams that would get no partition ({len(plan.idle_streams)}): {idle}", WIDTH, placeholder=" …"
+        )
     if plan.missing_topics:
         yield shorten(f"Topics that do not exist: {', '.join(plan.missing_topics)}", WIDTH, placeholder=" …")

@@ -1,7 +1,4 @@
-"""The cluster and its topics as text, in 80 columns.
-
-Pure. Used by `kzconsumer cluster` and `topics`. Only the path of a node that cannot be read may be longer than a line.
-"""
+"""The cluster and its topics as text. Only the path of an unreadable node may be longer than a line."""
 
 from __future__ import annotations
 
@@ -28,7 +25,11 @@ def cluster_table(cluster: ClusterDescription) -> str:
         rows = [("BROKER", "VERSION", "RACK", "SINCE", "LISTENERS")]
         rows += [_broker(each) for each in cluster.brokers]
         lines += ["", *columns(rows, right={0, 1})]
-    asked = {"deleted": cluster.deleting, "reassigned": cluster.reassigning, "led anew": cluster.electing}
+    asked = {
+        "deleted": cluster.deleting,
+        "reassigned": cluster.reassigning,
+        "led by the preferred leader": cluster.electing,
+    }
     for verb, names in asked.items():
         if names:
             lines += ["", *sentence(f"To be {verb}: {', '.join(names)}")]
@@ -36,9 +37,8 @@ def cluster_table(cluster: ClusterDescription) -> str:
 
 
 def topics_table(topics: Sequence[TopicDescription]) -> str:
-    """A row for each."""
     if not topics:
-        return "There is no topic."
+        return "There are no topics."
     rows: list[tuple[str, ...]] = [("PARTITIONS", "REPLICAS", "LEADERLESS", "UNSYNCED", "SETTINGS", "TOPIC")]
     for topic in topics:
         numbers = sorted({len(each.replicas) for each in topic.partitions})
@@ -88,8 +88,8 @@ def _broker(broker: BrokerShown) -> tuple[str, str, str, str, str]:
 
 
 def _unreadable(nodes: Iterable[Unreadable]) -> list[str]:
-    told = [f"  {each.path}: {each.reason}" for each in nodes]
-    return ["", "Nodes that cannot be read:", *told] if told else []
+    lines = [f"  {each.path}: {each.reason}" for each in nodes]
+    return ["", "Nodes that cannot be read:", *lines] if lines else []
 
 
 def _time(ms: int) -> str:

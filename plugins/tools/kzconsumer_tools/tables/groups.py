@@ -1,8 +1,4 @@
-"""Groups as text: a list of them, or one with its members, its partitions in runs and a verdict, in 80 columns.
-
-Pure. Used by `kzconsumer groups`. Only the path of a node that is not as it should be may be longer than a line: an
-operator needs all of it.
-"""
+"""Groups as text: a list, one group with members and partitions, or its lag. Only nodes' paths may exceed the width."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, runs
 _LONGEST_MEMBERS = 24
 _FINDINGS_SHOWN = 5
 
-_SAID: dict[OwnerKind | None, str] = {
+_OWNER_KINDS: dict[OwnerKind | None, str] = {
     None: "",
     "member": "",
     "unregistered": "unregistered",
@@ -31,7 +27,7 @@ _TITLES: dict[FindingKind, str] = {
     "persistent_registration": "Registrations that no session holds",
     "planned_range": "Planned ranges without owner",
     "unknown_claim_record": "Claim records that this version cannot read",
-    "unknown_node": "Nodes that are no partition's",
+    "unknown_node": "Nodes that belong to no partition",
     "unreadable_offset": "Offsets that cannot be read",
     "unreadable_registration": "Registrations that cannot be read",
     "unreadable_topic": "Topics that cannot be read",
@@ -41,9 +37,8 @@ _TITLES: dict[FindingKind, str] = {
 
 
 def list_table(groups: Sequence[GroupSummary]) -> str:
-    """A row for each group."""
     if not groups:
-        return "There is no group."
+        return "There are no groups."
     rows = [("MEMBERS", "TOPICS", "OWNED", "GROUP")]
     rows += [(_kinds(each), str(len(each.topics)), str(each.owned), each.group) for each in groups]
     return "\n".join(columns(rows, right={1, 2}))
@@ -75,7 +70,7 @@ def _member_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str
 
 
 def _subscription_rows(group: GroupDescription) -> Iterator[str]:
-    """Members that subscribe to the same share a row; the text goes on in the rows below."""
+    """Members with the same subscription share a row; long subscriptions continue below."""
     same: dict[tuple[str, str], list[int]] = {}
     for number, each in enumerate(group.members, 1):
         topics = ", ".join(f"{topic} {streams}" for topic, streams in sorted(each.subscription.items()))
@@ -90,21 +85,21 @@ def _subscription_rows(group: GroupDescription) -> Iterator[str]:
 
 
 def _partition_rows(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
-    """Consecutive partitions that have all in common share a row."""
+    """Consecutive partitions with the same values share a row."""
     rows = [("OWNER", "", "PARTITIONS", "STORED", "TOPIC")]
-    for (topic, owner, said, stored), run in groupby(group.partitions, key=_shown):
-        rows.append((short_thread(owner, names), said, runs([each.partition for each in run]), stored, topic))
+    for (topic, owner, kind, stored), run in groupby(group.partitions, key=_shown):
+        rows.append((short_thread(owner, names), kind, runs([each.partition for each in run]), stored, topic))
     return columns(rows, right={2, 3})
 
 
 def _shown(each: DescribedPartition) -> tuple[str, str | None, str, str]:
-    said = _SAID[each.owner_kind] or ("" if each.exists else "no partition")
-    return each.topic, each.owner, said, "-" if each.stored is None else str(each.stored)
+    kind = _OWNER_KINDS[each.owner_kind] or ("" if each.exists else "no partition")
+    return each.topic, each.owner, kind, "-" if each.stored is None else str(each.stored)
 
 
 def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
     unowned = groupby((each for each in group.partitions if each.unowned), key=lambda each: each.topic)
-    told = {
+    remarks = {
         f"Partitions without owner ({group.unowned})": [
             f"{topic} {runs([each.partition for each in run])}" for topic, run in unowned
         ],
@@ -114,7 +109,7 @@ def _remarks(group: GroupDescription, names: dict[str, str]) -> Iterator[str]:
         ],
         f"Topics that do not exist ({len(group.missing_topics)})": list(group.missing_topics),
     }
-    for what, which in told.items():
+    for what, which in remarks.items():
         if which:
             yield shorten(f"{what}: {'; '.join(which)}", WIDTH, placeholder=" …")
 
@@ -133,7 +128,7 @@ def _findings(group: GroupDescription) -> Iterator[str]:
 def _verdict(group: GroupDescription) -> str:
     wanted = sum(each.exists and each.subscribed for each in group.partitions)
     if group.health == "empty":
-        return "Nobody consumes: the group has no members."
+        return "Empty: the group has no members."
     if group.health == "healthy":
         return "Healthy: every partition has an owner that is a member." if wanted else "Healthy: no partition to own."
     wrong = [f"{group.unowned} of {count(wanted, 'partition')} without owner"] if group.unowned else []
@@ -142,13 +137,13 @@ def _verdict(group: GroupDescription) -> str:
 
 
 def lag_table(group: GroupLag) -> str:
-    """A row for each partition, and the sum; `-` is not known."""
+    """A row for each partition, and the sum; `-` is unknown."""
     rows = [("PARTITION", "STORED", "END", "LAG", "SECONDS", "TOPIC")]
     for each in group.partitions:
         seconds = "-" if each.seconds is None else f"{each.seconds:.1f}"
         rows.append((str(each.partition), dash(each.stored), dash(each.log_end), dash(each.lag), seconds, each.topic))
     seconds = "-" if group.seconds is None else f"{group.seconds:.1f}"
-    unknown = f", {group.unknown} not known" if group.unknown else ""
+    unknown = f", {group.unknown} unknown" if group.unknown else ""
     total = f"{count(len(group.partitions), 'partition')}{unknown}"
     lines = [clip(f"group {group.group}: lag {dash(group.lag)}, {seconds} seconds; {total}", WIDTH)]
     if group.partitions:

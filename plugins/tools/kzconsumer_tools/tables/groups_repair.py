@@ -1,47 +1,41 @@
-"""What is wrong with a group, and which nodes of it change, as text in 80 columns.
-
-Pure. Used by `kzconsumer groups`. Only a node's path may be longer than a line: an operator needs all of it.
-"""
+"""Problems of a group, and changed nodes, as text. Only nodes' paths may exceed the width."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
-from typing import TYPE_CHECKING
 
-from kzconsumer_tools.tables.text import WIDTH, clip, count, ending, sentence
-
-if TYPE_CHECKING:
-    from kzconsumer_tools.groups.diagnosis import SymptomKind
-    from kzconsumer_tools.groups.results import Cared, Examined
+from kzconsumer_tools.groups.diagnosis import Examined, SymptomKind
+from kzconsumer_tools.groups.leftovers import RepairResult
+from kzconsumer_tools.tables.text import WIDTH, clip, count, next_step_line, sentence
 
 _SHOWN = 20
 
 ADVICE: dict[SymptomKind, str] = {
     "different_assignors": "Members run different assignors: give all of them the same [group] assignor",
-    "offset_after_log": "Offsets behind the end of their log, which was cut or made anew: `offsets reset` moves them",
-    "offset_before_log": "Offsets before their log, which lost what was next: `[offsets] reset` says what members do",
-    "other_session_owner": "Owner nodes of an earlier session: they go when it expires",
-    "owner_not_as_computed": "Owners that the assignor does not give: members compute from another state, or otherwise",
+    "offset_after_log": "Offsets after the end of a truncated or recreated log: `offsets reset` changes them",
+    "offset_before_log": "Offsets before the start of their log: `[offsets] reset` says where members continue",
+    "other_session_owner": "Owner nodes of an earlier session: they disappear when it expires",
+    "owner_not_as_computed": "Owners that the assignor does not compute: a member has another view or assignor",
     "persistent_owner": "Owner nodes that no session holds: `groups clean` removes them",
     "persistent_registration": "Registrations that no session holds: `groups clean` removes them",
     "planned_range": "Planned ranges without owner: start a member with that destination",
-    "recreated_topic": "Topics made anew: offsets may be of the earlier one of that name, `offsets reset` moves them",
+    "recreated_topic": "Recreated topics: offsets may be of the earlier topic; `offsets reset` changes them",
     "topic_missing": "Topics that are subscribed to and do not exist",
     "unknown_claim_record": "Claim records that this version cannot read: written by a newer one",
-    "unknown_node": "Nodes that are no partition's",
-    "unowned_partition": "Partitions without owner: what else is told here may say why",
+    "unknown_node": "Nodes that belong to no partition",
+    "unowned_partition": "Partitions without owner: other problems listed here may be the cause",
     "unreadable_offset": "Offsets that cannot be read: `offsets reset` replaces them",
-    "unreadable_registration": "Registrations that cannot be read: no member can compute; stop that member",
+    "unreadable_registration": "Registrations that cannot be read: they block every rebalance; stop that member",
     "unreadable_topic": "Topics that cannot be read",
-    "unregistered_owner": "Owners that are not registered: they go when their session expires",
-    "unusable_pattern": "Patterns that cannot be used: no member can compute; stop that member",
+    "unregistered_owner": "Owners that are not registered: they disappear when their session expires",
+    "unusable_pattern": "Patterns that cannot be used: they block every rebalance; stop that member",
 }
 
 
-def examined_table(group: Examined, fine: str) -> str:
-    """Every symptom by its kind, then the verdict; `fine` says what there is none of."""
+def symptoms_table(group: Examined, healthy: str) -> str:
+    """All symptoms by kind, then the verdict; `healthy` is that of a group without symptoms."""
     lines: list[str] = []
     for kind, found in groupby(group.symptoms, key=lambda each: each.kind):
         symptoms = list(found)
@@ -51,27 +45,27 @@ def examined_table(group: Examined, fine: str) -> str:
             lines += wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
         if (more := len(symptoms) - _SHOWN) > 0:
             lines.append(f"  … and {more} more, all of them with -o json")
-    verdict = f"Healthy: {fine}." if group.healthy else f"Not healthy: {count(len(group.symptoms), 'finding')}."
+    verdict = f"Healthy: {healthy}." if group.healthy else f"Not healthy: {count(len(group.symptoms), 'finding')}."
     return "\n".join([*lines, f"group {group.group}: {verdict}"])
 
 
-def cared_table(answer: Cared, where: str) -> str:
-    """Every node with its old and new content, and what to do next; `where` is for the command that undoes it."""
-    nodes = count(len(answer.nodes), "node")
-    done = "changed" if answer.executed else "would change"
-    lines = [clip(f"group {answer.group}: {nodes} {done}", WIDTH), *_nodes(answer)]
-    if answer.attended is not None and not answer.executed:
-        lines += sentence(f"The group {answer.attended}.")
-    return "\n".join([*lines, _ending(answer, where)])
+def repair_table(result: RepairResult, flags: str) -> str:
+    """Nodes with old and new content, and the next step; `flags` is the cluster option of the undo command."""
+    nodes = count(len(result.nodes), "node")
+    done = "changed" if result.executed else "would change"
+    lines = [clip(f"group {result.group}: {nodes} {done}", WIDTH), *_nodes(result)]
+    if result.in_use is not None and not result.executed:
+        lines += sentence(f"The group {result.in_use}.")
+    return "\n".join([*lines, _next_step(result, flags)])
 
 
-def _nodes(answer: Cared) -> Iterator[str]:
-    for each in answer.nodes[:_SHOWN]:
+def _nodes(result: RepairResult) -> Iterator[str]:
+    for each in result.nodes[:_SHOWN]:
         yield f"  {each.path}"
         yield clip(f"    {_content(each.old)} -> {_content(each.new)}", WIDTH)
         if each.reason is not None:
             yield from wrap(each.reason, WIDTH, initial_indent="    ", subsequent_indent="    ")
-    if (more := len(answer.nodes) - _SHOWN) > 0:
+    if (more := len(result.nodes) - _SHOWN) > 0:
         yield f"  … and {more} more, all of them with -o json"
 
 
@@ -79,7 +73,7 @@ def _content(text: str | None) -> str:
     return "no node" if text is None else text or "empty"
 
 
-def _ending(answer: Cared, where: str) -> str:
-    if answer.nodes and all(each.old is None for each in answer.nodes):  # restored: there is nothing to keep
-        return "Done." if answer.executed else "Nothing was changed. Add --execute to do it."
-    return ending(answer.executed, answer.undo, "groups restore", where, len(answer.nodes))
+def _next_step(result: RepairResult, flags: str) -> str:
+    if result.nodes and all(each.old is None for each in result.nodes):  # restored: an undo file is not written
+        return "Done." if result.executed else "Nothing was changed. Add --execute to do it."
+    return next_step_line(result.executed, result.undo, "groups restore", flags, len(result.nodes))

@@ -1,16 +1,12 @@
-"""Stored offsets and their moves as text, in 80 columns.
-
-Pure. Used by `kzconsumer offsets`.
-"""
+"""Stored offsets and their changes as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kzconsumer_tools.offsets.changes import DescribedMove
-from kzconsumer_tools.offsets.results import Moved, MovedGroup
+from kzconsumer_tools.offsets.changes import ChangedGroup, ChangedOffsets, DescribedChange
 from kzconsumer_tools.offsets.stored import GroupOffsets
-from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, ending, sentence
+from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, next_step_line, sentence
 
 _LONGEST_TOPIC = 24
 
@@ -23,7 +19,7 @@ def show_table(group: GroupOffsets) -> str:
 
 def _left_by_0_7(group: GroupOffsets) -> Iterator[str]:
     if group.left_by_0_7:
-        yield from ("", "left by a consumer of Kafka 0.7, which nobody goes by:", "")
+        yield from ("", "left by a consumer of Kafka 0.7, unused:", "")
         rows = [("BROKER", "PARTITION", "STORED", "TOPIC")]
         rows += [(str(each.broker), str(each.partition), dash(each.stored), each.topic) for each in group.left_by_0_7]
         yield from columns(rows, right={0, 1, 2})
@@ -47,48 +43,50 @@ def _partitions(group: GroupOffsets) -> Iterator[str]:
     yield from ("", *columns(wide, right={0, 1, 2, 3, 4}))
 
 
-def moves_table(answer: Moved, where: str) -> str:
-    """Old and new of each partition, what it means, and what to do next; `where` is for the command that undoes it."""
+def changes_table(result: ChangedOffsets, flags: str) -> str:
+    """Old and new offsets, the consequences, and the next step; `flags` is the cluster option of the undo command."""
     lines: list[str] = []
     changing = 0
-    for group in answer.groups:
-        changed = sum(each.changes for each in group.moves)
+    for group in result.groups:
+        changed = sum(each.changes for each in group.partitions)
         changing += changed
-        done = "changed" if answer.executed else "would change"
-        lines.append(clip(f"group {group.group}: {changed} of {count(len(group.moves), 'partition')} {done}", WIDTH))
-        lines += ["", *_rows(group), "", *_meaning(group, answer.executed)]
-    return "\n".join([*lines, ending(answer.executed, answer.undo, "offsets import", where, changing)])
+        done = "changed" if result.executed else "would change"
+        lines.append(
+            clip(f"group {group.group}: {changed} of {count(len(group.partitions), 'partition')} {done}", WIDTH)
+        )
+        lines += ["", *_rows(group), "", *_meaning(group, result.executed)]
+    return "\n".join([*lines, next_step_line(result.executed, result.undo, "offsets import", flags, changing)])
 
 
-def _rows(group: MovedGroup) -> Iterator[str]:
+def _rows(group: ChangedGroup) -> Iterator[str]:
     rows = [("TOPIC", "PARTITION", "OLD", "NEW", "LOG", "")]
-    for each in group.moves:
+    for each in group.partitions:
         log = f"{each.log_start}-{each.log_end}" if each.log_start is not None else "-"
         topic = clip(each.topic, _LONGEST_TOPIC)
         rows.append((topic, str(each.partition), dash(each.old), dash(each.new), log, ", ".join(_notes(each))))
     return (line.rstrip() for line in columns(rows, right={1, 2, 3}))
 
 
-def _notes(move: DescribedMove) -> Iterator[str]:
-    if not move.changes:
+def _notes(change: DescribedChange) -> Iterator[str]:
+    if not change.changes:
         yield "unchanged"
-    if move.asked is not None:
-        yield f"not {move.asked}: outside the log"
-    if move.plan is not None:
-        yield f"plan {move.plan[0]}-{move.plan[1]} cleared"
+    if change.asked is not None:
+        yield f"not {change.asked}: outside the log"
+    if change.plan is not None:
+        yield f"plan {change.plan[0]}-{change.plan[1]} cleared"
 
 
-def _meaning(group: MovedGroup, executed: bool) -> Iterator[str]:
-    """Only what applies. A refusal is told in the plan already."""
-    again = sum(each.again for each in group.moves)
-    skipped = sum(each.skipped for each in group.moves if each.changes)
-    published = sum(each.republished for each in group.moves)
-    if again:
-        yield f"{count(again, 'offset')} will be consumed again."
+def _meaning(group: ChangedGroup, executed: bool) -> Iterator[str]:
+    """The consequences that apply, including why the change would be refused."""
+    repeated = sum(each.repeated for each in group.partitions)
+    skipped = sum(each.skipped for each in group.partitions if each.changes)
+    published = sum(each.republished for each in group.partitions)
+    if repeated:
+        yield f"{count(repeated, 'offset')} will be consumed again."
     if skipped:
-        yield f"{count(skipped, 'offset')} will be consumed by nobody."
+        yield f"{count(skipped, 'offset')} will not be consumed."
     if published:
         yield f"{count(published, 'offset')} of these a replayable sink has published, or may have: its destination"
         yield "will hold these records twice. That needs --republish."
-    if group.attended is not None and not executed:
-        yield from sentence(f"The group {group.attended}.")
+    if group.in_use is not None and not executed:
+        yield from sentence(f"The group {group.in_use}.")

@@ -1,7 +1,4 @@
-"""What is proven of a destination as text, in 80 columns.
-
-Pure. Used by `kzconsumer sink verify`.
-"""
+"""The results of `sink verify` and `sink try` as text."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from kzconsumer_tools.tables.text import WIDTH, clip, columns, count, dash, sent
 
 
 def proof_table(proof: Proof) -> str:
-    """The verdict, a row for each partition and epoch, what is wrong, and what is worth knowing."""
+    """The verdict, a row for each partition and epoch, the findings and the notes."""
     ranges = sum(each.ranges for each in proof.partitions)
     verdict = "no gap, no overlap, counts equal" if proof.healthy else count(len(proof.findings), "finding")
     lines = [clip(f"group {proof.group}: {proof.destination}", WIDTH), f"{count(ranges, 'range')}: {verdict}"]
@@ -46,7 +43,7 @@ _BETWEEN = "  "
 
 
 def preview_table(preview: Preview, width: int) -> str:
-    """Names, types and cells, no line longer than `width` if there is room for all columns; then the bad records."""
+    """Names, types and cells in lines of `width` characters if all columns fit; then the bad records."""
     head = [[name for name, _ in preview.columns], [kind for _, kind in preview.columns]]
     cells = head + [[_text(cell) for cell in row] for row in preview.rows]
     wanted = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -60,7 +57,7 @@ def preview_table(preview: Preview, width: int) -> str:
 
 
 def fitted(wanted: Sequence[int], width: int) -> list[int]:
-    """Widths of columns that together have `width`, the widest ones cut to one measure; none below four characters."""
+    """Column widths with the sum `width`: the widest columns are cut to the same width, of at least four characters."""
     limit = max(wanted, default=0)
     while limit > _LEAST and sum(min(each, limit) for each in wanted) > width:
         limit -= 1

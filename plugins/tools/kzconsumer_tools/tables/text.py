@@ -1,7 +1,4 @@
-"""What the tables of the command line share: columns, short names, long names cut, in 80 columns.
-
-Pure. Used by the modules `*_table`.
-"""
+"""Building blocks of all tables: columns, clipped names, number ranges; 80 characters wide."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _LONGEST_THREAD = 16
 
 
 def columns(rows: Sequence[tuple[str, ...]], right: Collection[int]) -> Iterator[str]:
-    """The rows as lines, the columns of `right` set to the right. The last column takes what is left of the line."""
+    """The rows as lines, with the columns of `right` aligned right. The last column is clipped to the line."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
     for *cells, last in rows:
         shown = [
@@ -26,7 +23,7 @@ def columns(rows: Sequence[tuple[str, ...]], right: Collection[int]) -> Iterator
 
 
 def clip(text: str, width: int) -> str:
-    """Long names are cut in the middle: they differ at their ends."""
+    """Long names are cut in the middle, since they differ at their ends."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -34,12 +31,12 @@ def clip(text: str, width: int) -> str:
 
 
 def dash(value: float | None) -> str:
-    """What is not known is `-`, never 0."""
+    """The number, or `-` if it is unknown."""
     return "-" if value is None else str(value)
 
 
 def sentence(text: str) -> list[str]:
-    """Its lines; names are never broken, for they are to be copied."""
+    """The text in lines; names are not broken, so that they can be copied."""
     return wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -48,7 +45,7 @@ def count(number: int, noun: str) -> str:
 
 
 def short_thread(thread: str | None, names: Mapping[str, str]) -> str:
-    """`m1-0` for stream 0 of the member whose consumer id has the name m1; `-` for none."""
+    """`m1-0` for stream 0 of the consumer id with the name m1; `-` for None."""
     if thread is None:
         return "-"
     consumer, _, number = thread.rpartition("-")
@@ -56,7 +53,7 @@ def short_thread(thread: str | None, names: Mapping[str, str]) -> str:
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """Ascending numbers, those that follow each other as one: `0-3, 7`."""
+    """Ascending numbers with consecutive ones joined: `0-3, 7`."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and spans[-1][1] == number - 1:
@@ -66,10 +63,10 @@ def runs(numbers: Sequence[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
 
 
-def ending(executed: bool, undo: str | None, how_to_undo: str, where: str, changes: int) -> str:
-    """The last line of the answer; `where` is the option that says where, so that the command can be copied."""
+def next_step_line(executed: bool, undo: str | None, verb: str, flags: str, changes: int) -> str:
+    """The last line of a change: how to execute it, or the complete command that undoes it."""
     if not changes:
         return "Nothing to change."
     if not executed:
         return "Nothing was changed. Add --execute to do it; an undo file is written first."
-    return f"Done. To undo: kzconsumer {how_to_undo} {quote(undo or '')} --execute {where}"
+    return f"Done. To undo: kzconsumer {verb} {quote(undo or '')} --execute {flags}"

@@ -1,6 +1,6 @@
-"""Daemons as one picture for a terminal: what is worst comes first, and what does not fit is left out.
+"""The screen of `kzconsumer top`: worst partitions first; what does not fit is left out.
 
-Pure. Used by `kzconsumer top`. Whatever others have named (groups, topics) is shown without what a terminal would obey.
+Names from outside (groups, topics) are stripped of terminal control characters.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from kzconsumer_tools.tables.text import clip
-from kzconsumer_tools.top_feed import Watched
+from kzconsumer_tools.top_feed import DaemonFeed
 
 _STYLES = {"OK": "green", "WARN": "yellow", "STOP": "red", "STALL": "red", "REWIND": "red"}
-#: Letters of a partition's name, and of an address.
+#: Widths of a partition's name and of an address, in characters.
 _NAME = 24
 _ADDRESS = 48
-#: Lines of a daemon besides those of its partitions.
+#: Lines of a daemon besides its partitions.
 _FRAME = 5
 
 
-def picture(daemons: Sequence[Watched], height: int) -> RenderableType:
-    """`height` is in lines; of many daemons only the lines that tell of each as a whole are shown."""
+def picture(daemons: Sequence[DaemonFeed], height: int) -> RenderableType:
+    """`height` is in lines; if there are many daemons, partitions are left out."""
     rows = max(0, height - 2 - len(daemons) * _FRAME) // len(daemons)
     parts: list[RenderableType] = [_together(daemons)]
     for each in daemons:
@@ -33,7 +33,7 @@ def picture(daemons: Sequence[Watched], height: int) -> RenderableType:
     return Group(*parts)
 
 
-def _together(daemons: Sequence[Watched]) -> Text:
+def _together(daemons: Sequence[DaemonFeed]) -> Text:
     reached = [each.status for each in daemons if each.lost is None and each.status]
     return _line(
         f"{len(reached)} of {len(daemons)} reached",
@@ -46,12 +46,12 @@ def _together(daemons: Sequence[Watched]) -> Text:
 
 
 def _sum(reached: Sequence[Mapping[str, Any]], name: str) -> Any:
-    """None where one does not know."""
+    """None if it is unknown for any daemon."""
     found = [now[name] for now in reached]
     return None if None in found else sum(found)
 
 
-def _daemon(each: Watched, rows: int) -> list[RenderableType]:
+def _daemon(each: DaemonFeed, rows: int) -> list[RenderableType]:
     now = each.status
     names = [plain(now.get("group", "")), clip(plain(each.address.listen), _ADDRESS)]
     trouble = _trouble(each)
@@ -78,7 +78,7 @@ def _daemon(each: Watched, rows: int) -> list[RenderableType]:
     return lines
 
 
-def _trouble(each: Watched) -> str | None:
+def _trouble(each: DaemonFeed) -> str | None:
     now = each.status
     if each.lost is not None:
         return f"not reachable since {_clock(each.lost)}: {each.reason}"
@@ -117,7 +117,7 @@ def _line(*parts: str, style: str = "") -> Text:
 
 
 def plain(text: str) -> str:
-    """As it is, but for what moves the cursor, sets colours or titles, or turns the direction of writing."""
+    """The text with unprintable characters replaced: escape sequences, and changes of the writing direction."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
@@ -134,7 +134,7 @@ def rate(per_second: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A time of two units at most."""
+    """A duration in at most two units."""
     if seconds is None:
         return "-"
     if seconds < 60:
