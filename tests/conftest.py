@@ -6,10 +6,13 @@ the jars cannot be had, the tests that ask for servers fail.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 import pytest
 import structlog
@@ -130,6 +133,22 @@ def log_as_it_was() -> Iterator[None]:
         structlog.reset_defaults()
     else:
         structlog.configure(**before)
+
+
+class StandardError(logging.StreamHandler[TextIO]):
+    """Writes to the standard error of the moment, which pytest captures."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def events_in_the_captured_output() -> None:
+    """An application that configures no structlog sees events in the standard logger: here, in the captured output."""
+    logger = logging.getLogger("kzconsumer")
+    logger.addHandler(StandardError(sys.stderr))
+    logger.setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")

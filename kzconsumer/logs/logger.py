@@ -54,5 +54,10 @@ class Logger:
         fields.pop("again", None)
         exc_info = fields.pop("exc_info", None)
         fields = {**facts(), **fields}
-        text = " ".join([event, *(f"{name}={redacted_text(str(value))!r}" for name, value in fields.items())])
+        text = " ".join([event, *(f"{name}={_shown(value)}" for name, value in fields.items())])
         self._standard.log(number, "%s", text, exc_info=exc_info, stacklevel=3, extra={"fields": fields})
+
+
+def _shown(value: object) -> str:
+    text = redacted_text(str(value))
+    return text if text.isprintable() and text and not set(" \"'=").intersection(text) else repr(text)

@@ -247,7 +247,7 @@ async def test_a_commit_cancelled_midway_is_no_foreign_write(
             stream.ack()
             await consumer.commit_offsets()
             assert await stored_offsets(cluster.connect, unique, unique, 1) == [3]
-    assert "offset changed by somebody" not in "".join(capfd.readouterr())
+    assert "offset changed by" not in "".join(capfd.readouterr())
 
 
 async def test_a_white_list_takes_its_topics_also_those_made_later(cluster: Cluster, unique: str) -> None:

@@ -50,7 +50,7 @@ async def test_a_topic_node_written_with_its_own_content_is_no_rebalance(
         await send(cluster, unique, 400, 4)
         await until(lambda: len(first.messages) + len(second.messages) == 400)
         assert [(await other.get(path)).stat.czxid for path in paths] == before
-        assert lines(capfd, "rebalanced  ") == []
+        assert lines(capfd, "rebalanced ") == []
 
 
 async def test_three_streams_and_two_and_their_last_commit(cluster: Cluster, unique: str) -> None:

@@ -55,7 +55,7 @@ async def test_an_owner_node_of_nobody_degrades_one_partition_and_no_other(
             with anyio.fail_after(20):
                 while not told:
                     await anyio.sleep(0.5)
-                    told += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded  " in line]
+                    told += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded " in line]
             assert len(told) == 1
             assert path in told[0]
             assert "only an operator may delete" in told[0]

@@ -29,15 +29,17 @@ def test_events_go_to_the_standard_logger(unconfigured: None, caplog: pytest.Log
     with caplog.at_level(logging.INFO, logger="kzconsumer"):
         log.debug("unseen")
         log.info("partition revoked", topic="orders", partition=0, again=True)
+        log.info("commit failed", reason="no quorum\n")
         try:
             raise OSError("gone")
         except OSError:
             log.exception("failed")
-    revoked, failed = caplog.records
+    revoked, refused, failed = caplog.records
     assert (revoked.name, revoked.levelname) == ("kzconsumer.group", "INFO")
-    assert revoked.getMessage() == "partition revoked topic='orders' partition='0'"
+    assert revoked.getMessage() == "partition revoked topic=orders partition=0"
     assert revoked.__dict__["fields"] == {"topic": "orders", "partition": 0}
     assert revoked.funcName == "test_events_go_to_the_standard_logger"
+    assert refused.getMessage() == "commit failed reason='no quorum\\n'"
     assert failed.exc_info is not None
 
 
@@ -90,4 +92,4 @@ def test_a_handler_gets_what_it_asks_for(unconfigured: None) -> None:
         get_logger("kzconsumer.zookeeper").error("session expired", session="0x1")
     finally:
         logger.removeHandler(handler)
-    assert stream.getvalue() == "session expired session='0x1'\n"
+    assert stream.getvalue() == "session expired session=0x1\n"
