@@ -78,9 +78,6 @@ class BrokerFetcher:
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
 
-    def __repr__(self) -> str:
-        return f"<BrokerFetcher {self.broker} {len(self._states)} partitions>"
-
     def __contains__(self, state: PartitionFetchState) -> bool:
         return self._states.get(state.topic_partition) is state
 
@@ -194,8 +191,7 @@ class BrokerFetcher:
             ):
                 log.info(
                     "fetch refused, looking up leader",
-                    topic=part.topic_partition.topic,
-                    partition=part.topic_partition.partition,
+                    **part.topic_partition._asdict(),
                     broker=self.broker.id,
                     reason=error_code(part.error).name,
                 )

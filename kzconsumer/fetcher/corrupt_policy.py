@@ -46,8 +46,7 @@ class CorruptPolicy:
         kept = await self._set_aside(found, records[way.start : way.end])
         log.error(
             "corrupt batch skipped, its records are lost",
-            topic=found.topic_partition.topic,
-            partition=found.topic_partition.partition,
+            **found.topic_partition._asdict(),
             first=found.offset,
             until=way.until,
             reason=found.reason,
