@@ -48,9 +48,6 @@ class ListenerCalls:
         self._tasks: set[int] = set()
         self.generation = 0
 
-    def __repr__(self) -> str:
-        return f"<ListenerCalls of {self._listener!r} at generation {self.generation}>"
-
     @property
     def calling(self) -> bool:
         """Whether the current task is a call of the listener, which must not wait for the membership to end."""

@@ -25,9 +25,6 @@ class Notices:
         self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
         self._degraded: set[TopicPartition] = set()
 
-    def __repr__(self) -> str:
-        return f"<Notices {len(self._blocked)} blocked, {len(self._degraded)} for long>"
-
     def once(self, event: str, about: str, reason: object = None, *, error: bool = False) -> None:
         if f"{event} {about}" not in self._said:
             self._said.add(f"{event} {about}")

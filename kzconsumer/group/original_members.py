@@ -40,9 +40,6 @@ class OriginalMemberNudges:
         self._in_a_row = 0
         self._number = 0
 
-    def __repr__(self) -> str:
-        return f"<OriginalMemberNudges {self._number} made, {len(self._since)} partitions of others without owner>"
-
     def look(
         self,
         now: float,

@@ -38,9 +38,6 @@ class Differences:
     def __init__(self) -> None:
         self._since: dict[Difference, float] = {}
 
-    def __repr__(self) -> str:
-        return f"<Differences {[str(difference) for difference in self._since]}>"
-
     @property
     def unconfirmed(self) -> bool:
         return bool(self._since)
@@ -61,9 +58,6 @@ class Unowned:
         self._patience = patience
         self._since: dict[TopicPartition, float] = {}
         self._reported: set[TopicPartition] = set()
-
-    def __repr__(self) -> str:
-        return f"<Unowned {len(self._since)}, {len(self._reported)} for longer than {self._patience} s>"
 
     def look(
         self, now: float, partitions: Collection[TopicPartition], owned: Container[TopicPartition]

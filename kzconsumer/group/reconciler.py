@@ -66,9 +66,6 @@ class Reconciler:
         self._others_seen = 0
         self._next_look = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Reconciler looks in {self.pause:.1f} s, {self._differences} {self._unowned}>"
-
     @property
     def pause(self) -> float:
         """Seconds until the next look; there is none before the first rebalance."""

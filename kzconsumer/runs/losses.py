@@ -42,9 +42,6 @@ class RunLosses:
         self._looked = now()
         self._too_short: dict[TopicPartition, float] = {}  # since when
 
-    def __repr__(self) -> str:
-        return f"<RunLosses {len(self._too_short)} logs too short>"
-
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
 
