@@ -1,6 +1,6 @@
 """The range assignor: per topic, consecutive partitions to consecutive threads.
 
-Pure. `kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with
+`kafka.consumer.RangeAssignor` (1.1.1): threads in text order, partitions ascending; with
 q, r = divmod(partitions, threads) the first r threads get q + 1 and the others q.
 """
 

@@ -1,6 +1,6 @@
 """The two round-robin assignors: every topic's partitions, shuffled by a hash, dealt out to one ring of all threads.
 
-Pure. `kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier
+`kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier
 ones refused to run unless all threads subscribed to all topics, and then there is nobody to skip). The hashed text
 changed in 1.0: members from the two eras compute different assignments and cannot share a group.
 """
