@@ -1,8 +1,8 @@
-"""What an assignor is: a pure function from the group as read to who owns what.
+"""The interface of assignors: functions that assign the partitions of a group to the threads of its members.
 
-Every member computes this alone from its own snapshot and nobody publishes the result, so the same input must give the
-same output on every machine: no clock, no randomness, no IO. Every partition goes to exactly one thread, and only to a
-thread that subscribes to its topic. Entry points of the group `kzconsumer.assignors` name a callable of this shape.
+Every member computes the assignment from its own snapshot of the group, so the same input must give the same output on
+every machine: no clock, no randomness, no IO. Every partition goes to exactly one thread, which subscribes to its
+topic. Entry points of the group `kzconsumer.assignors` name such a callable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from kzconsumer.model import ConsumerThreadId, TopicPartition
 class AssignmentContext(msgspec.Struct, frozen=True):
     """The group as one member read it.
 
-    `threads` maps each topic that anybody subscribes to, to the threads on it; `partitions` maps the same topics to
-    their partition numbers (empty for a topic that does not exist). Both are sorted.
+    `threads` maps each subscribed topic to its threads, `partitions` to its partition numbers (empty for a topic that
+    does not exist). Both are sorted.
     """
 
     threads: Mapping[str, tuple[ConsumerThreadId, ...]]

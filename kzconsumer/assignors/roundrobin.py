@@ -1,8 +1,8 @@
 """The two round-robin assignors: every topic's partitions, shuffled by a hash, dealt out to one ring of all threads.
 
-`kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier
-ones refused to run unless all threads subscribed to all topics, and then there is nobody to skip). The hashed text
-changed in 1.0: members from the two eras compute different assignments and cannot share a group.
+`kafka.consumer.RoundRobinAssignor`: 0.10.2 and later skip the threads that do not subscribe to a topic (earlier ones
+refused to run unless all threads subscribed to all topics). The hashed text changed in 1.0: members from the two eras
+compute different assignments and cannot share a group.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _deal(context: AssignmentContext, text: Callable[[TopicPartition], str]) -> 
     `AaBB`, `BBAa`): the only place where an original member may compute something else.
     """
     subscribed = subscribers(context)
-    everybody: set[ConsumerThreadId] = set().union(*set(subscribed.values()))
-    ring = sorted(everybody, key=thread_order)
+    threads: set[ConsumerThreadId] = set().union(*set(subscribed.values()))
+    ring = sorted(threads, key=thread_order)
     partitions = sorted(TopicPartition(topic, n) for topic in subscribed for n in context.partitions.get(topic, ()))
     partitions.sort(key=lambda partition: java_hash(text(partition)))
     owners = {}

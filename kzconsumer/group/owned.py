@@ -1,7 +1,4 @@
-"""The partitions that a member owns: their positions, commits, pauses, seeks and replays.
-
-`Claims` begins and ends ownership; the application and the sink runner use what is here in between.
-"""
+"""The partitions that a member owns: their positions, commits, pauses, seeks and replays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Differences between what should be and what is, and since when.
+"""Differences between the expected and the actual state of the group, and since when.
 
-A difference that is seen once may be a change under way; one that is still there a back-off later is not.
+A difference that is seen once may be a change under way; one that is still there after BACKOFF is not.
 """
 
 from __future__ import annotations
