@@ -25,13 +25,7 @@ from kzconsumer.brokers.protocol.fetch import (
 )
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import (
-    BrokerError,
-    ConnectionLost,
-    ProtocolError,
-    SecurityError,
-    UnsupportedVersion,
-)
+from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, SecurityError, UnsupportedVersion
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge

@@ -1,7 +1,6 @@
-"""Fetch state of one claim: the next offset to ask for, and the reasons not to ask now.
+"""Fetch state of one claim: the next offset to fetch, and the reasons not to fetch now.
 
-Written by the BrokerFetcher that holds it, and by delivery and offset reset, which that fetcher calls. The fetched
-offset is this position; consumed and processed offsets are the tracker's.
+Written by the BrokerFetcher that holds it, and by delivery and offset reset, which it calls.
 """
 
 from __future__ import annotations

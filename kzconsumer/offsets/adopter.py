@@ -1,6 +1,6 @@
 """Where a claimed partition begins: at the stored offset, or with a planned range that has to be replayed.
 
-Carries out what `adoption.compare` decides, including the questions to the destination.
+It asks the destination and carries out what `adoption.compare` decides.
 """
 
 from __future__ import annotations

@@ -42,12 +42,7 @@ Adoption = Start | Replay | Clear | Refuse
 
 
 def compare(
-    plan: Plan | None,
-    stored: int | None,
-    stored_version: int,
-    incarnation: str,
-    epoch: int,
-    fingerprint: str,
+    plan: Plan | None, stored: int | None, stored_version: int, incarnation: str, epoch: int, fingerprint: str
 ) -> Adoption:
     """What to do about a plan found at a claim; `incarnation`, `epoch` and `fingerprint` are the present ones.
 

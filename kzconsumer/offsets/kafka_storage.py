@@ -49,7 +49,7 @@ class KafkaOffsetStorage:
         return results
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
-        """None: an offset with the brokers has no version to compare, and may be written twice."""
+        """None are known: offsets with the brokers have no versions. They may be written twice."""
         return {}
 
     async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:

@@ -1,6 +1,6 @@
 """Records of a run that are no longer in the log: whether the run goes on, and with which ends.
 
-Partitions are checked whoever owns them: also one that no member of this program reads must not block the run.
+All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
 """
 
 from __future__ import annotations

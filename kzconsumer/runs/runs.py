@@ -246,9 +246,6 @@ def _milliseconds() -> int:
     return int(time.time() * 1000)
 
 
-log = get_logger("kzconsumer.group")
-
-
 async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:
     """Whether the configured run is finished. Waits for ZooKeeper and brokers; raises as `Runs.join`, `Runs.look`."""
     fetch, brokers = settings.fetch, settings.brokers

@@ -50,7 +50,7 @@ class ByteBudget:
 class ChunkQueue:
     """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
 
-    Fewer while the shared budget is used up, but an empty queue always has room: a stream that nobody reads delays no
+    Fewer while the shared budget is used up, but an empty queue always has room: a stream that is not read delays no
     other, and the budget is exceeded by one response per stream at most. What is held for a paused partition counts in
     the shared budget only: a paused partition must not delay the others of its stream.
     """

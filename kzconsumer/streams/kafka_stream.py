@@ -1,8 +1,7 @@
 """A stream of one topic's records, for one thread: `async for message in stream`, or `stream.batches()`.
 
 A message or batch is *processed* when it is acknowledged: by taking the next one, or, with explicit acknowledgement, by
-`ack()` alone, in any order. The fetcher runs ahead of the position in the current chunk, which is kept here. All
-iterators of a stream share that one position, as in Kafka.
+`ack()` alone, in any order. All iterators of a stream share one position, as in Kafka.
 """
 
 from __future__ import annotations
