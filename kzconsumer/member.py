@@ -7,6 +7,7 @@ brokers outlive it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 import anyio
 
@@ -24,6 +25,7 @@ from kzconsumer.errors import (
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
+from kzconsumer.group.assignment import assignment
 from kzconsumer.group.claims import Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
@@ -50,8 +52,7 @@ from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.runs.end_offsets import EndOffsets
-from kzconsumer.runs.finish import owned_finished, run_finished
+from kzconsumer.runs.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
 from kzconsumer.streams.kafka_stream import KafkaStream
@@ -156,8 +157,7 @@ class Member:
             owned=self.owned,
             claims=self._claims,
             trigger=trigger,
-            assignor_name=group.assignor,
-            assignor=assignor,
+            assignor=partial(assignment, group.assignor, assignor),
             keep=group.ownership == "keep",
             revoke_deadline=group.revoke_deadline,
             listener=listener,
@@ -271,7 +271,7 @@ class Member:
         patience = self._settings.stop.deadline / 3 if self._session.trusted() else 1.0
         try:
             with anyio.move_on_after(patience):
-                await self._claims.tell_leaving()
+                await self._claims.report_leaving()
         finally:  # also when the listener raises
             await self._commit_within(patience)
 

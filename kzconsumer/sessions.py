@@ -37,7 +37,7 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.plugins import ASSIGNORS, load_chosen
-from kzconsumer.records import decode
+from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.run_record import GroupRun
@@ -226,8 +226,8 @@ class Sessions:
         """After the first messages, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
         await self._joined.wait()
         await anyio.sleep(HEAD_START)
-        await to_thread.run_sync(decode.warm, abandon_on_cancel=True)
-        if (used := decode.kernels_in_use()) != "numba":
+        await to_thread.run_sync(load_kernels, abandon_on_cancel=True)
+        if (used := kernels_in_use()) != "numba":
             log.warning("records are decoded slowly, or compiled at every start", kernels=used)
 
     async def _run(self, registration: Registration) -> None:

@@ -25,13 +25,7 @@ from kzconsumer.brokers.protocol.fetch import (
 )
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import (
-    BrokerError,
-    ConnectionLost,
-    ProtocolError,
-    SecurityError,
-    UnsupportedVersion,
-)
+from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, SecurityError, UnsupportedVersion
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
@@ -77,9 +71,6 @@ class BrokerFetcher:
         self._counters = counters.of_broker(broker.id)
         self._states: dict[TopicPartition, PartitionFetchState] = {}
         self._work = anyio.Event()
-
-    def __repr__(self) -> str:
-        return f"<BrokerFetcher {self.broker} {len(self._states)} partitions>"
 
     def __contains__(self, state: PartitionFetchState) -> bool:
         return self._states.get(state.topic_partition) is state
@@ -194,8 +185,7 @@ class BrokerFetcher:
             ):
                 log.info(
                     "fetch refused, looking up leader",
-                    topic=part.topic_partition.topic,
-                    partition=part.topic_partition.partition,
+                    **part.topic_partition._asdict(),
                     broker=self.broker.id,
                     reason=error_code(part.error).name,
                 )

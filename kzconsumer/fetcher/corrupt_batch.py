@@ -86,7 +86,7 @@ def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump
         return NoJump.DAMAGED
     if next_magic == 2 or not next_attributes & L.CODEC_MASK:
         until = next_offset
-    elif not own_offset < next_offset < end_of_log:  # a wrapper's is its last message's: that does not tell its first
+    elif not own_offset < next_offset < end_of_log:  # a wrapper has its last message's offset, not its first
         return NoJump.DAMAGED
     return Jump(until, found.position, end) if found.offset < until <= end_of_log else NoJump.DAMAGED
 
@@ -95,7 +95,7 @@ def without_way(found: Unusable) -> KzConsumerError:
     """The error of a batch behind which the next offset cannot be determined."""
     if found.cut_off:
         return found._replace(reason=f"{found.reason}, or its size is damaged: nothing can be read behind it").error
-    return found._replace(reason=f"{found.reason}, and its framing does not tell where the next one begins").error
+    return found._replace(reason=f"{found.reason}, and the start of the next batch cannot be determined").error
 
 
 def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerError:

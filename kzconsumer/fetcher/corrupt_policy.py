@@ -1,7 +1,7 @@
 """What happens to a batch that stays corrupt: `[fetch] on_corrupt`.
 
-The fetcher asks once it has found where the next batch begins. Every loss is logged as an error with its offsets; a
-batch that is set aside is on disk before a record behind it is delivered.
+Every loss is logged as an error with its offsets. A batch that is set aside is on disk before later records are
+delivered.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class CorruptPolicy:
         kept = await self._set_aside(found, records[way.start : way.end])
         log.error(
             "corrupt batch skipped, its records are lost",
-            topic=found.topic_partition.topic,
-            partition=found.topic_partition.partition,
+            **found.topic_partition._asdict(),
             first=found.offset,
             until=way.until,
             reason=found.reason,

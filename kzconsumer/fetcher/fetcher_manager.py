@@ -66,9 +66,6 @@ class FetcherManager:
         self._fetchers: dict[int, tuple[BrokerFetcher, anyio.CancelScope]] = {}
         self._tasks: TaskGroup | None = None
 
-    def __repr__(self) -> str:
-        return f"<FetcherManager {[fetcher for fetcher, _ in self._fetchers.values()]} {self._leader_finder}>"
-
     def __contains__(self, state: PartitionFetchState) -> bool:
         """It is fetched, or its leader, end offset or planned range is being looked up."""
         return (

@@ -32,9 +32,6 @@ class LeaderFinder:
         self._leaderless_since: dict[TopicPartition, float] = {}  # those that a broker reported as leaderless
         self._logged: set[TopicPartition] = set()
 
-    def __repr__(self) -> str:
-        return f"<LeaderFinder {len(self._leaderless)} without leader>"
-
     def __contains__(self, state: PartitionFetchState) -> bool:
         return self._leaderless.get(state.topic_partition) is state
 
@@ -97,4 +94,4 @@ class LeaderFinder:
         since = self._leaderless_since.setdefault(partition, now())
         if partition not in self._logged and now() - since >= PATIENCE:
             self._logged.add(partition)
-            log.warning("partition has no leader", topic=partition.topic, partition=partition.partition, reason=reason)
+            log.warning("partition has no leader", **partition._asdict(), reason=reason)

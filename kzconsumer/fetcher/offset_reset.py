@@ -60,12 +60,9 @@ class OffsetReset:
         if self.refuses:
             return False
         until = min(begin, plan.until)
-        topic, partition = state.topic_partition
-        event = "records are gone from the log"
         log.error(
-            event,
-            topic=topic,
-            partition=partition,
+            "records are gone from the log",
+            **state.topic_partition._asdict(),
             first=plan.first,
             until=until,
             policy=self._policy,
@@ -145,7 +142,7 @@ class OffsetReset:
 
     async def _apply(self, state: PartitionFetchState, offset: int) -> None:
         before, tracker = state.position, state.tracker
-        where = {"topic": state.topic_partition.topic, "partition": state.topic_partition.partition}
+        where = state.topic_partition._asdict()
         if tracker.replay is not None:
             offset = min(offset, tracker.replay.until)
         if before is not None and offset > before and (self._policy == SMALLEST or tracker.replay is not None):

@@ -1,12 +1,13 @@
-"""Fetch state of one claim: the next offset to ask for, and the reasons not to ask now.
+"""Fetch state of one claim: the next offset to fetch, and the reasons not to fetch now.
 
-Written by the BrokerFetcher that holds it, and by delivery and offset reset, which that fetcher calls. The fetched
-offset is this position; consumed and processed offsets are the tracker's.
+Written by the BrokerFetcher that holds it, and by delivery and offset reset, which it calls.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
@@ -18,51 +19,38 @@ if TYPE_CHECKING:
 # Growing waits after errors, seconds.
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 1.0
-
-
 EXPANSION = 4.0
 """Assumed growth of records when decoded, until a response has been measured. Too low a value costs memory at once."""
 
 
-class PartitionFetchState:
+class PartitionFetchState(msgspec.Struct, eq=False):
     """`position` is None until a claim without stored offset has been given one by the reset policy."""
 
-    __slots__ = (
-        "_pause",
-        "decoding",
-        "expansion",
-        "failed",
-        "failures",
-        "high_watermark",
-        "max_bytes",
-        "position",
-        "queue",
-        "reset_due",
-        "retry_at",
-        "stop",
-        "topic_partition",
-        "tracker",
-    )
+    tracker: OffsetTracker
+    queue: ChunkQueue
+    position: int | None
+    max_bytes: int
+    high_watermark: int | None = None
+    retry_at: float = 0.0
+    failed: bool = False
+    """Its stream was given an error: it is not fetched any more."""
+    failures: int = 0
+    """In a row, at this position: corrupt batches, or a broker that cannot read them."""
+    decoding: bool = False
+    """The last response may not have moved the position."""
+    expansion: float = EXPANSION
+    """Bytes of memory per byte fetched, as last measured: that much less is asked for."""
+    reset_due: bool = False
+    stop: int | None = None
+    """End offset of a bounded run."""
+    _pause: float = FIRST_PAUSE
 
-    def __init__(self, tracker: OffsetTracker, queue: ChunkQueue, position: int | None, max_bytes: int) -> None:
-        self.topic_partition: TopicPartition = tracker.topic_partition
-        self.tracker = tracker
-        self.queue = queue
-        self.position = position
-        self.max_bytes = max_bytes
-        self.high_watermark: int | None = None
-        self.retry_at = 0.0
-        self.failed = False  # its stream was given an error: it is not fetched any more
-        self.failures = 0  # in a row, at this position: corrupt batches, or a broker that cannot read them
-        self.decoding = False  # the last response may not have moved the position
-        # Bytes of memory per byte fetched, as last measured: that much less is asked for.
-        self.expansion = EXPANSION
-        self.reset_due = position is None
-        self.stop: int | None = None  # end offset of a bounded run
-        self._pause = FIRST_PAUSE
+    def __post_init__(self) -> None:
+        self.reset_due = self.position is None
 
-    def __repr__(self) -> str:
-        return f"<PartitionFetchState {self.topic_partition} at {self.position} of {self.high_watermark} {self.queue}>"
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.tracker.topic_partition
 
     @property
     def open(self) -> bool:

@@ -47,9 +47,6 @@ class RangeReader:
         self._isolation = ISOLATION_LEVELS[settings.fetch.isolation]
         self._decode = reading("columns", settings.fetch.largest_body)
 
-    def __repr__(self) -> str:
-        return f"<RangeReader {self._brokers}>"
-
     async def partitions(self, wanted: SubscriptionSettings) -> list[TopicPartition]:
         """The partitions of all topics that `wanted` selects. Raises as `topics`."""
         found = await self.topics(wanted)

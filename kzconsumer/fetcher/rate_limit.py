@@ -13,9 +13,6 @@ class RateLimit:
         self._per_second = per_second
         self._paid_at = 0.0  # the time by which the rate allows what was fetched
 
-    def __repr__(self) -> str:
-        return f"<RateLimit {self._per_second} bytes/s>"
-
     def change(self, per_second: int | None) -> None:
         """Set another rate; a wait due to the old one ends."""
         self._per_second = per_second

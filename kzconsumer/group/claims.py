@@ -8,16 +8,16 @@ partition.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from functools import partial
 
 import anyio
 import msgspec
 
 from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
-from kzconsumer.group.claim import Claim, drained_claims
 from kzconsumer.group.listener import ListenerCalls
-from kzconsumer.group.owned import OwnedPartitions
+from kzconsumer.group.owned import Claim, OwnedPartitions
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.adopter import Adopter
@@ -65,9 +65,6 @@ class Claims:
         self._listener = listener
         self.revoke_deadline = REVOKE_DEADLINE_WITH_ORIGINALS
         """Seconds; set by the rebalancer, which knows the other members."""
-
-    def __repr__(self) -> str:
-        return f"<Claims {self._owned}>"
 
     async def outdated(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """Open claims of topics that were deleted and created again since: their offsets mean other records now.
@@ -201,7 +198,7 @@ class Claims:
         async for _ in drained_claims(self._owned.open(self._owned.claims), anyio.current_time() + patience):
             pass
 
-    async def tell_leaving(self) -> None:
+    async def report_leaving(self) -> None:
         """Report to the listener what ends because the member leaves, whether a release is under way or not."""
         lost = {partition for partition, claim in self._owned.claims.items() if claim.tracker.lost}
         await self._listener.lost(lost)
@@ -217,3 +214,38 @@ class Claims:
         """The final commit of claims. Returns those that are still ours."""
         committed = await self._committer.close([claim.tracker for claim in claims])
         return {claim: committed[claim.tracker] for claim in claims if claim.tracker in committed}
+
+
+async def drained_claims(claims: Iterable[Claim], until: float) -> AsyncGenerator[list[Claim], None]:
+    """Hand out nothing more of these claims; yield them in batches as the work on each ends.
+
+    At `until`, in seconds of the event loop's clock, the rest is yielded with its work unfinished.
+    """
+    busy = set(claims)
+    ended: list[Claim] = []
+    change = anyio.Event()
+
+    def done(claim: Claim) -> None:
+        if claim in busy:
+            busy.remove(claim)
+            ended.append(claim)
+            change.set()
+
+    for claim in list(busy):
+        claim.tracker.close(partial(done, claim))
+    while busy or ended:
+        if not ended:
+            with anyio.CancelScope(deadline=until):
+                await change.wait()
+        if not ended:
+            for claim in busy:
+                log.warning(
+                    "work not finished in time, its records will be redelivered",
+                    **claim.topic_partition._asdict(),
+                    first=claim.tracker.processed,
+                    until=claim.tracker.consumed,
+                )
+            ended.extend(busy)
+            busy.clear()
+        part, ended, change = ended, [], anyio.Event()
+        yield part

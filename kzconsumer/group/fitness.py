@@ -23,9 +23,6 @@ class Fitness:
         self._patience = max(UNFIT_AFTER, 2 * session_timeout)
         self._before: Mapping[TopicPartition, int] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Fitness {'doubtful' if self._before is not None else 'good'}>"
-
     def doubtful(self, unreachable: float) -> bool:
         """Whether no broker has answered for so many seconds that `others_advance` has to be asked."""
         if unreachable >= self._patience:
@@ -50,9 +47,6 @@ class HoldDown:
         self.seconds = 0.0
         self._next = FIRST_HOLD_DOWN
         self._joined = 0.0
-
-    def __repr__(self) -> str:
-        return f"<HoldDown {self.seconds:.0f} s>"
 
     def begin(self, now: float) -> None:
         """The member has left, or has failed the check before coming back."""

@@ -40,16 +40,13 @@ class RebalanceListener:
 
 
 class ListenerCalls:
-    """The listener of one member, if it has one."""
+    """The listener of one member; without one the calls do nothing."""
 
     def __init__(self, listener: RebalanceListener | None) -> None:
-        self._listener = listener
+        self._listener = listener if listener is not None else RebalanceListener()
         self._reported: set[TopicPartition] = set()
         self._tasks: set[int] = set()
         self.generation = 0
-
-    def __repr__(self) -> str:
-        return f"<ListenerCalls of {self._listener!r} at generation {self.generation}>"
 
     @property
     def calling(self) -> bool:
@@ -57,17 +54,14 @@ class ListenerCalls:
         return anyio.get_current_task().id in self._tasks
 
     async def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            self._reported.update(partitions)
-            await self._call(self._listener.on_assigned, partitions)
+        self._reported.update(partitions)
+        await self._call(self._listener.on_assigned, partitions)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            await self._call(self._listener.on_revoked, self._forget(partitions))
+        await self._call(self._listener.on_revoked, self._forget(partitions))
 
     async def lost(self, partitions: Collection[TopicPartition]) -> None:
-        if self._listener is not None:
-            await self._call(self._listener.on_lost, self._forget(partitions))
+        await self._call(self._listener.on_lost, self._forget(partitions))
 
     def _forget(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition]:
         """Those of them that were reported as assigned."""
@@ -78,7 +72,6 @@ class ListenerCalls:
     async def _call(self, call: Call, partitions: Collection[TopicPartition]) -> None:
         if not partitions:
             return
-        assert self._listener is not None
         task = anyio.get_current_task().id
         self._tasks.add(task)
         try:

@@ -44,9 +44,6 @@ class Membership:
         self.consumer = consumer
         self.registration = registration
 
-    def __repr__(self) -> str:
-        return f"<Membership {self.consumer} {self.registration.subscription}>"
-
     async def register(self) -> None:
         """Raises NodeExists while another session holds the id."""
         await self._consumers.register(self.consumer, self.registration)

@@ -1,4 +1,4 @@
-"""Conditions that last over several rebalances, logged once and not at every attempt."""
+"""Logs conditions that last over several rebalances once, not at every attempt."""
 
 from __future__ import annotations
 
@@ -21,18 +21,15 @@ class Notices:
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._blocked: dict[TopicPartition, tuple[Blocked, float]] = {}  # since when
         self._degraded: set[TopicPartition] = set()
 
-    def __repr__(self) -> str:
-        return f"<Notices {len(self._blocked)} blocked, {len(self._degraded)} for long>"
-
     def once(self, event: str, about: str, reason: object = None, *, error: bool = False) -> None:
-        if f"{event} {about}" not in self._said:
-            self._said.add(f"{event} {about}")
-            tell = log.error if error else log.warning
-            tell(event, about=about, **({"reason": str(reason)} if reason else {}))
+        if f"{event} {about}" not in self._logged:
+            self._logged.add(f"{event} {about}")
+            report = log.error if error else log.warning
+            report(event, about=about, **({"reason": str(reason)} if reason else {}))
 
     def blocked(self, now: float, blocked: Mapping[TopicPartition, Blocked], members: Container[str]) -> None:
         """`blocked` has all claims that are blocked at the moment, and by what."""

@@ -1,4 +1,4 @@
-"""When to make the original members of a group rebalance once more.
+"""When to nudge the original members of a group, so that they rebalance once more.
 
 An original member whose last attempt failed stays registered, owns nothing, and waits for a change of the group that
 may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). A nudge is such a change: a member node
@@ -39,9 +39,6 @@ class OriginalMemberNudges:
         self._last: float | None = None
         self._in_a_row = 0
         self._number = 0
-
-    def __repr__(self) -> str:
-        return f"<OriginalMemberNudges {self._number} made, {len(self._since)} partitions of others without owner>"
 
     def look(
         self,

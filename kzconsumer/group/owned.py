@@ -1,17 +1,15 @@
-"""The partitions that a member owns: their positions, commits, pauses, seeks and replays.
-
-`Claims` begins and ends ownership; the application and the sink runner use what is here in between.
-"""
+"""The partitions that a member owns: their positions, commits, pauses, seeks and replays."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
 from kzconsumer.errors import NotOwned
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_state import PartitionFetchState
-from kzconsumer.group.claim import Claim
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.offsets.committer import Committer
 from kzconsumer.offsets.position import Position
@@ -22,6 +20,19 @@ from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.watches import Watches
+
+
+class Claim(msgspec.Struct, eq=False):
+    """One partition owned by us. Its fence changes with each write of an offset, so the committer holds it."""
+
+    topic_partition: TopicPartition
+    thread: ConsumerThreadId
+    owner: OwnerNode
+    fetch: PartitionFetchState
+
+    @property
+    def tracker(self) -> OffsetTracker:
+        return self.fetch.tracker
 
 
 class OwnedPartitions:
@@ -48,10 +59,6 @@ class OwnedPartitions:
         self._streams = streams
         self._fetch_bytes = fetch_bytes
         self._paused = paused
-
-    def __repr__(self) -> str:
-        threads = {claim.thread for claim in self.claims.values()}
-        return f"<OwnedPartitions {len(self.claims)} of {len(threads)} threads>"
 
     @property
     def held(self) -> dict[TopicPartition, ConsumerThreadId]:

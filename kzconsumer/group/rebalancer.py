@@ -25,7 +25,7 @@ from kzconsumer.errors import (
     NotPermitted,
     ZooKeeperError,
 )
-from kzconsumer.group.assignment import AssignmentChange, assignment, compare, wanted_by
+from kzconsumer.group.assignment import AssignmentChange, compare, wanted_by
 from kzconsumer.group.claims import REVOKE_DEADLINE_WITH_ORIGINALS, Claims
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.membership import Membership
@@ -63,7 +63,6 @@ class Rebalancer:
         owned: OwnedPartitions,
         claims: Claims,
         trigger: RebalanceTrigger,
-        assignor_name: str,
         assignor: Assignor,
         keep: bool,
         revoke_deadline: float,
@@ -79,7 +78,6 @@ class Rebalancer:
         self._owned = owned
         self._claims = claims
         self._trigger = trigger
-        self._assignor_name = assignor_name
         self._assignor = assignor
         self._keep = keep
         self._revoke_deadline = revoke_deadline
@@ -95,9 +93,6 @@ class Rebalancer:
         self._wanted: Mapping[TopicPartition, ConsumerThreadId] = {}
         self._complete = False  # the last rebalance has ended, and nothing was blocked
         self.rebalanced_once = anyio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Rebalancer generation {self._listener.generation} {self._owned} {self._notices}>"
 
     @property
     def settled(self) -> bool:
@@ -131,30 +126,17 @@ class Rebalancer:
             self._count(began, reasons, "interrupted")
             raise
 
-    def _count(
-        self,
-        began: float,
-        reasons: list[str],
-        outcome: RebalanceOutcome,
-        snapshot: GroupSnapshot | None = None,
-        change: AssignmentChange | None = None,
-        claimed: int = 0,
-        blocked: int = 0,
-    ) -> None:
+    def _count(self, began: float, reasons: list[str], outcome: RebalanceOutcome, **numbers: int) -> Rebalance:
         ended = Rebalance(
             at=time.time(),
             seconds=round(now() - began, 3),
             reasons=tuple(reasons),
             outcome=outcome,
             generation=self._listener.generation,
-            members=len(snapshot.members) if snapshot is not None else None,
-            kept=len(change.keep) if change is not None else 0,
-            moved=len(change.move) if change is not None else 0,
-            released=len(change.release) if change is not None else 0,
-            claimed=claimed,
-            blocked=blocked,
+            **numbers,
         )
         self._counters.add(ended)
+        return ended
 
     async def _rebalance(self, reasons: list[str], began: float) -> bool:
         """One attempt; False if it has to be repeated without waiting for an event."""
@@ -167,7 +149,7 @@ class Rebalancer:
         if snapshot is None:
             self._count(began, reasons, "unreadable")
             return False
-        assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
+        assigned = self._assignor(snapshot.context())
         wanted = wanted_by(self._membership.consumer, assigned)
         await self._claims.sweep()
         recreated = await self._claims.outdated(snapshot.topics)
@@ -184,20 +166,17 @@ class Rebalancer:
         self._claims.revoke_deadline = min(self._revoke_deadline, most)
         self._failed = failed = await self._carry_out(change, snapshot)
         claimed = len(change.claim) - len(failed)
-        self._count(began, reasons, "blocked" if failed else "done", snapshot, change, claimed, len(failed))
+        numbers = {
+            "members": len(snapshot.members),
+            "kept": len(change.keep),
+            "moved": len(change.move),
+            "released": len(change.release),
+            "claimed": claimed,
+            "blocked": len(failed),
+        }
+        ended = self._count(began, reasons, "blocked" if failed else "done", **numbers)
         if change.release or change.move or claimed or not self.rebalanced_once.is_set():
-            log.info(
-                "rebalanced",
-                generation=self._listener.generation,
-                reasons=reasons,
-                members=len(snapshot.members),
-                kept=len(change.keep),
-                moved=len(change.move),
-                released=len(change.release),
-                claimed=claimed,
-                blocked=len(failed),
-                seconds=round(now() - began, 3),
-            )
+            log.info("rebalanced", generation=ended.generation, reasons=reasons, seconds=ended.seconds, **numbers)
             log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())])
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
@@ -247,7 +226,7 @@ class Rebalancer:
         snapshot = None if self._trigger.fired else await self._read()
         expected = None
         if snapshot is not None:
-            assigned = assignment(self._assignor_name, self._assignor, snapshot.context())
+            assigned = self._assignor(snapshot.context())
             wanted = wanted_by(self._membership.consumer, assigned)
             expected = {partition: thread for partition, thread in wanted.items() if partition not in self._failed}
         if await self._reconciler.look(expected):

@@ -1,6 +1,6 @@
-"""Differences between what should be and what is, and since when.
+"""Differences between the expected and the actual state of the group, and since when.
 
-A difference that is seen once may be a change under way; one that is still there a back-off later is not.
+A difference that is seen once may be a change under way; one that is still there after BACKOFF is not.
 """
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ class Differences:
     def __init__(self) -> None:
         self._since: dict[Difference, float] = {}
 
-    def __repr__(self) -> str:
-        return f"<Differences {[str(difference) for difference in self._since]}>"
-
     @property
     def unconfirmed(self) -> bool:
         return bool(self._since)
@@ -61,9 +58,6 @@ class Unowned:
         self._patience = patience
         self._since: dict[TopicPartition, float] = {}
         self._reported: set[TopicPartition] = set()
-
-    def __repr__(self) -> str:
-        return f"<Unowned {len(self._since)}, {len(self._reported)} for longer than {self._patience} s>"
 
     def look(
         self, now: float, partitions: Collection[TopicPartition], owned: Container[TopicPartition]

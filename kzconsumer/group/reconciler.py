@@ -66,9 +66,6 @@ class Reconciler:
         self._others_seen = 0
         self._next_look = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Reconciler looks in {self.pause:.1f} s, {self._differences} {self._unowned}>"
-
     @property
     def pause(self) -> float:
         """Seconds until the next look; there is none before the first rebalance."""
@@ -136,7 +133,7 @@ class Reconciler:
             if found.ephemeral_owner == self._session.id:
                 strays.append(partition)
             elif (why := blocked_by(found, snapshot.members)) is not BlockedBy.LIVE_MEMBER:
-                self._notices.once(f"owner node of {found.owner} stands for no member", found.path, why.value)
+                self._notices.once(f"owner node of {found.owner} belongs to no member", found.path, why.value)
         return strays
 
     def _report_unowned(self, snapshot: GroupSnapshot, owned: set[TopicPartition]) -> None:

@@ -26,9 +26,9 @@ class GroupSnapshot(msgspec.Struct, frozen=True):
             for topic, streams in streams_by_topic(registration, self.all_topics).items():
                 asking.setdefault(topic, []).append((consumer, streams))
         # A list has the same threads on all its topics: they are made once, not streams times topics.
-        threads = {who: _threads(who) for who in {tuple(who) for who in asking.values()}}
+        threads = {members: _threads(members) for members in {tuple(members) for members in asking.values()}}
         return AssignmentContext(
-            threads={topic: threads[tuple(who)] for topic, who in sorted(asking.items())},
+            threads={topic: threads[tuple(members)] for topic, members in sorted(asking.items())},
             partitions={
                 topic: self.topics[topic].partitions if topic in self.topics else () for topic in sorted(asking)
             },

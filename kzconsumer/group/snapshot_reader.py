@@ -44,9 +44,6 @@ class SnapshotReader:
         self._ignored: set[str] = set()
         self._watched: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"<SnapshotReader of {self._group.ids}, {len(self._watched)} topics watched>"
-
     async def members(self) -> dict[str, Registration]:
         """Every member's registration, by consumer id. Raises GroupUnreadable."""
         return self._decoded(await self._consumers.members())

@@ -24,9 +24,6 @@ class RebalanceTrigger:
         self._event = anyio.Event()
         self._left: float | None = None  # when the last wait ended
 
-    def __repr__(self) -> str:
-        return f"<RebalanceTrigger {list(self._reasons)}>"
-
     def fire(self, reason: str) -> None:
         self._reasons[reason] = None
         self._event.set()

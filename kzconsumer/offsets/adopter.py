@@ -1,6 +1,6 @@
 """Where a claimed partition begins: at the stored offset, or with a planned range that has to be replayed.
 
-Carries out what `adoption.compare` decides, including the questions to the destination.
+It asks the destination and carries out what `adoption.compare` decides.
 """
 
 from __future__ import annotations
@@ -105,30 +105,21 @@ class Adopter:
     def _begin(
         self, partition: TopicPartition, incarnation: int, claimed: Claimed, brokers: WithBrokers | None
     ) -> Adopted:
-        record, plan = claimed.record, claimed.record.plan
+        record, plan, where = claimed.record, claimed.record.plan, partition._asdict()
         stored = self._authority.begin(claimed.stored, brokers, record.epoch)
         reset = brokers is not None and brokers.before(record.epoch)
         if brokers is not None and self._authority.copies and (reset or claimed.stored != brokers.offset):
             event = "offset with the brokers is older than the last reset" if reset else "stored offsets differ"
             both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
-            log.warning(event, topic=partition.topic, partition=partition.partition, **both, goes_on_at=stored)
+            log.warning(event, **where, **both, goes_on_at=stored)
         begin = resume(stored, record.committed_until)
         if begin != stored:
             way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
             reason = f"the group had committed up to {begin}; {way_out} consumes what lies between again"
             event, at = "stored offset moved back by another program", {"stored": stored, "goes_on_at": begin}
-            log.error(event, topic=partition.topic, partition=partition.partition, **at, reason=reason)
-        answer = compare(
-            plan,
-            begin,
-            claimed.stored_version,
-            None,
-            None,
-            f"{incarnation:#x}",
-            record.epoch,
-            self._destination.fingerprint if self._destination else "",
-        )
-        where = {"topic": partition.topic, "partition": partition.partition}
+            log.error(event, **where, **at, reason=reason)
+        fingerprint = self._destination.fingerprint if self._destination else ""
+        answer = compare(plan, begin, claimed.stored_version, f"{incarnation:#x}", record.epoch, fingerprint)
         match answer:
             case Replay(first, until, moved_to):
                 if moved_to is not None:

@@ -32,38 +32,22 @@ class Clear(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Loss(msgspec.Struct, frozen=True):
-    """The range has to be replayed, but the log lacks the `missing` parts, as (first, until)."""
-
-    first: int
-    until: int
-    missing: tuple[tuple[int, int], ...]
-
-
 class Refuse(msgspec.Struct, frozen=True):
     """This member must not consume the partition."""
 
     reason: str
 
 
-Adoption = Start | Replay | Clear | Loss | Refuse
+Adoption = Start | Replay | Clear | Refuse
 
 
 def compare(
-    plan: Plan | None,
-    stored: int | None,
-    stored_version: int,
-    log_start: int | None,
-    log_end: int | None,
-    incarnation: str,
-    epoch: int,
-    fingerprint: str,
+    plan: Plan | None, stored: int | None, stored_version: int, incarnation: str, epoch: int, fingerprint: str
 ) -> Adoption:
     """What to do about a plan found at a claim; `incarnation`, `epoch` and `fingerprint` are the present ones.
 
     `stored` is where the claim begins without a plan (`resume`), `stored_version` the version of the offset's node (-1:
-    there is none). `log_start` and `log_end` are None if not known yet: the log is then taken to hold the range, which
-    matters only for a range that the destination does not have.
+    there is none).
     """
     if plan is None:
         return Start(stored)
@@ -78,8 +62,6 @@ def compare(
         return Clear(stored, f"{planned} has no stored offset any more")
     if not plan.first <= stored < plan.until:
         return Clear(stored, f"the stored offset was moved to {stored}, out of {planned}")
-    if lacking := missing(plan, log_start, log_end):
-        return Loss(plan.first, plan.until, lacking)
     as_planned = stored == plan.first and stored_version == plan.offset_version
     return Replay(plan.first, plan.until, None if as_planned else stored)
 
@@ -95,8 +77,8 @@ def resume(stored: int | None, committed_until: int | None) -> int | None:
     return committed_until
 
 
-def missing(plan: Plan, log_start: int | None, log_end: int | None) -> tuple[tuple[int, int], ...]:
+def missing(plan: Plan, log_start: int, log_end: int) -> tuple[tuple[int, int], ...]:
     """The parts of the range that a log from `log_start` to `log_end` lacks, as (first, until)."""
-    begins = plan.first if log_start is None else min(max(plan.first, log_start), plan.until)
-    ends = plan.until if log_end is None else max(min(plan.until, log_end), begins)
+    begins = min(max(plan.first, log_start), plan.until)
+    ends = max(min(plan.until, log_end), begins)
     return tuple(part for part in ((plan.first, begins), (ends, plan.until)) if part[0] < part[1])

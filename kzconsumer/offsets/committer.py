@@ -30,6 +30,7 @@ STORE_AGAIN: Final = 3600.0
 """Seconds after which unchanged offsets are stored with the brokers again, where they expire after a day by default
 (`offsets.retention.minutes` before 2.0). The original stores all offsets at every commit."""
 
+_OUTCOMES: Final[Mapping[type, CommitOutcome]] = {Stored: "stored", Lost: "lost", Refused: "refused"}
 _IN_ZOOKEEPER: Final = " (ZooKeeper has these offsets)"
 
 
@@ -56,9 +57,6 @@ class Committer:
         self._positions: dict[OffsetTracker, _Position] = {}
         self._one_at_a_time = anyio.Lock()
         self._stored_again = now()
-
-    def __repr__(self) -> str:
-        return f"<Committer {len(self._positions)} positions>"
 
     def open(self, tracker: OffsetTracker, committed: Committed) -> None:
         self._positions[tracker] = _Position(committed)
@@ -211,7 +209,7 @@ class Committer:
         refused: dict[TopicPartition, str] = {}
         for tracker, write in writes.items():
             result = results[tracker.topic_partition]
-            self._counters.offsets[self._storage.name, _outcome(result)] += 1
+            self._counters.offsets[self._storage.name, _OUTCOMES[type(result)]] += 1
             if isinstance(result, Lost):
                 self.lose(tracker, result.reason)
             elif isinstance(result, Refused):
@@ -278,15 +276,6 @@ def _keeps_plan(write: OffsetWrite) -> bool:
 
 def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
     return Committed(stored.fence, stored.record, write.offset, stored.version, copied)
-
-
-def _outcome(result: Stored | Lost | Refused) -> CommitOutcome:
-    match result:
-        case Lost():
-            return "lost"
-        case Refused():
-            return "refused"
-    return "stored"
 
 
 def _raise_refused(refused: Mapping[TopicPartition, str], but: str = "") -> None:

@@ -69,9 +69,6 @@ class GroupCoordinator:
         self._coordinator: Broker | None = None
         self._logged: Broker | None = None
 
-    def __repr__(self) -> str:
-        return f"<GroupCoordinator of {self._group}: {self._coordinator or 'not known'}>"
-
     async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
         """Store them, forwards or back; returns those that were refused, with the reason.
 

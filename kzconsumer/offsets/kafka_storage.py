@@ -15,7 +15,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import Lost, OffsetWrite, Refused, Stored
-from kzconsumer.offsets.zookeeper_storage import PARTITIONS_PER_TRANSACTION
+from kzconsumer.offsets.zookeeper_storage import by_transaction
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
@@ -34,12 +34,8 @@ class KafkaOffsetStorage:
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
         """Store all whose claim holds. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
-        parts = [
-            writes[first : first + PARTITIONS_PER_TRANSACTION]
-            for first in range(0, len(writes), PARTITIONS_PER_TRANSACTION)
-        ]
         results: dict[TopicPartition, Stored | Lost | Refused] = {}
-        for lost in await together([self._lost(part) for part in parts]):
+        for lost in await together([self._lost(part) for part in by_transaction(writes)]):
             results.update(lost)
         held = [write for write in writes if write.topic_partition not in results]
         refused = await self._coordinator.store(
@@ -53,7 +49,7 @@ class KafkaOffsetStorage:
         return results
 
     async def executed(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored]:
-        """None: an offset with the brokers has no version to tell by, and may be written twice."""
+        """None are known: offsets with the brokers have no versions. They may be written twice."""
         return {}
 
     async def _lost(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Lost]:

@@ -20,24 +20,6 @@ class OffsetTracker:
     lie inside ranges and cannot stop the prefix. What is done beyond the prefix is kept as disjoint ranges.
     """
 
-    __slots__ = (
-        "_done_from",
-        "_done_until",
-        "_on_close",
-        "_on_lost",
-        "_on_settled",
-        "consumed",
-        "epoch",
-        "incarnation",
-        "open",
-        "paused",
-        "processed",
-        "replay",
-        "retired",
-        "topic_partition",
-        "written",
-    )
-
     def __init__(
         self,
         topic_partition: TopicPartition,

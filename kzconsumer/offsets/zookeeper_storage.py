@@ -41,12 +41,8 @@ class ZooKeeperOffsetStorage:
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost]:
         """Store all offsets, in transactions of up to 64 partitions; a lost partition does not affect the others."""
-        parts = [
-            writes[first : first + PARTITIONS_PER_TRANSACTION]
-            for first in range(0, len(writes), PARTITIONS_PER_TRANSACTION)
-        ]
         results: dict[TopicPartition, Stored | Lost] = {}
-        for part in await together([self._write(part) for part in parts]):
+        for part in await together([self._write(part) for part in by_transaction(writes)]):
             results.update(part)
         return results
 
@@ -121,6 +117,11 @@ class ZooKeeperOffsetStorage:
             if leaves is not None:
                 made[write.topic_partition] = leaves
         return made
+
+
+def by_transaction(writes: Sequence[OffsetWrite]) -> list[Sequence[OffsetWrite]]:
+    size = PARTITIONS_PER_TRANSACTION
+    return [writes[first : first + size] for first in range(0, len(writes), size)]
 
 
 def _left(write: OffsetWrite, offset: Node | None, record: Node | None) -> Stored | None:

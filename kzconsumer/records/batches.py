@@ -64,9 +64,6 @@ class BatchTable:
         self._bodies: list[Body] = []
         self.table: Table = np.empty((0, L.TABLE_COLUMNS), np.int64)
 
-    def __repr__(self) -> str:
-        return f"BatchTable({self.rows} rows of {len(self.records)} bytes, fault={self.fault!r})"
-
     @property
     def decompressed(self) -> int:
         """Bytes of the bodies that `open_bodies` has decompressed."""

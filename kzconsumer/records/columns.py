@@ -50,9 +50,6 @@ class RecordColumns:
         self.state[L.S_ROW_CAPACITY] = rows
         self.state[L.S_BYTE_CAPACITY] = size
 
-    def __repr__(self) -> str:
-        return f"RecordColumns({self.state[L.S_ROWS]} of {self.state[L.S_ROW_CAPACITY]} rows)"
-
     def build(self, topic: str, partition: int, table: Table, kernels: KernelSet) -> pa.RecordBatch:
         """The batch of all rows written, of the batches in `table`. Call once: the batch takes over the buffers."""
         cells = self.state.tolist()

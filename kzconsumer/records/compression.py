@@ -50,9 +50,6 @@ class Scratch:
         self._chunk: Body = np.empty(0, np.uint8)
         self._used = 0
 
-    def __repr__(self) -> str:
-        return f"Scratch({self._used} of {len(self._chunk)} bytes of the last chunk used)"
-
     def room(self, size: int) -> Body:
         """At least `size` writable bytes; `keep` takes the used ones, else they are given out again."""
         if len(self._chunk) - self._used < size:

@@ -13,24 +13,12 @@ import pyarrow as pa
 
 from kzconsumer.records import layout as L
 from kzconsumer.records.batches import BatchTable
-from kzconsumer.records.columns import SCHEMA, RecordColumns
+from kzconsumer.records.columns import RecordColumns
 from kzconsumer.records.compression import NoRoom
 from kzconsumer.records.forms import NO_RECORDS, ColumnRecords, Records
-from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels, ready_kernels
+from kzconsumer.records.kernel_loading import load_kernels, ready_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-
-__all__ = [
-    "SCHEMA",
-    "Corruption",
-    "Decoded",
-    "compiled",
-    "decode",
-    "kernels_in_use",
-    "scan_next_offset",
-    "warm",
-    "warmed",
-]
 
 # Up to this many bytes the Python kernels are used while numba's are not loaded: some 10 ms, where loading takes 500.
 QUICK_ENOUGH = 1 << 18
@@ -118,11 +106,6 @@ def scan_next_offset(records: memoryview, start: int) -> int:
     batches = BatchTable(records, ready_kernels() or PYTHON_KERNELS)
     batches.scan(check=False)
     return batches.next_offset(start)
-
-
-def warm() -> None:
-    """Load numba's kernels, compiling them if they are not cached: 0.5 to 15 s, for a thread."""
-    load_kernels()
 
 
 def warmed() -> bool:

@@ -14,14 +14,7 @@ from typing import Any
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 
-_SOURCES = (
-    "kernels.py",
-    "framing_kernels.py",
-    "batch_kernels.py",
-    "message_kernels.py",
-    "pointers.py",
-    "layout.py",
-)
+_SOURCES = ("kernels.py", "framing_kernels.py", "batch_kernels.py", "message_kernels.py", "pointers.py", "layout.py")
 
 _lock = threading.Lock()
 _loaded: KernelSet | None = None

@@ -28,9 +28,6 @@ class LetterFiles:
         self._file: AppendedFile | None = None
         self._one_at_a_time = anyio.Lock()
 
-    def __repr__(self) -> str:
-        return f"<LetterFiles {self._directory}>"
-
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         """Write all of them to disk. Raises NotKept: then some of them may have been written."""
         async with self._one_at_a_time:

@@ -47,9 +47,6 @@ class LetterTopic:
         self._heard = ""  # the producer's last error, which says more than "timed out"
         self._one_at_a_time = anyio.Lock()
 
-    def __repr__(self) -> str:
-        return f"<LetterTopic {self._topic}>"
-
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         """Write all of them. Raises NotKept, and what `bootstrap` raises: then some may have been written."""
         async with self._one_at_a_time:

@@ -67,9 +67,6 @@ class RejectedRecords:
         self._counts = counts
         self._lines_of: dict[str, _Lines] = {}
 
-    def __repr__(self) -> str:
-        return f"<RejectedRecords {dict(self._counts)}>"
-
     async def handle(self, rejected: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
         """Apply the policy of each record's class; returns when the records may be committed.
 

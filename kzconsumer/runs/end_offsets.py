@@ -1,16 +1,28 @@
-"""The end offsets of a member that reads up to a point: its own, or those of the group's run.
+"""The end offsets of a member that reads up to a point, its own or those of the group's run, and waiting for them.
 
 They outlive sessions and claims: a partition that leaves and comes back has the same end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
+from kzconsumer.errors import ConnectionLost, CoordinatorFailed, ZooKeeperError
+from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
+from kzconsumer.offsets.position import Position
 from kzconsumer.registry.run_record import GroupRun
+from kzconsumer.runs.runs import Runs
+
+log = get_logger("kzconsumer")
+
+# Seconds between two checks of this member's positions, and of the group's run, which ZooKeeper is asked about.
+OWN_CHECK = 0.1
+RUN_CHECK = 0.5
+
+Positions = Callable[[], Sequence[Position]]
 
 
 class EndOffsets:
@@ -22,9 +34,6 @@ class EndOffsets:
         self.known = anyio.Event()
         if at is not None:
             self.known.set()
-
-    def __repr__(self) -> str:
-        return f"<EndOffsets at {self.run.id if self.run else self._at}>"
 
     @property
     def of_the_group(self) -> bool:
@@ -47,5 +56,46 @@ class EndOffsets:
 
     def passed(self, partition: TopicPartition, incarnation: int, processed: int) -> bool:
         """Whether everything up to the end is processed."""
-        stop = self.of(partition, incarnation)
-        return stop is not None and processed >= stop
+        end = self.of(partition, incarnation)
+        return end is not None and processed >= end
+
+
+async def owned_finished(end_offsets: EndOffsets, positions: Positions, assigned: Callable[[], bool]) -> None:
+    """Until every owned partition is processed up to its end. `assigned`: whether the last rebalance is complete."""
+    while True:
+        await anyio.sleep(OWN_CHECK)
+        if assigned() and all(_at_its_end(end_offsets, at) for at in positions()):
+            break
+    log.info("everything is processed up to its end", partitions=len(positions()))
+
+
+async def run_finished(
+    end_offsets: EndOffsets,
+    runs: Runs,
+    positions: Positions,
+    commit: Callable[[], Awaitable[None]],
+    ends_changed: Callable[[], None],
+) -> None:
+    """Until the group's run is over. A member that is done stays: it may have to take partitions over from others.
+
+    `ends_changed` is called when the run begins, or gets more topics.
+    """
+    run = end_offsets.run or await runs.join()
+    while True:
+        if run != end_offsets.run:
+            end_offsets.begin(run)
+            ends_changed()
+        if run.finished is not None:
+            return
+        await anyio.sleep(RUN_CHECK)
+        try:
+            done = (at for at in positions() if _at_its_end(end_offsets, at))
+            if any((at.committed or 0) < at.processed for at in done):
+                await commit()
+            run = await runs.look(run)
+        except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
+            log.warning("progress of the run is unknown", reason=str(error))
+
+
+def _at_its_end(end_offsets: EndOffsets, at: Position) -> bool:
+    return end_offsets.passed(at.topic_partition, at.incarnation, at.processed)

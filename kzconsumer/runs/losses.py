@@ -1,6 +1,6 @@
 """Records of a run that are no longer in the log: whether the run goes on, and with which ends.
 
-Partitions are checked whoever owns them: also one that no member of this program reads must not block the run.
+All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ class RunLosses:
         self._truncated = truncated
         self._looked = now()
         self._too_short: dict[TopicPartition, float] = {}  # since when
-
-    def __repr__(self) -> str:
-        return f"<RunLosses {len(self._too_short)} logs too short>"
 
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.

@@ -81,9 +81,6 @@ class Runs:
         self._asked: GroupRun | None = None  # the run of `_outstanding`
         self._outstanding: list[tuple[TopicPartition, int]] = []
 
-    def __repr__(self) -> str:
-        return f"<Runs {self._paths.run} of {self._wanted or 'no name'}>"
-
     async def join(self) -> GroupRun:
         """The present run, or a new one, with our subscription added to it.
 
@@ -247,9 +244,6 @@ def _offset(node: Node | None) -> int | None:
 
 def _milliseconds() -> int:
     return int(time.time() * 1000)
-
-
-log = get_logger("kzconsumer.group")
 
 
 async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, replayable: bool) -> bool:

@@ -5,12 +5,14 @@ A chunk carries the tracker of its claim: it still belongs to this member if `ch
 
 from __future__ import annotations
 
+import msgspec
+
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.forms import NO_RECORDS, Records
 from kzconsumer.streams.message import Message, messages
 
 
-class Chunk:
+class Chunk(msgspec.Struct, eq=False):
     """What one fetch brought for one claim: every record with `first <= offset < until`.
 
     `records` are in the form that the consumer wants, and empty if the range holds none. `size` is what the chunk
@@ -18,29 +20,13 @@ class Chunk:
     `at_end`: the partition is not fetched any further (`kzconsumer.runs.end_offsets`, a range that is replayed).
     """
 
-    __slots__ = ("at_end", "error", "first", "records", "size", "tracker", "until")
-
-    def __init__(
-        self,
-        tracker: OffsetTracker,
-        first: int,
-        until: int,
-        records: Records = NO_RECORDS,
-        size: int = 0,
-        *,
-        error: Exception | None = None,
-        at_end: bool = False,
-    ) -> None:
-        self.tracker = tracker
-        self.first = first
-        self.until = until
-        self.records = records
-        self.size = size
-        self.error = error
-        self.at_end = at_end
-
-    def __repr__(self) -> str:
-        return f"<Chunk {self.tracker.topic_partition}[{self.first}..{self.until}) {len(self.records)} records>"
+    tracker: OffsetTracker
+    first: int
+    until: int
+    records: Records = NO_RECORDS
+    size: int = 0
+    error: Exception | None = None
+    at_end: bool = False
 
     def messages(self, row: int, most: int, begin: int) -> list[Message]:
         """At most `most` records from index `row` on; what they stand for begins at offset `begin`."""

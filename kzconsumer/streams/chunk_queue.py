@@ -25,22 +25,19 @@ class ByteBudget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._used = 0
+        self.used = 0
         self._on_room: list[Callable[[], None]] = []
-
-    def __repr__(self) -> str:
-        return f"<ByteBudget {self._used} of {self._limit} bytes>"
 
     @property
     def has_room(self) -> bool:
-        return self._used < self._limit
+        return self.used < self._limit
 
     def take(self, size: int) -> None:
-        self._used += size
+        self.used += size
 
     def give_back(self, size: int) -> None:
         was_full = not self.has_room
-        self._used -= size
+        self.used -= size
         if was_full and self.has_room:
             for on_room in self._on_room:
                 on_room()
@@ -53,7 +50,7 @@ class ByteBudget:
 class ChunkQueue:
     """Chunks of one stream in the order they were fetched, `max_bytes` of them at a time.
 
-    Fewer while the shared budget is used up, but an empty queue always has room: a stream that nobody reads delays no
+    Fewer while the shared budget is used up, but an empty queue always has room: a stream that is not read delays no
     other, and the budget is exceeded by one response per stream at most. What is held for a paused partition counts in
     the shared budget only: a paused partition must not delay the others of its stream.
     """
@@ -70,10 +67,6 @@ class ChunkQueue:
         self._on_room: set[Callable[[], None]] = set()
         self._total.subscribe(self._notify_room)
 
-    def __repr__(self) -> str:
-        state = " closed" if self._closed else ""
-        return f"<ChunkQueue {len(self._chunks)} chunks {self._bytes} of {self._max_bytes} bytes{state}>"
-
     @property
     def filled(self) -> tuple[int, int, int]:
         """Number of chunks, bytes with those still being decoded, and the limit of bytes."""
@@ -89,13 +82,14 @@ class ChunkQueue:
         self._total.take(size)
 
     def give_back(self, size: int) -> None:
-        """Reserved bytes that no chunk will be put for."""
-        self._free(size)
+        """Free reserved bytes, or those of a chunk that has left the queue."""
+        self._total.give_back(size)
+        self._count(-size)
 
     def put(self, chunk: Chunk) -> None:
         """Queue a chunk whose bytes are reserved; one of a closed claim is dropped."""
         if self._closed or not chunk.tracker.open:
-            self._free(chunk.size)
+            self.give_back(chunk.size)
             return
         if chunk.tracker.paused:
             self._held.setdefault(chunk.tracker, deque()).append(chunk)
@@ -118,7 +112,7 @@ class ChunkQueue:
     def get_nowait(self) -> Chunk | None:
         while self._chunks:
             chunk = self._chunks.popleft()
-            self._free(chunk.size)
+            self.give_back(chunk.size)
             if chunk.tracker.open:
                 return chunk
         return None
@@ -142,7 +136,7 @@ class ChunkQueue:
     def drop(self, tracker: OffsetTracker) -> None:
         """Drop what is queued or held for a claim."""
         self._total.give_back(_bytes(self._held.pop(tracker, ())))
-        self._free(_bytes(self._take(tracker)))
+        self.give_back(_bytes(self._take(tracker)))
 
     def _take(self, tracker: OffsetTracker) -> list[Chunk]:
         taken = [chunk for chunk in self._chunks if chunk.tracker is tracker]
@@ -156,7 +150,7 @@ class ChunkQueue:
         self._chunks.clear()
         self._held.clear()
         self._total.give_back(held)
-        self._free(queued)
+        self.give_back(queued)
         self._arrival.set()
 
     def subscribe(self, on_room: Callable[[], None]) -> None:
@@ -165,10 +159,6 @@ class ChunkQueue:
 
     def unsubscribe(self, on_room: Callable[[], None]) -> None:
         self._on_room.discard(on_room)
-
-    def _free(self, size: int) -> None:
-        self._total.give_back(size)
-        self._count(-size)
 
     def _count(self, size: int) -> None:
         was_full = not self.has_room

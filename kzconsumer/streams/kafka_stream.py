@@ -1,8 +1,7 @@
 """A stream of one topic's records, for one thread: `async for message in stream`, or `stream.batches()`.
 
 A message or batch is *processed* when it is acknowledged: by taking the next one, or, with explicit acknowledgement, by
-`ack()` alone, in any order. The fetcher runs ahead of the position in the current chunk, which is kept here. All
-iterators of a stream share that one position, as in Kafka.
+`ack()` alone, in any order. All iterators of a stream share one position, as in Kafka.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class KafkaStream:
                 if not self._lease.held:
                     if self._unacknowledged is None:
                         self.ack()
-                    await self._wait_for_lease()
+                    await self._wait(self._lease.wait)
                 for message in islice(self._rest, rows):
                     yield message
             self._lot = next_lot(self._lot, now() - handed_out)
@@ -252,10 +251,10 @@ class KafkaStream:
             chunk = self._chunk
             if chunk is not None and not self._cut and self._row < len(chunk.records):
                 if not self._lease.held:
-                    await self._wait_for_lease()
+                    await self._wait(self._lease.wait)
                     continue  # the claim may have been closed meanwhile
                 if self._unacknowledged is not None and not self._unacknowledged.room:
-                    await self._wait_for_room(self._unacknowledged)
+                    await self._wait(self._unacknowledged.until_room)
                     continue
                 return chunk
             if chunk is not None:
@@ -267,13 +266,9 @@ class KafkaStream:
                 raise chunk.error
             self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
 
-    async def _wait_for_lease(self) -> None:
+    async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
         with anyio.CancelScope() as self._patience:
-            await self._lease.wait()
-
-    async def _wait_for_room(self, unacknowledged: Unacknowledged) -> None:
-        with anyio.CancelScope() as self._patience:
-            await unacknowledged.until_room()
+            await wait()
 
     def _mark(self, until: int) -> None:
         assert self._chunk is not None

@@ -47,9 +47,6 @@ class Unacknowledged:
         self.total = 0
         self._change = anyio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Unacknowledged {self.total} of {self._most}>"
-
     @property
     def room(self) -> int:
         return max(0, self._most - self.total)
@@ -69,14 +66,11 @@ class Unacknowledged:
     def remove(self, claim: OffsetTracker, records: int) -> None:
         """Count records as acknowledged."""
         self.add(claim, -records)
-        self._notify()
+        self._change.set()
 
     def _forget(self, claim: OffsetTracker) -> None:
         """The claim is lost: its records are not waited for."""
         self.total -= self._records.pop(claim, 0)
-        self._notify()
-
-    def _notify(self) -> None:
         self._change.set()
 
     async def until_room(self) -> None:
@@ -94,7 +88,6 @@ class Unacknowledged:
                     records=self.total,
                     most=self._most,
                     seconds=round(now() - began, 1),
-                    topic=slowest.topic_partition.topic,
-                    partition=slowest.topic_partition.partition,
+                    **slowest.topic_partition._asdict(),
                     first_unacknowledged=slowest.processed,
                 )

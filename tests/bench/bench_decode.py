@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 import time
 
-from kzconsumer.records.decode import decode, kernels_in_use, scan_next_offset, warm
+from kzconsumer.records.decode import decode, scan_next_offset
+from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 
@@ -65,7 +66,7 @@ def report(name: str, data: memoryview, count: int, seconds: float) -> None:
 
 def main() -> None:
     start = time.perf_counter()
-    warm()
+    load_kernels()
     print(f"{kernels_in_use()}, loaded in {time.perf_counter() - start:.1f} s")
     for size in (100, 1024):
         data, count = response(size)

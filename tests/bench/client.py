@@ -16,7 +16,7 @@ import msgspec
 
 import kzconsumer
 from kzconsumer.logs import setup
-from kzconsumer.records import decode
+from kzconsumer.records.kernel_loading import load_kernels
 from tests.bench.java_clients import read_java, read_scala
 from tests.bench.source import Source
 from tests.bench.stopwatch import Measurement, Stopwatch
@@ -30,7 +30,7 @@ def read_batches(source: Source) -> Measurement:
 
 
 async def _read_batches(source: Source) -> Measurement:
-    decode.warm()
+    load_kernels()
     watch = Stopwatch()
     async with kzconsumer.connect(_settings(source)) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})
@@ -51,7 +51,7 @@ def read_messages(source: Source) -> Measurement:
 
 
 async def _read_messages(source: Source) -> Measurement:
-    decode.warm()
+    load_kernels()
     watch = Stopwatch()
     async with kzconsumer.connect(_settings(source)) as consumer:
         streams = await consumer.create_message_streams({source.topic: 1})

@@ -12,6 +12,7 @@ import pytest
 
 from kzconsumer.fetcher import delivery, reading
 from kzconsumer.records import decode
+from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import member, take_batches
@@ -30,7 +31,7 @@ RECORDS = 6_000
 async def test_only_what_is_quick_is_decoded_in_the_event_loop(
     cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, compiled: bool, in_thread: bool
 ) -> None:
-    await asyncio.to_thread(decode.warm)
+    await asyncio.to_thread(load_kernels)
     if not compiled:
         monkeypatch.setattr(delivery, "compiled", lambda: False)
     monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # turns of the loop between partitions, too

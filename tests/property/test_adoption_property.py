@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from kzconsumer.offsets.adoption import Clear, Loss, Refuse, Replay, Start, compare
+from kzconsumer.offsets.adoption import Clear, Refuse, Replay, Start, compare, missing
 from kzconsumer.registry.claim_record import Plan
 
 # Few values, so that equal ones and neighbours come up all the time.
@@ -22,8 +22,6 @@ class Found(NamedTuple):
     plan: Plan | None
     stored: int | None
     version: int
-    log_start: int | None
-    log_end: int | None
     incarnation: str
     epoch: int
     fingerprint: str
@@ -52,13 +50,10 @@ def situations(draw: DrawFn) -> Found:
     plan = draw(plans())
     near = st.integers(max(plan.first - 2, 0), plan.until + 2)
     stored = draw(st.none() | st.just(plan.first) | near)
-    log = draw(st.none() | st.tuples(near, near).map(sorted))
     return Found(
         plan=draw(st.sampled_from([plan, plan, plan, None])),
         stored=stored,
         version=-1 if stored is None else draw(st.just(plan.offset_version) | st.integers(0, 3)),
-        log_start=None if log is None else log[0],
-        log_end=None if log is None else log[1],
         incarnation=draw(mostly(plan.incarnation, NAMES)),
         epoch=draw(mostly(plan.epoch, st.integers(0, 1))),
         fingerprint=draw(mostly(plan.fingerprint, FINGERPRINTS)),
@@ -88,39 +83,22 @@ def test_every_case_has_one_rule(found: Found) -> None:
         assert str(stored) in answer.reason
         assert f"{plan.first} to {plan.until}" in answer.reason
     else:
-        held = (
-            range(plan.first, plan.until)
-            if found.log_start is None or found.log_end is None
-            else range(found.log_start, found.log_end)
-        )
-        gone = [offset for offset in range(plan.first, plan.until) if offset not in held]
-        if gone:
-            assert isinstance(answer, Loss)
-            assert [offset for part in answer.missing for offset in range(*part)] == gone
-            assert (answer.first, answer.until) == (plan.first, plan.until)
-        else:
-            moved = (stored, found.version) != (plan.first, plan.offset_version)
-            assert answer == Replay(plan.first, plan.until, stored if moved else None)
+        moved = (stored, found.version) != (plan.first, plan.offset_version)
+        assert answer == Replay(plan.first, plan.until, stored if moved else None)
 
 
-@given(situations())
-@example(Found(None, None, -1, 5, 9, "0x1", 0, ""))
-def test_the_log_decides_only_whether_a_replay_is_possible(found: Found) -> None:
-    """So it is asked only when the answer without it is Replay: that saves a question for every claim."""
-    blind = compare(*found._replace(log_start=None, log_end=None))
-    answer = compare(*found)
-    assert not isinstance(blind, Loss)
-    if isinstance(blind, Replay):
-        assert isinstance(answer, (Replay, Loss))
-    else:
-        assert answer == blind
+@given(plans(), OFFSETS, OFFSETS)
+def test_what_the_log_lacks_of_a_plan(plan: Plan, start: int, length: int) -> None:
+    held = range(start, start + length)
+    gone = [offset for offset in range(plan.first, plan.until) if offset not in held]
+    assert [offset for part in missing(plan, start, start + length) for offset in range(*part)] == gone
 
 
 @given(situations())
 def test_what_was_planned_is_never_split(found: Found) -> None:
     """Written is the planned range, whole: a part of it would be a second name for the same records."""
     answer = compare(*found)
-    if isinstance(answer, (Replay, Loss)):
+    if isinstance(answer, Replay):
         assert found.plan is not None
         assert (answer.first, answer.until) == (found.plan.first, found.plan.until)
 
@@ -128,6 +106,6 @@ def test_what_was_planned_is_never_split(found: Found) -> None:
 @given(plans().filter(lambda plan: plan.fingerprint))
 def test_a_plan_is_replayed_by_who_could_have_made_it(plan: Plan) -> None:
     """Nothing happened between the plan and the claim but the crash: all others than its own destination refuse."""
-    as_made = Found(plan, plan.first, plan.offset_version, None, None, plan.incarnation, plan.epoch, plan.fingerprint)
+    as_made = Found(plan, plan.first, plan.offset_version, plan.incarnation, plan.epoch, plan.fingerprint)
     assert compare(*as_made) == Replay(plan.first, plan.until)
     assert isinstance(compare(*as_made._replace(fingerprint="other")), Refuse)

@@ -147,7 +147,7 @@ def test_an_owner_node_that_stands_for_no_member_is_reported_once() -> None:
         group.ensemble.make(path, b"somebody-0")
         member = group.join("a", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(LONG_ENOUGH)
-        (entry,) = logged(group, "stands for no member")
+        (entry,) = logged(group, "belongs to no member")
         assert (entry["about"], entry["reason"]) == (path, "nobody's session: only an operator may delete the node")
         assert TopicPartition("t", 2) not in member.owned
         group.check()

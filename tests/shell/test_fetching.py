@@ -24,6 +24,7 @@ from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.fetcher.rate_limit import RateLimit
 from kzconsumer.model import Broker, Form
 from kzconsumer.records import decode
+from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
@@ -98,7 +99,7 @@ async def test_what_the_event_loop_decompresses_of_a_small_response_is_bounded(
             decompressed[-1] += found.size
         return found
 
-    await asyncio.to_thread(decode.warm)
+    await asyncio.to_thread(load_kernels)
     monkeypatch.setattr(reading, "decode", noted)
     queue = ChunkQueue(1 << 40)
 
@@ -185,7 +186,7 @@ BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
 @pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
 async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -> None:
-    await asyncio.to_thread(decode.warm)
+    await asyncio.to_thread(load_kernels)
     stalled, consumed = ChunkQueue(8 * MIB), ChunkQueue(8 * MIB)
     before = pa.total_allocated_bytes()
 
@@ -202,7 +203,7 @@ async def test_a_small_chunk_does_not_keep_its_response_in_memory(wants: Form) -
 
 async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
     """One large partition does, and so do a few equal ones together."""
-    await asyncio.to_thread(decode.warm)
+    await asyncio.to_thread(load_kernels)
     queue = ChunkQueue(8 * MIB)
     log = {0: BUSY}
     async with (
@@ -216,7 +217,7 @@ async def test_raw_bytes_that_fill_their_response_are_not_copied() -> None:
 
 
 async def test_a_fetcher_with_a_full_queue_does_not_keep_the_last_response() -> None:
-    await asyncio.to_thread(decode.warm)
+    await asyncio.to_thread(load_kernels)
     queue = ChunkQueue(MIB)
     before = pa.total_allocated_bytes()
     log = {0: b"".join(at(8 * n, BUSY) for n in range(8))}

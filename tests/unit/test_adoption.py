@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kzconsumer.offsets.adoption import Adoption, Clear, Loss, Refuse, Replay, Start, compare, resume
+from kzconsumer.offsets.adoption import Adoption, Clear, Refuse, Replay, Start, compare, missing, resume
 from kzconsumer.registry.claim_record import Plan
 
 PLAN = Plan(
@@ -26,18 +26,17 @@ def found(
     plan: Plan | None = PLAN,
     stored: int | None = 100,
     version: int = 7,
-    log: tuple[int | None, int | None] = (0, 1000),
     incarnation: str = "0x2a",
     epoch: int = 1,
     fingerprint: str = "9f3c",
 ) -> Adoption:
-    return compare(plan, stored, version, *log, incarnation, epoch, fingerprint)
+    return compare(plan, stored, version, incarnation, epoch, fingerprint)
 
 
 @pytest.mark.parametrize("stored", [None, 0, 100, 5000])
 @pytest.mark.parametrize("fingerprint", ["", "9f3c"])
 def test_without_a_plan_the_stored_offset_is_all_there_is(stored: int | None, fingerprint: str) -> None:
-    assert found(None, stored, log=(500, 600), fingerprint=fingerprint) == Start(stored)
+    assert found(None, stored, fingerprint=fingerprint) == Start(stored)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +55,8 @@ def test_a_destination_is_never_gone_back_from(stored: int | None, until: int | 
     assert resume(stored, until) == begin
 
 
-@pytest.mark.parametrize("log", [(None, None), (0, 1000), (100, 200)])
-def test_as_planned(log: tuple[int | None, int | None]) -> None:
-    assert found(log=log) == Replay(100, 200)
+def test_as_planned() -> None:
+    assert found() == Replay(100, 200)
 
 
 @pytest.mark.parametrize("version", [0, 6, 8])
@@ -86,7 +84,7 @@ def test_the_offset_is_gone() -> None:
 
 
 def test_the_topic_was_made_anew() -> None:
-    cleared = found(incarnation="0x99", log=(0, 3))
+    cleared = found(incarnation="0x99")
     reason = "the planned range 100 to 200 is of a deleted topic (0x2a); the present one is 0x99"
     assert cleared == Clear(100, reason)
 
@@ -96,8 +94,10 @@ def test_the_offsets_were_reset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "missing"),
+    ("log", "lacking"),
     [
+        ((0, 1000), ()),
+        ((100, 200), ()),
         ((101, 1000), ((100, 101),)),
         ((200, 1000), ((100, 200),)),
         ((700, 1000), ((100, 200),)),
@@ -107,8 +107,8 @@ def test_the_offsets_were_reset() -> None:
         ((150, 150), ((100, 150), (150, 200))),
     ],
 )
-def test_the_log_lacks_some_of_it(log: tuple[int, int], missing: tuple[tuple[int, int], ...]) -> None:
-    assert found(log=log) == Loss(100, 200, missing)
+def test_the_log_lacks_some_of_it(log: tuple[int, int], lacking: tuple[tuple[int, int], ...]) -> None:
+    assert missing(PLAN, *log) == lacking
 
 
 def test_another_destination() -> None:

@@ -99,5 +99,5 @@ def test_the_error_names_partition_offset_and_why_there_is_no_way() -> None:
     assert isinstance(error, CorruptRecord)
     assert str(error) == (
         "corrupt batch in orders-3 at offset 10: its checksum does not match, "
-        "and its framing does not tell where the next one begins"
+        "and the start of the next batch cannot be determined"
     )

@@ -36,7 +36,6 @@ def test_a_partition_of_an_original_without_owner_for_long() -> None:
     assert pokes.look(100.0, MEMBERS, ASSIGNMENT, AT[:2]) is None
     assert pokes.look(100.0 + PATIENCE - 0.1, MEMBERS, ASSIGNMENT, AT[:2]) is None
     assert pokes.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Nudge(1, {AT[2]: "m", AT[3]: "n"})
-    assert "1 made, 2 partitions" in repr(pokes)
 
 
 def test_only_the_first_of_ours_pokes() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kzconsumer.records.decode import SCHEMA, Decoded, decode, scan_next_offset
+from kzconsumer.records.columns import SCHEMA
+from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet

@@ -16,7 +16,8 @@ from kzconsumer.records.kernel_set import KernelSet
 CHECK = """
 import sys
 {before}
-from kzconsumer.records.decode import decode, kernels_in_use, warm
+from kzconsumer.records.decode import decode
+from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.testing.record_sets import Record, record_batch
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 {warm}
@@ -27,7 +28,7 @@ print(kernels_in_use(), "numba.core" in sys.modules)
 """
 
 
-def run(before: str = "", warm: str = "warm()", records: int = 1000, **environment: str) -> str:
+def run(before: str = "", warm: str = "load_kernels()", records: int = 1000, **environment: str) -> str:
     code = CHECK.format(before=before, warm=warm, records=records)
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=150
