@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from kzconsumer.offsets.authority import Storage
-    from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+    from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
     from kzconsumer_tools.groups.cluster_access import Outside
     from kzconsumer_tools.offsets.view import SeenGroup
 
@@ -72,7 +72,7 @@ def add_storage(action: argparse.ArgumentParser) -> None:
 
 def target(arguments: argparse.Namespace) -> Target:
     """Where to look; `group` may be None still. Ends with status 2 when nothing, or two things, say where."""
-    from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+    from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
     from kzconsumer.settings.settings import Settings
 
     named: str | None = getattr(arguments, "group", None)

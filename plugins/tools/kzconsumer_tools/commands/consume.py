@@ -139,8 +139,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     """What to read and where. Ends with status 2 when nothing, or two things, say so."""
     import msgspec
 
-    from kzconsumer.settings.connections import ZooKeeperSettings
-    from kzconsumer.settings.sections import GroupSettings
+    from kzconsumer.settings.sections import GroupSettings, ZooKeeperSettings
     from kzconsumer.settings.settings import Settings
 
     if arguments.zookeeper is not None and arguments.config is not None:
