@@ -31,9 +31,6 @@ class Timing:
         self.total = 0.0
         self.buckets = [0] * (len(BOUNDS) + 1)
 
-    def __repr__(self) -> str:
-        return f"<Timing {self.count} in {self.total:.3f} s>"
-
     def add(self, seconds: float) -> None:
         self.count += 1
         self.total += seconds
@@ -48,9 +45,6 @@ class FetchCounters:
         """From sending a request to taking up its answer."""
         self.decoding = Timing()
         self.bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<FetchCounters {self.requests} {self.bytes} bytes>"
 
 
 class Rebalance(msgspec.Struct, frozen=True):
@@ -80,9 +74,6 @@ class RebalanceCounters:
         """By the kind of the first reason."""
         self.seconds = Timing()
 
-    def __repr__(self) -> str:
-        return f"<RebalanceCounters {self.seconds}>"
-
     def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
         self.seconds.add(rebalance.seconds)
@@ -104,9 +95,6 @@ class CommitCounters:
         self.rounds = 0
         """Commits that have ended well, also those that found nothing to store."""
 
-    def __repr__(self) -> str:
-        return f"<CommitCounters {dict(self.offsets)} in {self.rounds} rounds>"
-
 
 class Counters:
     """Of one connector."""
@@ -122,9 +110,6 @@ class Counters:
         self.rebalances = RebalanceCounters()
         self.rejected: Counter[tuple[str, str]] = Counter()
         """Records, by class of error and by what became of them ("fail", "skip", "dead-letter")."""
-
-    def __repr__(self) -> str:
-        return f"<Counters {self.fetches} {self.commits} {self.rebalances}>"
 
     def of_broker(self, number: int) -> FetchCounters:
         return self.fetches.setdefault(number, FetchCounters())

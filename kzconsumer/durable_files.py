@@ -76,9 +76,6 @@ class AppendedFile:
         """Bytes."""
         sync_directory(path.parent)
 
-    def __repr__(self) -> str:
-        return f"<AppendedFile {self._file.name} {self.size} bytes>"
-
     def append(self, data: bytes) -> None:
         """Write all of it and wait until it is on disk."""
         left = memoryview(data)

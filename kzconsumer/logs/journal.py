@@ -54,9 +54,6 @@ class Journal:
         self._transport = JournaldTransport(SOCKET, connected=False)
         weakref.finalize(self, self._transport.socket.close)
 
-    def __repr__(self) -> str:
-        return f"<Journal {self._transport.socket_path}>"
-
     def msg(self, **fields: str) -> None:
         try:
             self._transport.send(fields.items())

@@ -18,7 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kzconsumer.clock import now
-from kzconsumer.logs.facts import add_facts
+from kzconsumer.logs.logger import add_facts
 from kzconsumer.logs.repeats import INTERVAL, Repeats, same
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import redacted_text

@@ -37,9 +37,6 @@ class Troubles:
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], Trouble] = {}
 
-    def __repr__(self) -> str:
-        return f"<Troubles of {len(self._kinds)} kinds>"
-
     def __call__(self, logger: object, method: str, line: EventDict) -> EventDict:
         level = str(line.get("level"))
         if level in LEVELS:
