@@ -68,9 +68,6 @@ class SessionLife:
         self._served = clock.now()
         self._over = ""
 
-    def __repr__(self) -> str:
-        return f"<SessionLife {self.name} {self.state.value} {self._link} {self.watches} {self._heartbeat}>"
-
     @property
     def name(self) -> str:
         """The session's id as ZooKeeper's own logs write it."""
