@@ -112,7 +112,7 @@ async def test_after_close_every_call_is_refused(connect: str) -> None:
         await zk.ensure("/a")
         _, watch = await zk.watch_data("/a")
         states: list[str] = []
-        zk.add_listener(lambda state: states.append(state.value))
+        zk.listeners.append(lambda state: states.append(state.value))
         await asyncio.gather(zk.close(), zk.close())
         await zk.close()
         assert states == ["closed"]
@@ -238,7 +238,7 @@ async def test_a_cancelled_watch_and_a_cancelled_call_leave_nothing(connect: str
             await asyncio.sleep(0)
             call.cancel()
         _, kept = await zk.watch_children("/a")
-        (armed,) = zk._life.watches.chunks(1000)
+        (armed,) = zk.watches.chunks(1000)
         assert {kind: len(paths) for kind, paths in armed.items() if paths} == {WatchKind.CHILD: 1}
         await zk.delete("/a", -1)
         await kept.wait()
