@@ -42,13 +42,13 @@ class FetchCounters:
 
     def __init__(self) -> None:
         self.requests = Timing()
-        """From sending a request to taking up its answer."""
+        """From sending a request to handling its response."""
         self.decoding = Timing()
         self.bytes = 0
 
 
 class Rebalance(msgspec.Struct, frozen=True):
-    """One attempt to own what should be ours; the numbers are of partitions."""
+    """One rebalance; the numbers are of partitions."""
 
     at: float
     """Seconds since 1970, when it ended."""
@@ -69,7 +69,7 @@ class RebalanceCounters:
 
     def __init__(self) -> None:
         self.timeline: deque[Rebalance] = deque(maxlen=TIMELINE)
-        """Those that changed something, and the first of those in a row that did not end well in the same way."""
+        """Those that changed something, and the first of several in a row that failed in the same way."""
         self.counts: Counter[tuple[str, RebalanceOutcome]] = Counter()
         """By the kind of the first reason."""
         self.seconds = Timing()
@@ -90,31 +90,30 @@ class CommitCounters:
         self.offsets: Counter[tuple[CommitStorage, CommitOutcome]] = Counter(
             {("zookeeper", "stored"): 0, ("zookeeper", "lost"): 0, ("zookeeper", "unknown"): 0}
         )
-        """Of partitions: stored, lost since the claim is another's, refused by the brokers, or it is not known what
-        became of them. With the brokers a copy counts too."""
+        """Of partitions; "lost" if the claim was lost, "refused" by the brokers. A copy in the brokers counts, too."""
         self.rounds = 0
-        """Commits that have ended well, also those that found nothing to store."""
+        """Successful commits, also those with nothing to store."""
 
 
 class Counters:
-    """Of one connector."""
+    """All counters of one consumer."""
 
     def __init__(self) -> None:
         self.fetches: dict[int, FetchCounters] = {}
         """By the broker's number."""
         self.records: Counter[str] = Counter()
-        """Fetched, by topic; of a sink of bytes offsets are counted."""
+        """Fetched, by topic; for a sink of raw bytes, offsets."""
         self.bytes: Counter[str] = Counter()
         """Fetched, by topic, as the brokers sent them."""
         self.commits = CommitCounters()
         self.rebalances = RebalanceCounters()
         self.rejected: Counter[tuple[str, str]] = Counter()
-        """Records, by class of error and by what became of them ("fail", "skip", "dead-letter")."""
+        """Records, by class of error and policy ("fail", "skip", "dead-letter")."""
 
     def of_broker(self, number: int) -> FetchCounters:
         return self.fetches.setdefault(number, FetchCounters())
 
 
 def kind_of(reason: str) -> str:
-    """A reason without the node, partition or topic that it names: few enough for a label."""
+    """A reason without the node, partition or topic that it names, as a label."""
     return reason.split(" ", 1)[0].strip(":")
