@@ -31,9 +31,6 @@ class Timing:
         self.total = 0.0
         self.buckets = [0] * (len(BOUNDS) + 1)
 
-    def __repr__(self) -> str:
-        return f"<Timing {self.count} in {self.total:.3f} s>"
-
     def add(self, seconds: float) -> None:
         self.count += 1
         self.total += seconds
@@ -45,16 +42,13 @@ class FetchCounters:
 
     def __init__(self) -> None:
         self.requests = Timing()
-        """From sending a request to taking up its answer."""
+        """From sending a request to handling its response."""
         self.decoding = Timing()
         self.bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<FetchCounters {self.requests} {self.bytes} bytes>"
-
 
 class Rebalance(msgspec.Struct, frozen=True):
-    """One attempt to own what should be ours; the numbers are of partitions."""
+    """One rebalance; the numbers are of partitions."""
 
     at: float
     """Seconds since 1970, when it ended."""
@@ -75,13 +69,10 @@ class RebalanceCounters:
 
     def __init__(self) -> None:
         self.timeline: deque[Rebalance] = deque(maxlen=TIMELINE)
-        """Those that changed something, and the first of those in a row that did not end well in the same way."""
+        """Those that changed something, and the first of several in a row that failed in the same way."""
         self.counts: Counter[tuple[str, RebalanceOutcome]] = Counter()
         """By the kind of the first reason."""
         self.seconds = Timing()
-
-    def __repr__(self) -> str:
-        return f"<RebalanceCounters {self.seconds}>"
 
     def add(self, rebalance: Rebalance) -> None:
         self.counts[kind_of(rebalance.reasons[0]), rebalance.outcome] += 1
@@ -99,37 +90,30 @@ class CommitCounters:
         self.offsets: Counter[tuple[CommitStorage, CommitOutcome]] = Counter(
             {("zookeeper", "stored"): 0, ("zookeeper", "lost"): 0, ("zookeeper", "unknown"): 0}
         )
-        """Of partitions: stored, lost since the claim is another's, refused by the brokers, or it is not known what
-        became of them. With the brokers a copy counts too."""
+        """Of partitions; "lost" if the claim was lost, "refused" by the brokers. A copy in the brokers counts, too."""
         self.rounds = 0
-        """Commits that have ended well, also those that found nothing to store."""
-
-    def __repr__(self) -> str:
-        return f"<CommitCounters {dict(self.offsets)} in {self.rounds} rounds>"
+        """Successful commits, also those with nothing to store."""
 
 
 class Counters:
-    """Of one connector."""
+    """All counters of one consumer."""
 
     def __init__(self) -> None:
         self.fetches: dict[int, FetchCounters] = {}
         """By the broker's number."""
         self.records: Counter[str] = Counter()
-        """Fetched, by topic; of a sink of bytes offsets are counted."""
+        """Fetched, by topic; for a sink of raw bytes, offsets."""
         self.bytes: Counter[str] = Counter()
         """Fetched, by topic, as the brokers sent them."""
         self.commits = CommitCounters()
         self.rebalances = RebalanceCounters()
         self.rejected: Counter[tuple[str, str]] = Counter()
-        """Records, by class of error and by what became of them ("fail", "skip", "dead-letter")."""
-
-    def __repr__(self) -> str:
-        return f"<Counters {self.fetches} {self.commits} {self.rebalances}>"
+        """Records, by class of error and policy ("fail", "skip", "dead-letter")."""
 
     def of_broker(self, number: int) -> FetchCounters:
         return self.fetches.setdefault(number, FetchCounters())
 
 
 def kind_of(reason: str) -> str:
-    """A reason without the node, partition or topic that it names: few enough for a label."""
+    """A reason without the node, partition or topic that it names, as a label."""
     return reason.split(" ", 1)[0].strip(":")

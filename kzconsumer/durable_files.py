@@ -1,6 +1,6 @@
-"""Durable files on a local file system: what returns from here survives a crash.
+"""Durable files on a local file system: they survive a crash once a function returns.
 
-A file gets its final name by a hard link, so that of several writers the first wins and a name never holds a part. A
+A file gets its final name by a hard link, so that of several writers the first wins and no name holds part of a file. A
 file with its final name is never replaced or deleted. All functions block and raise OSError.
 """
 
@@ -75,9 +75,6 @@ class AppendedFile:
         self.size = 0
         """Bytes."""
         sync_directory(path.parent)
-
-    def __repr__(self) -> str:
-        return f"<AppendedFile {self._file.name} {self.size} bytes>"
 
     def append(self, data: bytes) -> None:
         """Write all of it and wait until it is on disk."""

@@ -1,7 +1,4 @@
-"""All exceptions of the package.
-
-Foreign exceptions are converted in three places only: the two clients' connections and `sinks/runner`.
-"""
+"""All exceptions of the package."""
 
 from __future__ import annotations
 

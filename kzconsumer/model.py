@@ -1,7 +1,4 @@
-"""The nouns everybody shares: partitions, threads, brokers, ranges.
-
-Owns no state, does no IO, imports nothing of ours. An offset always means the next record to be read.
-"""
+"""Partitions, threads, brokers and ranges. An offset always means the next record to be read."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 Wants: TypeAlias = Literal["columns", "raw"]
-"""What a sink is given: decoded records, or the bytes of whole record batches as the broker sent them."""
+"""What a sink gets: decoded records, or the bytes of whole record batches as the broker sent them."""
 
 Form: TypeAlias = Literal["messages", "columns", "raw"]
 """The form in which a member keeps records on their way to its consumer. Messages can be taken as columns, too."""
 
 MOST_STREAMS = 5000
-"""Of one member, those of all its topics together: a registration of more is taken for unreadable."""
+"""Of one member, over all its topics; a registration with more counts as unreadable."""
 
 
 class TopicPartition(NamedTuple):
@@ -30,7 +27,7 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def of(cls, pair: object) -> TopicPartition:
-        """What an application gives as a partition: one of these, or the plain pair. Raises TypeError."""
+        """From one of these or a plain pair. Raises TypeError."""
         if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int:
             return pair if isinstance(pair, cls) else cls(*pair)
         raise TypeError(f'a partition is given as TopicPartition("orders", 0), not {pair!r}')
@@ -69,7 +66,7 @@ def utf16_order(text: str) -> bytes:
 
 
 def thread_order(thread: ConsumerThreadId) -> bytes:
-    """The order of threads as a sort key: in a group of a hundred, comparing them two by two is what takes time."""
+    """A sort key: comparing threads in pairs takes too long in a group of a hundred."""
     return utf16_order(str(thread))
 
 
@@ -101,7 +98,7 @@ class OffsetRange(NamedTuple):
 
 
 class RangeIdentity(NamedTuple):
-    """By what a destination knows a range, for ever: never by a batch, or by who wrote it."""
+    """The identity of a range in a destination: independent of batches and of the member that writes it."""
 
     topic: str
     partition: int

@@ -1,7 +1,6 @@
 """Plugins: assignors, sinks and commands are entry points of installed distributions, the core's own among them.
 
-Every call reads what is installed. Errors name the plugin and the distribution that brings it. Nothing that is loaded
-is called here.
+Errors name the plugin and the distribution that brings it.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ class Plugin(msgspec.Struct, frozen=True, order=True):
 
 
 def list_plugins(group: str) -> list[Plugin]:
-    """What is installed under an entry-point group, sorted by name; a name may occur twice."""
+    """The installed plugins of an entry-point group, sorted by name; a name may occur twice."""
     return sorted(_described(entry) for entry in metadata.entry_points(group=group))
 
 
 def load(group: str, name: str) -> object:
     """The object behind a plugin's name.
 
-    Raises PluginError when there is none of that name, when two distributions bring it, and when importing it fails.
+    Raises PluginError if there is none of that name, if two distributions bring it, or if importing it fails.
     """
     found = list(metadata.entry_points(group=group, name=name))
     if not found:
@@ -61,12 +60,12 @@ def load(group: str, name: str) -> object:
         raise PluginError(f'{kind(group)} "{name}" is in more than one distribution: {rivals}; uninstall one of them')
     try:
         return found[0].load()
-    except Exception as error:  # whatever an import runs into is the plugin's fault, and is reported as such
+    except Exception as error:  # an import may raise anything
         raise PluginError(f"{_described(found[0])} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def load_chosen(group: str, name: str, where: str) -> object:
-    """`load` for a name that stands in the settings at `where`: a fault is then one of the settings (ConfigError)."""
+    """`load` for a name in the settings, at `where`. Raises ConfigError."""
     try:
         return load(group, name)
     except PluginError as error:
@@ -74,7 +73,7 @@ def load_chosen(group: str, name: str, where: str) -> object:
 
 
 def require_extra(where: str, extra: str, *modules: str) -> None:
-    """Raises ConfigError if one of `modules`, which the extra installs, is not there; `where` is the setting."""
+    """Raises ConfigError, for the setting `where`, if one of these modules of an extra is not installed."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         names = " and ".join(missing)

@@ -1,7 +1,6 @@
-"""What may be shown of a value that somebody wrote: never a secret, by the name of its key or the form of its text.
+"""Hides secrets in values and texts that are shown: by the name of a key, or by the form of a text.
 
-Pure. Ours are files' and variables' names throughout; this is for what plugins and their users bring, and for what is
-pasted where a name belongs. Whatever is told passes here: `errors` for faults, `log` for lines, `status` for settings.
+Our own settings only name files and variables; options of plugins and pasted text may hold the secret itself.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ _IN_TEXT = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key of that name holds a secret; not when it names a file or a variable that does."""
+    """Whether a key of that name holds a secret itself, not the name of a file or variable."""
     return _SECRET.search(name) is not None and _NAMES_ONE.search(name) is None
 
 
 def redacted(value: Any) -> Any:
-    """The same value, in it HIDDEN for what is secret: by the names in tables, and in URLs."""
+    """The value with HIDDEN for secrets: values of keys with such names, and parts of texts."""
     match value:
         case Mapping():
             return {name: HIDDEN if is_secret(str(name)) else redacted(inner) for name, inner in value.items()}
@@ -39,6 +38,5 @@ def redacted(value: Any) -> Any:
 
 
 def redacted_text(text: str) -> str:
-    """The same text, in it HIDDEN for users and passwords of URLs, what follows `password=` or its like, and private
-    keys."""
+    """The text with HIDDEN for users and passwords of URLs, values after `password=` and the like, and private keys."""
     return _IN_TEXT.sub(HIDDEN, text)

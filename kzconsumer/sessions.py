@@ -28,8 +28,7 @@ from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
 from kzconsumer.group.membership import new_consumer_id
 from kzconsumer.group.reachable import unreachable
-from kzconsumer.logs.facts import facts
-from kzconsumer.logs.logger import get_logger
+from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.member import Member
 from kzconsumer.model import Form, TopicPartition
 from kzconsumer.offsets.authority import require_storage

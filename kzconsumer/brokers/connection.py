@@ -1,7 +1,4 @@
-"""One TCP connection to one broker: versions negotiated, SASL done, requests sent in order.
-
-It neither retries nor knows topics; `pool` opens another when one is lost.
-"""
+"""One TCP connection to one broker: versions negotiated, SASL done, requests sent in order; it does not retry."""
 
 from __future__ import annotations
 
@@ -40,17 +37,13 @@ _PLAINTEXT: Final = Security()
 
 
 class BrokerConnection:
-    """Use `open`. Once lost or closed a connection stays so; its owner opens another."""
+    """Made by `open`. Once lost or closed it stays so."""
 
     def __init__(self, transport: BrokerTransport) -> None:
         self.broker = transport.broker
         self.versions = UNKNOWN
         self._transport = transport
         self._good_until = math.inf
-
-    def __repr__(self) -> str:
-        state = self._transport.ended or f"{len(self._transport.in_flight)} in flight"
-        return f"<BrokerConnection {self.broker}: {self.versions}; {state}>"
 
     @classmethod
     async def open(
@@ -142,12 +135,11 @@ class BrokerConnection:
             raise
 
     async def call(self, request: Request[R], *, timeout: float) -> R:
-        """Send a request and wait at most `timeout` seconds for its response. Calls may overlap, in order.
+        """Send a request and wait at most `timeout` seconds for its response; calls may overlap.
 
-        Brokers answer in order, too, so a late response holds up the others: after `timeout` the connection is aborted.
-        The response to a cancelled call is still received, and dropped. Raises ConnectionLost (whether the broker
-        executed the request is unknown), ProtocolError (the connection is closed then), UnsupportedVersion (nothing was
-        sent).
+        Brokers answer in order, so a late response holds up the others: after `timeout` the connection is aborted.
+        The response to a cancelled call is received and dropped. Raises ConnectionLost (the outcome is unknown),
+        ProtocolError (the connection is closed then), UnsupportedVersion (nothing was sent).
         """
         return await self.send(request, timeout=timeout)
 

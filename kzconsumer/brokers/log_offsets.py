@@ -8,7 +8,7 @@ import anyio
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.brokers.protocol.error_codes import NONE, broker_error
+from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
 from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, ProtocolError, UnsupportedVersion
@@ -75,17 +75,16 @@ class LogOffsets:
             try:
                 answers = await self._ask(leader, asked)
             except (ConnectionLost, BrokerError) as error:
-                found.update(dict.fromkeys(asked, error))
+                found |= dict.fromkeys(asked, error)
                 continue
             except ProtocolError as error:
-                found.update(dict.fromkeys(asked, ConnectionLost(str(error))))
+                found |= dict.fromkeys(asked, ConnectionLost(str(error)))
                 continue
             for partition in asked:
                 if (answer := answers.get(partition)) is None:
                     found[partition] = ConnectionLost(f"{leader} left {partition} out of its answer")
                 else:
-                    failed = broker_error(answer.error, str(partition)) if answer.error != NONE else None
-                    found[partition] = failed or answer
+                    found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
         return found
 
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:

@@ -7,8 +7,7 @@ is asked for: a password tried once a second locks accounts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import anyio
 from anyio import to_thread
@@ -27,11 +26,6 @@ PAUSE_AFTER_REFUSAL: Final = 10.0
 """Seconds until a broker with which TLS or SASL failed is tried again."""
 
 
-class _Refusal(NamedTuple):
-    until: float
-    reason: str
-
-
 class _Opening:
     """An attempt that several callers may wait for; `outcome` is set before `done`."""
 
@@ -48,22 +42,17 @@ class Brokers:
         self._client_id = client_id
         self._timeout = timeout
         self._security = security
-        self._refusals: dict[Broker, _Refusal] = {}
+        self._refusals: dict[Broker, tuple[float, str]] = {}  # until when, and why
         self._connections: dict[tuple[int, str], BrokerConnection] = {}
         self._openings: dict[tuple[Broker, str], _Opening] = {}
         self._tasks: TaskGroup | None = None
-
-    def __repr__(self) -> str:
-        return f"<Brokers {len(self._connections)} connections, {len(self._openings)} opening>"
 
     async def __aenter__(self) -> Self:
         self._tasks = anyio.create_task_group()
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         tasks, self._tasks = self._tasks, None
         assert tasks is not None
         tasks.cancel_scope.cancel()
@@ -88,9 +77,9 @@ class Brokers:
             if present.broker == broker and not present.closed and not present.worn_out:
                 return present
             self.drop(present)
-        refusal = self._refusals.get(broker)
-        if refusal is not None and now() < refusal.until:
-            raise SecurityError(refusal.reason)
+        until, reason = self._refusals.get(broker, (0.0, ""))
+        if now() < until:
+            raise SecurityError(reason)
         opening = self._openings.get((broker, purpose))
         if opening is None:
             opening = self._openings[broker, purpose] = _Opening()
@@ -108,8 +97,7 @@ class Brokers:
             )
             opening.outcome = connection
             self._refusals.pop(broker, None)
-            replaced = self._connections.get((broker.id, purpose))
-            if replaced is not None:
+            if replaced := self._connections.get((broker.id, purpose)):
                 replaced.close()
             self._connections[broker.id, purpose] = connection
         except ConfigError as error:  # files that were valid at the start may be so again
@@ -123,10 +111,10 @@ class Brokers:
             opening.done.set()
 
     def _refused(self, broker: Broker, error: SecurityError) -> SecurityError:
-        before = self._refusals.get(broker)
-        if before is None or before.reason != str(error):
-            log.error("no secure connection", broker=broker.id, reason=str(error))
-        self._refusals[broker] = _Refusal(now() + PAUSE_AFTER_REFUSAL, str(error))
+        reason = str(error)
+        if broker not in self._refusals or self._refusals[broker][1] != reason:
+            log.error("no secure connection", broker=broker.id, reason=reason)
+        self._refusals[broker] = now() + PAUSE_AFTER_REFUSAL, reason
         return error
 
     def drop(self, connection: BrokerConnection) -> None:

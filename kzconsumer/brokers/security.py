@@ -1,8 +1,4 @@
-"""TLS and SASL for a new connection to a broker, as the settings say.
-
-`load_security` reads the files for each connection, so that certificates and passwords can be renewed under a running
-member. A fault is one line, without secrets and values that may be secrets.
-"""
+"""TLS and SASL for a new connection to a broker, as the settings say."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ import ssl
 from kzconsumer.errors import ConfigError
 from kzconsumer.security.sasl import Exchange, exchange
 from kzconsumer.security.tls import tls_context
-from kzconsumer.settings.connections import BrokersSettings, SaslSettings, TlsSettings
 from kzconsumer.settings.secret import read_secret
+from kzconsumer.settings.sections import BrokersSettings, SaslSettings, TlsSettings
 
 
 class Sasl:
@@ -23,9 +19,6 @@ class Sasl:
         self.mechanism = mechanism
         self.username = username
         self._password = password
-
-    def __repr__(self) -> str:
-        return f"<Sasl {self.mechanism} as {self.username}>"
 
     def exchange(self) -> Exchange:
         return exchange(self.mechanism, self.username, self._password, secrets.token_urlsafe(24))
@@ -41,14 +34,11 @@ class Security:
         self.sasl = sasl
         self.certificate_given = certificate_given
 
-    def __repr__(self) -> str:
-        return f"<Security {'TLS' if self.tls else 'no TLS'}, {self.sasl or 'no SASL'}>"
-
 
 def load_security(settings: BrokersSettings, source: str) -> Security:
-    """Check the settings and read the files that they name. Blocks for milliseconds.
+    """Check the settings and read the files that they name, which may be renewed while the member runs.
 
-    Raises ConfigError with one line per fault, each beginning with `source`.
+    Blocks for milliseconds. Raises ConfigError with one line per fault, each beginning with `source`.
     """
     faults: list[str] = []
     tls = sasl = None

@@ -1,7 +1,4 @@
-"""The socket of one connection to a broker: sends requests at once and matches responses to them, in order.
-
-`BrokerTransport` is an asyncio protocol; `connection` opens it. Errors of sockets and TLS become ConnectionLost here.
-"""
+"""The socket of one connection to a broker: sends requests at once and matches responses to them, in order."""
 
 from __future__ import annotations
 

@@ -36,8 +36,7 @@ from kzconsumer.group.reconciler import Reconciler
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.group.trigger import RebalanceTrigger
-from kzconsumer.logs.facts import facts
-from kzconsumer.logs.logger import get_logger
+from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry.ownership import Blocked, Refused
 from kzconsumer.registry.topics import TopicRegistry

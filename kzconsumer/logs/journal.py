@@ -1,8 +1,4 @@
-"""Log lines in systemd's journal by its own protocol: every key a field of its own, to be searched by.
-
-Owns nothing but the socket; `log` sets it up. Fields are KZCONSUMER_ and the key; MESSAGE is the line as one reads it.
-A library speaks the protocol (https://systemd.io/JOURNAL_NATIVE_PROTOCOL): datagrams, and a sealed file for large ones.
-"""
+"""Log lines in systemd's journal: each key is the field KZCONSUMER_<KEY>, MESSAGE is the whole line as text."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ def require_journal(source: str = "") -> None:
 
 
 def journal_fields(logger: object, method: str, event: EventDict) -> dict[str, str]:
-    """A processor of structlog, the last: what `Journal` sends."""
+    """The last processor of structlog: the fields that `Journal` sends."""
     level, what = event.pop("level", "info"), str(event.pop("event", ""))
     exception, _ = event.pop("exception", ""), event.pop("timestamp", None)
     texts = {key: _text(value) for key, value in event.items()}
@@ -46,16 +42,13 @@ def journal_fields(logger: object, method: str, event: EventDict) -> dict[str, s
 
 
 class Journal:
-    """A logger as structlog wants one: each level takes fields. What the journal refuses goes to standard error."""
+    """A logger for structlog: each level takes fields. Lines that the journal refuses go to standard error."""
 
     def __init__(self) -> None:
         from logging_journald import JournaldTransport
 
         self._transport = JournaldTransport(SOCKET, connected=False)
         weakref.finalize(self, self._transport.socket.close)
-
-    def __repr__(self) -> str:
-        return f"<Journal {self._transport.socket_path}>"
 
     def msg(self, **fields: str) -> None:
         try:

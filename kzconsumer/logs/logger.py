@@ -1,4 +1,4 @@
-"""The logger of this package: structlog if it is configured, the standard logger `kzconsumer` if not.
+"""The logger of this package, and the facts that all lines of a member carry: group, member, generation.
 
 A library must not configure logging, install handlers or print. The daemon and the commands configure structlog
 (`logs.setup`), an application may; in any other program events go to the standard loggers `kzconsumer.*`,
@@ -8,12 +8,31 @@ with the fields behind the event and as the attribute `fields` of the log record
 from __future__ import annotations
 
 import logging
+from contextvars import ContextVar
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict
 
-from kzconsumer.logs.facts import facts
 from kzconsumer.redaction import redacted_text
+
+_FACTS: ContextVar[dict[str, object] | None] = ContextVar("kzconsumer_facts", default=None)
+
+
+def facts() -> dict[str, object]:
+    """Fields of every line of this task and of the tasks that it starts after the first call, to be added to."""
+    found = _FACTS.get()
+    if found is None:
+        found = {}
+        _FACTS.set(found)
+    return found
+
+
+def add_facts(logger: object, method: str, event: EventDict) -> EventDict:
+    """A processor of structlog; a line's own fields win."""
+    for key, value in (_FACTS.get() or {}).items():
+        event.setdefault(key, value)
+    return event
 
 
 def get_logger(name: str) -> Logger:

@@ -1,7 +1,6 @@
-"""Sets up logging for the daemon and the commands: structlog, and the standard library's logging, which libraries use.
+"""Logging of the daemon and the commands: structlog, and the standard library's logging, which libraries use.
 
-Lines go to standard error, readable on a terminal and one JSON object a line otherwise, or to the journal. Tracebacks
-are without the values of variables, which may be records or passwords. The library never calls this (`logs.logger`).
+Tracebacks have no values of variables, which may be records or passwords. The library never calls this (`logs.logger`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from kzconsumer.clock import now
-from kzconsumer.logs.facts import add_facts
+from kzconsumer.logs.logger import add_facts
 from kzconsumer.logs.repeats import INTERVAL, Repeats, same
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.redaction import redacted_text
@@ -28,18 +27,15 @@ _QUIET = ("aiozk", "numba", "py4j", "asyncio")
 
 
 def for_one_answer() -> None:
-    """A command that gives one answer: what it could not read is a line, as its errors are; what it waits for is none.
-
-    Without an answer its error tells why.
-    """
+    """Logging of a command that prints one answer: errors only, in the form of its own error messages."""
     configure("error", "line")
 
 
 def configure(level: str, format: str) -> None:
-    """Send what is at least `level` (debug, info, warning, error) to standard error, or to the journal.
+    """Log what is at least `level` (debug, info, warning, error) to standard error, or to the journal.
 
-    `format` is console, json, or auto: console if standard error is a terminal; journald; or line: as errors are told.
-    Libraries that tell their inner life are held at warning. Raises ConfigError where there is no journal.
+    `format` is console, json, auto (console if standard error is a terminal, else json), journald, or line: in the form
+    of a command's error messages. Verbose libraries are held at warning. Raises ConfigError if there is no journal.
     """
     finish()
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -95,16 +91,15 @@ def _colors() -> bool:
 
 
 def finish() -> None:
-    """Tell what has been left out by now: nothing follows that would."""
+    """Write the last of the repeated lines that were left out until now."""
     if _left_out is not None:
-        _left_out.tell(0.0)
+        _left_out.write_overdue(0.0)
 
 
 class _LeftOut:
-    """A processor that leaves out warnings which say the same again, and tells once a minute how many.
+    """A processor that leaves out repeated warnings, and writes once a minute how many.
 
-    Errors are told each time: each is a change of something. Those that are marked `again` are another attempt's
-    outcome, and count as warnings here.
+    Errors are always written, except those marked `again`: outcomes of another attempt.
     """
 
     def __init__(self, render: Sequence[Processor]) -> None:
@@ -113,7 +108,7 @@ class _LeftOut:
         self._threads = threading.Lock()
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        self.tell(INTERVAL)
+        self.write_overdue(INTERVAL)
         if event.pop("again", False) or event["level"] == "warning":
             with self._threads:
                 admitted = self._repeats.admit(same(event), (logger, method, dict(event)), now())
@@ -121,22 +116,22 @@ class _LeftOut:
                 raise structlog.DropEvent
         return event
 
-    def tell(self, interval: float) -> None:
+    def write_overdue(self, interval: float) -> None:
         with self._threads:
             overdue = self._repeats.overdue(now(), interval)
         for (logger, method, event), left_out in overdue:
             rendered: Any = {**event, "left_out": left_out}
             for processor in self._render:
                 rendered = processor(logger, method, rendered)
-            tell = getattr(logger, method)
-            tell(**rendered) if isinstance(rendered, dict) else tell(rendered)
+            write = getattr(logger, method)
+            write(**rendered) if isinstance(rendered, dict) else write(rendered)
 
 
 _left_out: _LeftOut | None = None
 
 
 def _without_secrets(logger: object, method: str, event: EventDict) -> EventDict:
-    """Somebody else's error may repeat the URL that it was about, in a traceback too."""
+    """Hide secrets: another library's error may repeat a URL, also in a traceback."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = redacted_text(value)
@@ -144,7 +139,7 @@ def _without_secrets(logger: object, method: str, event: EventDict) -> EventDict
 
 
 def _printable(logger: object, method: str, event: EventDict) -> EventDict:
-    """What brokers and nodes say may hold line ends, and what steers a terminal: shown escaped."""
+    """Escape line ends and control characters, which texts of brokers and nodes may hold."""
     for key, value in event.items():
         if isinstance(value, str) and key != "exception" and not value.isprintable():
             event[key] = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in value)
@@ -152,7 +147,7 @@ def _printable(logger: object, method: str, event: EventDict) -> EventDict:
 
 
 def _escaped(logger: object, method: str, line: Any) -> str:
-    """The control characters that JSON leaves as they are."""
+    """Escape the control characters that JSON leaves as they are."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
@@ -160,5 +155,5 @@ def _line(logger: object, method: str, event: EventDict) -> str:
     """`kzconsumer: <what>: <key> <value>, ...`, and a traceback where there is one."""
     what, exception = event.pop("event"), event.pop("exception", "")
     about = ", ".join(f"{key} {value}" for key, value in event.items() if key not in ("level", "timestamp"))
-    told = f"kzconsumer: {what}: {about}" if about else f"kzconsumer: {what}"
-    return f"{told}\n{exception}" if exception else told
+    line = f"kzconsumer: {what}: {about}" if about else f"kzconsumer: {what}"
+    return f"{line}\n{exception}" if exception else line

@@ -1,8 +1,4 @@
-"""Warnings and errors of this process by their kind: how many, and the last text of each.
-
-Owns what has been told since the start; `log` puts it into the way of every line, `status` shows it. A kind is an event
-of the log, which are few; texts are those of the log, without what looks like a secret.
-"""
+"""Counts of warnings and errors of this process by log event, with the last reason of each, secrets hidden."""
 
 from __future__ import annotations
 
@@ -15,13 +11,13 @@ from structlog.typing import EventDict
 from kzconsumer.redaction import redacted
 
 LEVELS = ("warning", "error", "critical")
-#: Libraries tell events in words of their own: what comes beyond so many kinds is counted as one.
+#: Different events, at most; all further ones are counted as OTHERS.
 KINDS = 200
 OTHERS = "others"
 
 
 class Trouble(msgspec.Struct):
-    """One kind; times are seconds since 1970."""
+    """One event; times are seconds since 1970."""
 
     level: str
     event: str
@@ -36,9 +32,6 @@ class Troubles:
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, str], Trouble] = {}
-
-    def __repr__(self) -> str:
-        return f"<Troubles of {len(self._kinds)} kinds>"
 
     def __call__(self, logger: object, method: str, line: EventDict) -> EventDict:
         level = str(line.get("level"))
@@ -63,4 +56,4 @@ class Troubles:
 
 
 TROUBLES = Troubles()
-"""Of this process, as logging is."""
+"""Of this process."""

@@ -15,9 +15,7 @@ from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import broker_error
-from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
-from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest
+from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
 from kzconsumer.brokers.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,

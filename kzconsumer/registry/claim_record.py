@@ -5,10 +5,16 @@ A partition whose record has an unknown format is not consumed.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from kzconsumer.registry.node_json import read_json
-from kzconsumer.registry.nodes import CommitMark, _Count, _Offset
+
+CLAIM_RECORD_VERSION = 1
+
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,6 +46,20 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     def done(self) -> tuple[str, ...]:
         """The steps that are done, in order."""
         return self.steps or ()
+
+
+class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Up to which offset a destination is committed, set by each commit of a replayable sink in its transaction.
+
+    Unlike the stored offset it has no other writers. It is valid for its `fingerprint`, `incarnation` and `epoch` only.
+    `written` is the last range written to the destination, as (first, until), if any.
+    """
+
+    until: _Offset
+    incarnation: str
+    epoch: int
+    fingerprint: str
+    written: tuple[_Offset, _Offset] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +113,6 @@ class ClaimRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             written=written or record.last_written or msgspec.UNSET,
         )
         return msgspec.structs.replace(record, mark=mark)
-
-
-CLAIM_RECORD_VERSION = 1
 
 
 def encode_claim_record(record: ClaimRecord) -> bytes:

@@ -8,7 +8,7 @@ from kzconsumer.errors import ConnectionLost, SessionExpired
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 

@@ -1,18 +1,14 @@
-"""The contents of znodes: bytes that brokers and members write, to values and back.
+"""The contents of the nodes of brokers and topics, and of stored offsets, from Kafka 0.8.2 to 3.9.
 
-Readers accept every broker from 0.8.2 to 3.9 and every original consumer; writers produce the original's form exactly,
-apart from fields that it ignores. A reader raises ValueError with the reason; callers add the path.
+A reader raises ValueError with the reason; callers add the path.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
 
 import msgspec
 
-from kzconsumer.model import MOST_STREAMS
 from kzconsumer.registry.listeners import Listener
 from kzconsumer.registry.node_json import read_json, read_object
 from kzconsumer.registry.paths import is_number
@@ -20,20 +16,11 @@ from kzconsumer.registry.paths import is_number
 MOST_PARTITIONS = 20_000
 """Of one topic; one with more counts as unreadable."""
 
-_SHOWN = 80
+MOST_SHOWN = 80
 """Characters of a name in an error."""
 
 # As kafka.cluster.EndPoint reads it: the listener's name may hold "_", which no URL scheme may.
 ENDPOINT = re.compile(r"(?P<listener>[^:]*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>[0-9]+)")
-
-
-_Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-def _check_streams(subscription: Mapping[str, int]) -> None:
-    if sum(subscription.values()) > MOST_STREAMS:
-        raise ValueError(f"more than {MOST_STREAMS} streams in one member")
 
 
 def decode_listeners(data: bytes) -> tuple[Listener, ...]:
@@ -79,7 +66,7 @@ def decode_topic(data: bytes) -> tuple[int, ...]:
         raise ValueError(f"more than {MOST_PARTITIONS} partitions")
     for name in partitions:
         if not is_number(name):
-            raise ValueError(f"{name[:_SHOWN]!r} is not a partition")
+            raise ValueError(f"{name[:MOST_SHOWN]!r} is not a partition")
     return tuple(sorted(int(name) for name in partitions))
 
 
@@ -97,24 +84,11 @@ def decode_offset(data: bytes) -> int | None:
     return int(text)
 
 
-class CommitMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Up to which offset a destination is committed, set by each commit of a replayable sink in its transaction.
-
-    Unlike the stored offset it has no other writers. It is valid for its `fingerprint`, `incarnation` and `epoch` only.
-    `written` is the last range written to the destination, as (first, until), if any.
-    """
-
-    until: _Offset
-    incarnation: str
-    epoch: int
-    fingerprint: str
-    written: tuple[_Offset, _Offset] | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Cluster(msgspec.Struct):
+    """The content of `/cluster/id`."""
+
     id: str
 
 
 def decode_cluster_id(data: bytes) -> str:
-    """`/cluster/id`."""
     return read_json(data, _Cluster).id

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from kzconsumer.model import MOST_STREAMS
 from kzconsumer.registry.node_json import read_object
-from kzconsumer.registry.nodes import _SHOWN, _check_streams
+from kzconsumer.registry.nodes import MOST_SHOWN
 from kzconsumer.settings.sections import SubscriptionSettings
 from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
 from kzconsumer.zookeeper.connect_string import path_fault
@@ -55,16 +56,18 @@ class Registration(msgspec.Struct, frozen=True):
     subscription: dict[str, int]
     ours: bool
 
+    def __post_init__(self) -> None:
+        if sum(self.subscription.values()) > MOST_STREAMS:
+            raise ValueError(f"more than {MOST_STREAMS} streams in one member")
+
     @classmethod
     def of_topics(cls, topics: Mapping[str, int]) -> Registration:
         """For these topics: topic -> number of streams. Raises ValueError beyond MOST_STREAMS."""
-        _check_streams(topics)
         return cls(STATIC, dict(topics), ours=True)
 
     @classmethod
     def of_filter(cls, topics: TopicFilter, streams: int) -> Registration:
         """For all topics that the list allows. Raises ValueError beyond MOST_STREAMS."""
-        _check_streams({topics.regex: streams})
         return cls(topics.pattern, {topics.regex: streams}, ours=True)
 
 
@@ -100,8 +103,7 @@ def decode_registration(data: bytes) -> Registration:
     for topic, streams in subscription.items():
         if not isinstance(streams, int) or isinstance(streams, bool) or streams < 1:
             shown = streams if isinstance(streams, (int, float)) else type(streams).__name__
-            raise ValueError(f"{shown} is not a number of streams (for {topic[:_SHOWN]!r})")
-    _check_streams(subscription)
+            raise ValueError(f"{shown} is not a number of streams (for {topic[:MOST_SHOWN]!r})")
     if pattern not in (WHITE_LIST, BLACK_LIST):
         pattern = STATIC  # as in the original, any other word
     elif not subscription:
@@ -109,5 +111,5 @@ def decode_registration(data: bytes) -> Registration:
     if pattern == STATIC:
         for topic in subscription:
             if fault := path_fault(f"/{topic}"):
-                raise ValueError(f"{topic[:_SHOWN]!r} is no topic: its path {fault}")
+                raise ValueError(f"{topic[:MOST_SHOWN]!r} is no topic: its path {fault}")
     return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)

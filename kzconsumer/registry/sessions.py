@@ -10,7 +10,7 @@ import anyio
 
 from kzconsumer.errors import ZooKeeperUnreachable
 from kzconsumer.registry import paths
-from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.access import load_access, needs_access
 from kzconsumer.zookeeper.connect_string import ConnectString
 from kzconsumer.zookeeper.session import ZooKeeperSession

@@ -8,7 +8,7 @@ from kzconsumer.model import Broker
 from kzconsumer.registry import paths
 from kzconsumer.registry.listeners import choose
 from kzconsumer.registry.nodes import Topic, decode_cluster_id, decode_listeners, decode_topic
-from kzconsumer.settings.connections import BrokersSettings
+from kzconsumer.settings.sections import BrokersSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches

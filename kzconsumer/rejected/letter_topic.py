@@ -16,8 +16,8 @@ from anyio import to_thread
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, NotKept
 from kzconsumer.rejected.dead_letter import DeadLetter
-from kzconsumer.settings.connections import BrokersSettings
 from kzconsumer.settings.secret import read_secret
+from kzconsumer.settings.sections import BrokersSettings
 
 # No limit here: the brokers refuse what is too large for a topic.
 _LARGEST = 1_000_000_000

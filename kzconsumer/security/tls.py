@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ssl
 
-from kzconsumer.settings.connections import TlsSettings
 from kzconsumer.settings.secret import read_secret, reason_of
+from kzconsumer.settings.sections import TlsSettings
 
 
 def tls_context(settings: TlsSettings, where: str, faults: list[str]) -> ssl.SSLContext:

@@ -17,8 +17,7 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.consumer import ConsumerConnector
 from kzconsumer.errors import sole_cause
-from kzconsumer.logs.facts import facts
-from kzconsumer.logs.logger import get_logger
+from kzconsumer.logs.logger import facts, get_logger
 from kzconsumer.logs.setup import configure
 from kzconsumer.registry.cluster_id import cluster_identity
 from kzconsumer.registry.run_record import GroupRun

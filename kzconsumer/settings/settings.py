@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from kzconsumer.errors import ConfigError
-from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.layers import Layers, read_layers
 from kzconsumer.settings.sections import (
     BatchSettings,
+    BrokersSettings,
     FetchSettings,
     GroupSettings,
     LogSettings,
@@ -25,6 +25,7 @@ from kzconsumer.settings.sections import (
     StatusSettings,
     StopSettings,
     SubscriptionSettings,
+    ZooKeeperSettings,
 )
 from kzconsumer.settings.tables import Table, read_table, tables_of
 from kzconsumer.settings.values import read_name

@@ -1,8 +1,4 @@
-"""TLS and authentication for a new connection to ZooKeeper, as the settings say.
-
-`load_access` reads the files for each connection, so that certificates and passwords can be renewed under a running
-member. A fault is one line, without secrets and values that may be secrets.
-"""
+"""TLS and authentication for a new connection to ZooKeeper, as the settings say."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ from kzconsumer.errors import ConfigError
 from kzconsumer.security.digest_md5 import digest_md5
 from kzconsumer.security.sasl import Exchange
 from kzconsumer.security.tls import tls_context
-from kzconsumer.settings.connections import TlsSettings, UserSettings, ZooKeeperSettings
 from kzconsumer.settings.secret import read_secret
+from kzconsumer.settings.sections import TlsSettings, UserSettings, ZooKeeperSettings
 
 
 class User:
@@ -23,9 +19,6 @@ class User:
     def __init__(self, name: str, password: bytes) -> None:
         self.name = name
         self._password = password
-
-    def __repr__(self) -> str:
-        return f"<User {self.name}>"
 
     def exchange(self) -> Exchange:
         """The tokens of SASL DIGEST-MD5."""
@@ -52,9 +45,6 @@ class Access:
         self.digest = digest
         self.certificate_given = certificate_given
 
-    def __repr__(self) -> str:
-        return f"<Access {'TLS' if self.tls else 'no TLS'}, SASL {self.sasl}, digest {self.digest}>"
-
 
 def needs_access(settings: ZooKeeperSettings) -> bool:
     """Whether there is anything for `load_access` to read or refuse."""
@@ -63,9 +53,9 @@ def needs_access(settings: ZooKeeperSettings) -> bool:
 
 
 def load_access(settings: ZooKeeperSettings, source: str = "") -> Access:
-    """Check the settings and read the files that they name. Blocks for milliseconds.
+    """Check the settings and read the files that they name, which may be renewed while the member runs.
 
-    Raises ConfigError with one line per fault, each beginning with `source`.
+    Blocks for milliseconds. Raises ConfigError with one line per fault, each beginning with `source`.
     """
     begin = f"{source}: " if source else ""
     faults: list[str] = []

@@ -10,11 +10,9 @@ from __future__ import annotations
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost
 from kzconsumer.zookeeper import wire
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.link import Link
-from kzconsumer.zookeeper.session_calls import Asked
 
 
 class FormerSession:
@@ -43,10 +41,8 @@ class FormerSession:
             if answer.session_id != self.id:
                 return False
             await anyio.sleep(max(0.0, self._kept_until - clock.now()))
-            closing = Asked(wire.close_session(lambda: None), ConnectionLost)
             with anyio.fail_after(patience):
-                link.send(closing.request.body, closing)
-                await closing.outcome
+                await link.ask(wire.close_session(lambda: None))
             return True
         finally:
             link.abort("done")

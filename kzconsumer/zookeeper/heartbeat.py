@@ -61,10 +61,6 @@ class Heartbeat:
         self._next_probe = 0.0
         self._due: float | None = None  # when the next beat should come; None without a connection
 
-    def __repr__(self) -> str:
-        until = self._evidence.boottime + self._timeout / 2 if self._evidence else 0.0
-        return f"<Heartbeat T={self._timeout:g}s safe until {until:.3f}>"
-
     @property
     def interval(self) -> float:
         """Seconds between beats."""

@@ -18,9 +18,6 @@ class Lease:
         self._session: ZooKeeperSession | None = None
         self._changed = anyio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Lease until {self.safe_until:.3f} of {self._session!r}>"
-
     @property
     def safe_until(self) -> float:
         """Until then (`kzconsumer.clock`) no server can have expired the session; 0 without one."""

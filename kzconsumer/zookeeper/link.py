@@ -1,7 +1,4 @@
-"""One TCP connection to one server: frames in and out, replies matched to calls in order.
-
-It neither retries nor reconnects: that is for `session_life`, which learns of a loss from `lost`.
-"""
+"""One TCP connection to one server: handshake and authentication, then replies matched to calls in order."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import anyio
 
@@ -18,12 +15,14 @@ from kzconsumer import clock
 from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
-from kzconsumer.zookeeper import wire_frames
-from kzconsumer.zookeeper.access import Access
-from kzconsumer.zookeeper.authentication import authenticate
+from kzconsumer.zookeeper import wire, wire_frames
+from kzconsumer.zookeeper.access import Access, User
 from kzconsumer.zookeeper.connect_string import host_port
+from kzconsumer.zookeeper.session_calls import Asked
 
 log = get_logger("kzconsumer.zookeeper")
+
+R = TypeVar("R")
 
 MAX_FRAME = 64 << 20
 """Bytes. A list of children may exceed what the server takes in a request."""
@@ -49,21 +48,6 @@ class Call(Protocol):
 
     def lost(self, reason: str) -> None:
         """There will be no reply."""
-
-
-class _Exchanged:
-    """A request of the authentication."""
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[wire_frames.Reply] = asyncio.get_running_loop().create_future()
-
-    def answered(self, reply: wire_frames.Reply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
-
-    def lost(self, reason: str) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(ConnectionLost(reason))
 
 
 class Link(asyncio.Protocol):
@@ -96,10 +80,6 @@ class Link(asyncio.Protocol):
         self._calls: deque[tuple[int, Call]] = deque()
         self._xid = 0
 
-    def __repr__(self) -> str:
-        state = f"lost: {self.lost.result()}" if self.lost.done() else f"{len(self._calls)} in flight"
-        return f"<Link {self.where} {state}>"
-
     @classmethod
     async def open(
         cls,
@@ -125,7 +105,7 @@ class Link(asyncio.Protocol):
                 link._write(_SIZE.pack(len(handshake)) + handshake)
                 answer = wire_frames.established(await link._hello)
                 if answer.session_id:
-                    await authenticate(link._exchange, access)
+                    await link._authenticate()
                 return link, answer
         except TimeoutError:
             link.abort("no answer")
@@ -164,15 +144,39 @@ class Link(asyncio.Protocol):
         self._calls.append((xid, call))
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
 
-    async def _exchange(self, request: wire_frames.Request[bytes], xid: int | None) -> wire_frames.Reply:
-        call = _Exchanged()
+    async def ask(self, request: wire_frames.Request[R], xid: int | None = None) -> R:
+        """The decoded reply. Raises the server's refusal, ConnectionLost, SecurityError if the server rejects us."""
+        call = Asked(request, ConnectionLost)
         self.send(request.body, call, xid)
         try:
-            return await call.reply
+            return await call.outcome
         except ConnectionLost:
             if self.refused is None:
                 raise
             raise SecurityError(self.refused) from None
+
+    async def _authenticate(self) -> None:
+        if (user := self._access.sasl) is not None:
+            try:
+                await self._sasl(user)
+            except SecurityError as error:
+                raise SecurityError(f"[zookeeper.sasl] DIGEST-MD5 as {user.name}: {error}") from None
+        if (user := self._access.digest) is not None:
+            # A wrong password is not refused in this scheme: it makes us another user, to whom nodes may be closed.
+            await self.ask(wire.add_auth("digest", user.digest()), wire_frames.AUTH_XID)
+
+    async def _sasl(self, user: User) -> None:
+        tokens = user.exchange()
+        token = next(tokens)
+        while True:
+            try:
+                answer = await self.ask(wire.sasl(token))
+            except SecurityError:
+                raise SecurityError("the server does not accept it: wrong name or password?") from None
+            try:
+                token = tokens.send(answer)
+            except StopIteration:
+                return
 
     def abort(self, reason: str) -> None:
         """Close at once; calls in flight are lost. Idempotent."""

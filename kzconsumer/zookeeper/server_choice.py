@@ -78,9 +78,6 @@ class ServerChoice:
         self._on_zxid = on_zxid
         self._pause = 0.0
 
-    def __repr__(self) -> str:
-        return f"<ServerChoice {self._hosts} pause {self._pause:g}>"
-
     def served(self) -> None:
         """A server answers this session. Only then the pause ends: one that takes and drops sessions is failing."""
         self.insist = True

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import anyio
@@ -46,7 +45,7 @@ class _Watching(Protocol[R]):
     def __call__(self, path: str, full: str, *, watch: bool) -> wire_frames.Request[R]: ...
 
 
-class ZooKeeperSession:
+class ZooKeeperSession(SessionLife):
     """An ensemble's nodes as seen by one session, below the connect string's chroot.
 
     `async with` begins it, without a time limit, and closes it. Every call raises ConnectionLost (the outcome is
@@ -70,33 +69,30 @@ class ZooKeeperSession:
         acl_below: str = "/",
         insist: bool = False,
     ) -> None:
+        super().__init__(connect, timeout, brief=brief, access=access, insist=insist)
         self._connect = connect
         self._acl = acl
         self._acl_below = connect.full(acl_below)
-        self._life = SessionLife(connect, timeout, brief=brief, access=access, insist=insist)
         self._task: asyncio.Task[None] | None = None
-        self._closing = False
 
     def __repr__(self) -> str:
-        return f"<ZooKeeperSession {self._life.name} {self._life.state.value} at {self._connect}>"
+        return f"<ZooKeeperSession {self.name} {self.state.value} at {self._connect}>"
 
     async def __aenter__(self) -> Self:
         if self._task:
             raise RuntimeError("a ZooKeeperSession is entered once")
         # A task of its own, not a task group: the caller's deadline around this call ends before the session does.
-        self._task = asyncio.create_task(self._life.run(), name="zookeeper session")
+        self._task = asyncio.create_task(self.run(), name="zookeeper session")
         try:
-            while self._life.state is not SessionState.CONNECTED:
-                self._life.check()
-                await self._life.changed.wait()
+            while self.state is not SessionState.CONNECTED:
+                self.check()
+                await self.changed.wait()
         except BaseException:
             await self.close()
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -105,7 +101,7 @@ class ZooKeeperSession:
         Raises nothing for a broken connection. If cancelled, it still ends the session on this side.
         """
         if self._task is None:
-            self._life.end(SessionState.CLOSED, "closed")
+            self.end(SessionState.CLOSED, "closed")
             return
         if self._closing:
             await asyncio.wait([self._task])
@@ -113,54 +109,17 @@ class ZooKeeperSession:
         self._closing = True
         try:
             with anyio.move_on_after(self.timeout / 3):
-                await self._life.close()
+                await self.close_at_server()
         finally:
             self._task.cancel()
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([self._task])
-            self._life.end(SessionState.CLOSED, "closed")
-
-    @property
-    def refusals(self) -> tuple[str, ...]:
-        """Why there is no connection, by server."""
-        return self._life.refusals
-
-    @property
-    def id(self) -> int:
-        """As `Stat.ephemeral_owner` has it; 0 before the first connection."""
-        return self._life.id
-
-    @property
-    def timeout(self) -> float:
-        return self._life.timeout
-
-    @property
-    def safe_until(self) -> float:
-        """Until then (`kzconsumer.clock.now()`) the server cannot have expired the session; 0.0 if that is in doubt."""
-        return self._life.safe_until
-
-    @property
-    def task_last_ran(self) -> float:
-        """When the session's task last ran, connected or searching for a server."""
-        return self._life.task_last_ran
-
-    @property
-    def state(self) -> SessionState:
-        return self._life.state
+            self.end(SessionState.CLOSED, "closed")
 
     @property
     def expired(self) -> bool:
         """Whether the server ended the session."""
-        return self._life.state is SessionState.EXPIRED
-
-    @property
-    def former(self) -> FormerSession | None:
-        """After the end, for `end_former` of the next session; None if no server ever let us in."""
-        return self._life.former
-
-    async def end_former(self, former: FormerSession) -> None:
-        """Close an earlier session of this process if a server still keeps it. Failures are logged."""
-        await self._life.end_former(former)
+        return self.state is SessionState.EXPIRED
 
     def trusted(self) -> bool:
         """Whether the lease holds now."""
@@ -169,22 +128,18 @@ class ZooKeeperSession:
     async def wait_trusted(self) -> None:
         """Wait until the lease holds. Raises SessionExpired after the end."""
         while not self.trusted():
-            self._life.check()
-            await self._life.changed.wait()
+            self.check()
+            await self.changed.wait()
 
     async def wait_expired(self) -> None:
         """Wait until the server has ended the session, for ever if it was closed. Raises ConfigError."""
         while not self.expired:
-            if self._life.state is SessionState.REFUSED:
-                self._life.check()
-            await self._life.changed.wait()
-
-    def add_listener(self, callback: Callable[[SessionState], None]) -> None:
-        """`callback` gets every change of state from now on, synchronously. It must not raise."""
-        self._life.listeners.append(callback)
+            if self.state is SessionState.REFUSED:
+                self.check()
+            await self.changed.wait()
 
     async def get(self, path: str) -> Node:
-        return await self._life.ask(wire.get(path, self._full(path)))
+        return await self.ask(wire.get(path, self._full(path)))
 
     async def find(self, path: str) -> Node | None:
         """The node, or None."""
@@ -196,13 +151,13 @@ class ZooKeeperSession:
     async def exists(self, path: str) -> Stat | None:
         """The node's stat, or None."""
         try:
-            return await self._life.ask(wire.exists(path, self._full(path)))
+            return await self.ask(wire.exists(path, self._full(path)))
         except NoNode:
             return None
 
     async def children(self, path: str) -> list[str]:
         """The names of a node's children, sorted."""
-        return await self._life.ask(wire.children(path, self._full(path)))
+        return await self.ask(wire.children(path, self._full(path)))
 
     async def watch_data(self, path: str) -> tuple[Node | None, Watch]:
         """The node and a watch for its change or deletion; None and a watch for its creation."""
@@ -233,7 +188,7 @@ class ZooKeeperSession:
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> None:
         """Make a node. Its parent must exist."""
         full = self._full(path)
-        await self._life.ask(wire.create(path, full, data, ephemeral=ephemeral, acl=self._acl_of(full)))
+        await self.ask(wire.create(path, full, data, ephemeral=ephemeral, acl=self._acl_of(full)))
 
     async def ensure(self, path: str) -> None:
         """Make the node and its parents, the chroot included, empty and persistent, where they are missing."""
@@ -242,7 +197,7 @@ class ZooKeeperSession:
     async def _ensure(self, path: str, full: str) -> None:
         # Existing parents are not created again: that may be forbidden above them.
         try:
-            await self._life.ask(wire.exists(path, full))
+            await self.ask(wire.exists(path, full))
         except NoNode:
             pass
         else:
@@ -255,25 +210,25 @@ class ZooKeeperSession:
 
     async def _create_empty(self, path: str, full: str) -> None:
         with contextlib.suppress(NodeExists):
-            await self._life.ask(wire.create(path, full, b"", ephemeral=False, acl=self._acl_of(full)))
+            await self.ask(wire.create(path, full, b"", ephemeral=False, acl=self._acl_of(full)))
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         """Replace the content if the node's version is `version` (-1: any)."""
-        return await self._life.ask(wire.set_data(path, self._full(path), data, version))
+        return await self.ask(wire.set_data(path, self._full(path), data, version))
 
     async def delete(self, path: str, version: int) -> None:
         """Remove the node if its version is `version` (-1: any)."""
-        await self._life.ask(wire.delete(path, self._full(path), version))
+        await self.ask(wire.delete(path, self._full(path), version))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
         """All operations or none: per operation the new stat of a SetData, else None. Raises MultiFailed."""
         if not operations:
             return []
-        return await self._life.ask(wire.multi(operations, self._full, self._acl_of))
+        return await self.ask(wire.multi(operations, self._full, self._acl_of))
 
     async def sync(self, path: str = "/") -> None:
         """Later reads see at least what the leader had when this was answered."""
-        await self._life.ask(wire.sync(path, self._full(path)))
+        await self.ask(wire.sync(path, self._full(path)))
 
     def _full(self, path: str) -> str:
         try:
@@ -287,7 +242,7 @@ class ZooKeeperSession:
     async def _watch(self, ask: _Watching[R], watch: Watch, kinds: Mapping[int, WatchKind]) -> R:
         full = self._full(watch.path)
         try:
-            return await self._life.ask(ask(watch.path, full, watch=True), Arming(watch, full, kinds))
+            return await self.ask(ask(watch.path, full, watch=True), Arming(watch, full, kinds))
         except asyncio.CancelledError:
             watch.cancel()  # the reply may have armed it just before
             raise

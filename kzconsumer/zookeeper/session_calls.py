@@ -37,9 +37,6 @@ class Asked(Generic[R]):
         self._arming = arming
         self._watches = watches
 
-    def __repr__(self) -> str:
-        return f"<Asked {self.request.path} {len(self.request.body)} bytes>"
-
     def answered(self, reply: wire_frames.Reply) -> None:
         if self.outcome.done():
             return  # given up, and the watch with it

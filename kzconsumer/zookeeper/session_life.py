@@ -1,6 +1,6 @@
-"""One ZooKeeper session over its successive connections: established, kept alive, restored, ended.
+"""A ZooKeeper session over its successive connections: established, kept alive, restored, ended.
 
-`session` puts the operations on top. One background task does all of it; nothing is ever sent twice.
+One background task does all of it; nothing is ever sent twice.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ class SessionState(enum.Enum):
 
 
 class SessionLife:
-    """`run` is the background task; every request goes through `ask`."""
+    """The session without its operations. `run` is the background task; every request goes through `ask`."""
 
     def __init__(
         self, connect: ConnectString, timeout: float, *, brief: bool, access: Callable[[], Access] | None, insist: bool
     ) -> None:
         self.timeout = timeout
+        """Seconds: the requested one, after the first connection the negotiated one."""
         self._servers = ServerChoice(connect, access, insist=insist, on_event=self._event, on_zxid=self._seen)
         self._refusal: tuple[str, ...] = ()
         self._log_connection = log.debug if brief else log.info
         self.id = 0
+        """As `Stat.ephemeral_owner` has it; 0 before the first connection."""
         self.state = SessionState.SUSPENDED
         self.watches = WatchTable()
         self.listeners: list[Callable[[SessionState], None]] = []
+        """Called with every change of state, synchronously."""
         self.changed = asyncio.Event()
         """Set, and replaced, when the state changes and when the lease is renewed."""
         self._password = bytes(16)
@@ -67,9 +70,6 @@ class SessionLife:
         self._closing = False
         self._served = clock.now()
         self._over = ""
-
-    def __repr__(self) -> str:
-        return f"<SessionLife {self.name} {self.state.value} {self._link} {self.watches} {self._heartbeat}>"
 
     @property
     def name(self) -> str:
@@ -88,11 +88,12 @@ class SessionLife:
 
     @property
     def safe_until(self) -> float:
+        """Until then (`kzconsumer.clock`) the server cannot have expired the session; 0.0 if that is in doubt."""
         return 0.0 if self._over else self._heartbeat.safe_until(server_choice.instant())
 
     @property
     def former(self) -> FormerSession | None:
-        """For the next session to close: a server may have been wrong about the end of this one."""
+        """For `end_former` of the next session: a server may have been wrong about the end of this one."""
         return FormerSession(self.id, self._password, self.timeout, self._heartbeat.kept_until) if self.id else None
 
     async def end_former(self, former: FormerSession) -> None:
@@ -126,9 +127,8 @@ class SessionLife:
             raise SessionExpired("the session is being closed")
         return await self._ask(Asked(request, self._loss, arming, self.watches))
 
-    async def close(self) -> None:
+    async def close_at_server(self) -> None:
         """Have the server close the session and delete its ephemeral nodes, on as many connections as that takes."""
-        self._closing = True
         # The end comes while the reply is read: the server's FIN behind it must not look like a loss.
         closing = wire.close_session(lambda: self.end(SessionState.CLOSED, "closed"))
         while self.id and not self._over:

@@ -54,10 +54,6 @@ class Watch:
         self._ended: str | None = None
         self._forget: Callable[[], None] | None = None
 
-    def __repr__(self) -> str:
-        state = "fired" if self.fired else "ended" if self._over.is_set() else "armed" if self._forget else "unset"
-        return f"<Watch {self.path} {state}>"
-
     def add_callback(self, callback: Callable[[], None]) -> None:
         """Call it once, synchronously, on the event; at once if it has fired; never on cancel or session end."""
         if self.fired:
@@ -99,9 +95,6 @@ class WatchTable:
     def __init__(self) -> None:
         # Watches of a path fire in the order in which they were armed.
         self._armed: dict[WatchKind, dict[str, dict[Watch, None]]] = {kind: {} for kind in WatchKind}
-
-    def __repr__(self) -> str:
-        return "<WatchTable " + " ".join(f"{kind.value}={len(paths)}" for kind, paths in self._armed.items()) + ">"
 
     def arm(self, kind: WatchKind, path: str, watch: Watch) -> None:
         self._armed[kind].setdefault(path, {})[watch] = None

@@ -28,9 +28,6 @@ class Watches:
         self._armed: dict[tuple[str, str], Watch] = {}
         self._known: dict[tuple[str, str], Any] = {}  # by the same key: what was read, true until the watch fires
 
-    def __repr__(self) -> str:
-        return f"<Watches {len(self._armed)} armed>"
-
     async def data(self, path: str, reason: str) -> Node | None:
         """The node, or None; a change of content, creation and deletion notify."""
         return await self._read("data", path, reason, self._session.watch_data, self._session.find)

@@ -145,7 +145,7 @@ async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_soon(thr
     far, _ = three.followers
     async with session(far.connect, T) as zk, anyio.create_task_group() as tasks:
         left: list[float] = []
-        zk.add_listener(lambda state: left.append(clock.now()) if state is SessionState.SUSPENDED else None)
+        zk.listeners.append(lambda state: left.append(clock.now()) if state is SessionState.SUSPENDED else None)
         answers = Counter[bool]()
 
         async def read() -> None:

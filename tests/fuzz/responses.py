@@ -11,12 +11,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchRequest, FetchResponse
-from kzconsumer.brokers.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
 from kzconsumer.brokers.protocol.frames import response_body
+from kzconsumer.brokers.protocol.group_offsets import (
+    Coordinator,
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
+)
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
 from kzconsumer.brokers.protocol.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,

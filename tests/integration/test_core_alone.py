@@ -48,7 +48,7 @@ async def test_a_member_runs(commands: Path, cluster: Cluster, unique: str, tmp_
 def test_nothing_else_is_installed(commands: Path) -> None:
     """The control of the tests here: what the tools, the sandbox and the status page need is not there."""
     for module in ("aiohttp", "confluent_kafka", "kzconsumer_tools", "prometheus_client", "pyspark", "rich"):
-        words = [commands / "python", "-I", "-c", f"import {module}"]
+        words = [str(commands / "python"), "-I", "-c", f"import {module}"]
         done = subprocess.run(words, capture_output=True, check=False)
         assert done.returncode == 1
 

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from kzconsumer.errors import SinkFailed
 from kzconsumer.model import RangeIdentity, TopicPartition
-from kzconsumer.registry.claim_record import decode_claim_record
-from kzconsumer.registry.nodes import CommitMark
+from kzconsumer.registry.claim_record import CommitMark, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic

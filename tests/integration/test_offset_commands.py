@@ -18,7 +18,7 @@ from kzconsumer.errors import GroupInUse, NotDone
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
-from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic

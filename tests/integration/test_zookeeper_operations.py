@@ -9,6 +9,7 @@ import pytest
 
 from kzconsumer.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, SessionExpired, ZooKeeperError
 from kzconsumer.zookeeper.session import Check, ConnectString, Create, Delete, SetData, ZooKeeperSession
+from kzconsumer.zookeeper.watch import WatchKind
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.zookeeper_sessions import session, until
 
@@ -111,7 +112,7 @@ async def test_after_close_every_call_is_refused(connect: str) -> None:
         await zk.ensure("/a")
         _, watch = await zk.watch_data("/a")
         states: list[str] = []
-        zk.add_listener(lambda state: states.append(state.value))
+        zk.listeners.append(lambda state: states.append(state.value))
         await asyncio.gather(zk.close(), zk.close())
         await zk.close()
         assert states == ["closed"]
@@ -237,7 +238,8 @@ async def test_a_cancelled_watch_and_a_cancelled_call_leave_nothing(connect: str
             await asyncio.sleep(0)
             call.cancel()
         _, kept = await zk.watch_children("/a")
-        assert repr(zk._life.watches) == "<WatchTable data=0 exist=0 child=1>"
+        (armed,) = zk.watches.chunks(1000)
+        assert {kind: len(paths) for kind, paths in armed.items() if paths} == {WatchKind.CHILD: 1}
         await zk.delete("/a", -1)
         await kept.wait()
         assert not watch.fired
@@ -273,4 +275,3 @@ async def test_repr_is_one_line(connect: str) -> None:
     async with session(connect) as zk:
         text = repr(zk)
         assert text == f"<ZooKeeperSession {zk.id & (2**64 - 1):#x} connected at {connect}>"
-        assert "\n" not in repr(zk._life)

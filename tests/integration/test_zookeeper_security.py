@@ -101,7 +101,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
         )
 
     request = bytes(protocol.GetACLRequest(path=session._full(path)).serialize(None))
-    return await session._life.ask(wire_frames.Request(path, request, decode))
+    return await session.ask(wire_frames.Request(path, request, decode))
 
 
 async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeeper, unique: str) -> None:

@@ -56,7 +56,7 @@ def seconds_since(start: float) -> float:
 async def test_a_broken_connection_is_replaced_at_once(zookeeper: ZooKeeperServer, root: str, break_: Break) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
         states: list[SessionState] = []
-        zk.add_listener(states.append)
+        zk.listeners.append(states.append)
         await zk.ensure(root)
         await zk.create(f"{root}/e", b"", ephemeral=True)
         identity = zk.id
@@ -124,7 +124,7 @@ async def test_calls_wait_for_the_connection_and_keep_their_order(zookeeper: Zoo
 async def test_watches_survive_reconnects(zookeeper: ZooKeeperServer, root: str, missed: bool) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk, session(zookeeper.connect) as other:
         states: list[SessionState] = []
-        zk.add_listener(states.append)
+        zk.listeners.append(states.append)
         await zk.ensure(root)
         for name in ("changed", "deleted", "quiet"):
             await zk.create(f"{root}/{name}")
@@ -231,7 +231,7 @@ async def test_an_answer_that_takes_long_to_arrive_is_no_silence(zookeeper: ZooK
 async def test_a_session_that_ended_on_the_server_is_over_for_everybody(zookeeper: ZooKeeperServer, root: str) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk, session(zookeeper.connect) as witness:
         states: list[SessionState] = []
-        zk.add_listener(states.append)
+        zk.listeners.append(states.append)
         await zk.ensure(root)
         await zk.create(f"{root}/e", b"", ephemeral=True)
         _, gone = await witness.watch_exists(f"{root}/e")
@@ -373,7 +373,7 @@ async def test_a_bad_host_does_not_keep_us_from_the_good_one(zookeeper: ZooKeepe
 
 async def test_a_server_that_drops_us_after_the_handshake_is_not_hammered(zookeeper: ZooKeeperServer) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
-        zk.add_listener(lambda state: proxy.reset() if state is SessionState.CONNECTED else None)
+        zk.listeners.append(lambda state: proxy.reset() if state is SessionState.CONNECTED else None)
         proxy.reset()
         await anyio.sleep(1.5)
         assert 2 < proxy.accepted < 12
@@ -391,7 +391,7 @@ async def test_close_is_bounded_without_a_server(zookeeper: ZooKeeperServer) -> 
 async def test_close_tells_the_server_over_a_new_connection(zookeeper: ZooKeeperServer, root: str) -> None:
     async with to(zookeeper) as proxy, session(zookeeper.connect) as witness, session(proxy.connect, 20.0) as zk:
         states: list[SessionState] = []
-        zk.add_listener(states.append)
+        zk.listeners.append(states.append)
         await zk.ensure(root)
         await zk.create(f"{root}/e", b"", ephemeral=True)
         proxy.finish()
@@ -459,8 +459,8 @@ async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(server
 
 def given_up(zk: ZooKeeperSession) -> FormerSession:
     """As after a server's "expired" that was wrong, a timeout after the last answer."""
-    zk._life.end(SessionState.EXPIRED, "expired")
-    zk._life._heartbeat._answered -= zk.timeout
+    zk.end(SessionState.EXPIRED, "expired")
+    zk._heartbeat._answered -= zk.timeout
     former = zk.former
     assert former is not None
     return former

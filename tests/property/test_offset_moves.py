@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from kzconsumer.model import TopicPartition
-from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
-from kzconsumer.registry.nodes import CommitMark
+from kzconsumer.registry.claim_record import ClaimRecord, CommitMark, Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.operations import Create, Delete, Node, SetData, Stat
 from kzconsumer_tools.groups.lag import LogRange

@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from kzconsumer.brokers.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
-from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.brokers.protocol.group_offsets import (
+    Coordinator,
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
+)
 from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import ProtocolError
 from kzconsumer.model import Broker, TopicPartition

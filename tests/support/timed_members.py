@@ -42,7 +42,7 @@ class Member:
     def server(self) -> tuple[str, int] | None:
         """The ZooKeeper server it is connected to."""
         session = self.lease._session
-        link = session._life._link if session else None
+        link = session._link if session else None
         return link.host if link and not link.lost.done() else None
 
     def when(self, state: SessionState) -> list[float]:
@@ -50,7 +50,7 @@ class Member:
         times: list[float] = []
         session = self.lease._session
         assert session is not None
-        session.add_listener(lambda entered: times.append(clock.now()) if entered is state else None)
+        session.listeners.append(lambda entered: times.append(clock.now()) if entered is state else None)
         return times
 
     def longest_gap(self, since: float) -> float:

@@ -48,7 +48,7 @@ async def expire(victim: ZooKeeperSession, connect: str) -> None:
     session no more, because the victim, which loses its connection over this, may take it back in between.
     """
     close = wire.close_session(lambda: None).body
-    greeting = _frame(wire.handshake(victim.id, victim._life._password, victim.timeout, 0))
+    greeting = _frame(wire.handshake(victim.id, victim._password, victim.timeout, 0))
     known = True
     with anyio.fail_after(10):
         while known:

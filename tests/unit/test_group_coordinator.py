@@ -9,8 +9,13 @@ import pytest
 
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol import error_codes
-from kzconsumer.brokers.protocol.find_coordinator import Coordinator, FindCoordinatorRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
+from kzconsumer.brokers.protocol.group_offsets import (
+    Coordinator,
+    FindCoordinatorRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
+)
 from kzconsumer.errors import CoordinatorFailed
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module

@@ -38,7 +38,7 @@ def test_what_is_remembered_is_bounded_and_nothing_is_lost_over_it() -> None:
     for n in range(MOST + 50):
         told += sum(1 + left_out for _, left_out in repeats.overdue(0.0))
         told += repeats.admit(n, n, 0.0) + repeats.admit(n, n, 0.0)
-    assert len(repeats._told) <= MOST + 1
+    assert len(repeats._seen) <= MOST + 1
     told += sum(1 + left_out for _, left_out in repeats.overdue(0.0, 0.0))
     assert told == 2 * (MOST + 50)
 

@@ -14,11 +14,15 @@ import pytest
 
 from kzconsumer.brokers.protocol.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kzconsumer.brokers.protocol.fetch import READ_COMMITTED, FetchPosition, FetchRequest
-from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.group_offsets import (
+    FindCoordinatorRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    StoredOffset,
+    StoredOffsets,
+)
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse, PartitionMetadata, TopicMetadata
-from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest, StoredOffset, StoredOffsets
 from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.records.decode import decode

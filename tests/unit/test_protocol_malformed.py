@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kzconsumer.brokers.protocol.fetch import FetchRequest, FetchResponse
-from kzconsumer.brokers.protocol.find_coordinator import FindCoordinatorRequest
+from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, OffsetCommitRequest, OffsetFetchRequest
 from kzconsumer.brokers.protocol.list_offsets import ListOffsetsRequest
 from kzconsumer.brokers.protocol.metadata import MetadataRequest
-from kzconsumer.brokers.protocol.offset_commit import OffsetCommitRequest
-from kzconsumer.brokers.protocol.offset_fetch import OffsetFetchRequest
 from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kzconsumer.brokers.protocol.versions import SPOKEN, ApiVersionsRequest
 from kzconsumer.errors import ProtocolError

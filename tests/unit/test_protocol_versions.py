@@ -4,6 +4,7 @@ import pytest
 
 from kzconsumer.brokers.protocol.versions import API_VERSIONS, BEFORE_API_VERSIONS, FETCH, METADATA, UNKNOWN, Versions
 from kzconsumer.errors import UnsupportedVersion
+from tests.support.agreed_versions import agreed
 
 
 @pytest.mark.parametrize(("range_", "version"), [((0, 17), 12), ((0, 3), 3), ((4, 4), 4), ((12, 20), 12)])
@@ -22,7 +23,7 @@ def test_a_request_the_broker_does_not_know() -> None:
 
 
 def test_the_level_of_brokers_without_api_versions() -> None:
-    assert str(BEFORE_API_VERSIONS) == (
+    assert agreed(BEFORE_API_VERSIONS) == (
         "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0"
     )
     with pytest.raises(UnsupportedVersion):
@@ -31,8 +32,3 @@ def test_the_level_of_brokers_without_api_versions() -> None:
 
 def test_before_the_broker_spoke_only_its_versions_can_be_asked() -> None:
     assert UNKNOWN.choose(API_VERSIONS) == 0
-    assert str(UNKNOWN) == ""
-
-
-def test_text_says_what_will_be_used() -> None:
-    assert str(Versions({FETCH: (13, 17), METADATA: (0, 4), 77: (0, 1)})) == "Fetch none, Metadata 4"

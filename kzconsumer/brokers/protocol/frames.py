@@ -68,11 +68,6 @@ class FrameReader:
         self._frame: memoryview | None = None
         self._used = 0
 
-    def __repr__(self) -> str:
-        if self._frame is None:
-            return f"<FrameReader between responses, {self._held} bytes held>"
-        return f"<FrameReader {self._used} of {len(self._frame)} bytes>"
-
     def buffer(self) -> memoryview:
         """Where to read to; never empty."""
         if self._frame is None:

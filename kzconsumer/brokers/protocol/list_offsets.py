@@ -7,8 +7,8 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT8, INT32, INT64, PLAIN, Reader, reading
-from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
+from kzconsumer.brokers.protocol.primitives import INT8, INT32, INT64, PLAIN, Reader
+from kzconsumer.brokers.protocol.versions import LIST_OFFSETS, response
 from kzconsumer.model import TopicPartition
 
 LATEST: Final = -1
@@ -45,13 +45,10 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True):
         )
 
     def decode(self, version: int, body: memoryview) -> dict[TopicPartition, ListedOffset]:
-        with reading("ListOffsets", version):
-            reader = Reader(body)
+        with response(LIST_OFFSETS, version, body) as reader:
             if version >= 2:
                 reader.int32()  # throttle_time_ms
-            listed = {where: _listed(reader, version) for where in reader.partitions()}
-            reader.end()
-            return listed
+            return {where: _listed(reader, version) for where in reader.partitions()}
 
 
 def _listed(reader: Reader, version: int) -> ListedOffset:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT32, Reader, reading, string
-from kzconsumer.brokers.protocol.versions import METADATA
+from kzconsumer.brokers.protocol.primitives import INT32, Reader, string
+from kzconsumer.brokers.protocol.versions import METADATA, response
 from kzconsumer.model import Broker
 
 
@@ -52,8 +52,7 @@ class MetadataRequest(msgspec.Struct, frozen=True):
         return b"".join(parts)
 
     def decode(self, version: int, body: memoryview) -> MetadataResponse:
-        with reading("Metadata", version):
-            reader = Reader(body)
+        with response(METADATA, version, body) as reader:
             if version >= 3:
                 reader.int32()  # throttle_time_ms
             brokers = dict(_broker(reader, version) for _ in range(reader.count()))
@@ -64,7 +63,6 @@ class MetadataRequest(msgspec.Struct, frozen=True):
             topics = dict(_topic(reader, version) for _ in range(reader.count()))
             if version >= 8:
                 reader.int32()  # cluster_authorized_operations
-            reader.end()
             return MetadataResponse(brokers, {} if self.topics == () else topics)
 
 

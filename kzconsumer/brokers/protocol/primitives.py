@@ -90,9 +90,6 @@ class Reader:
         self._body = body
         self._at = 0
 
-    def __repr__(self) -> str:
-        return f"<Reader at {self._at} of {len(self._body)}>"
-
     def int8(self) -> int:
         return self._one(INT8)
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import msgspec
 
-from kzconsumer.brokers.protocol.primitives import INT32, Reader, reading, string
-from kzconsumer.brokers.protocol.versions import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from kzconsumer.brokers.protocol.primitives import INT32, string
+from kzconsumer.brokers.protocol.versions import SASL_AUTHENTICATE, SASL_HANDSHAKE, response
 
 
 class SaslHandshakeResponse(msgspec.Struct, frozen=True):
@@ -28,12 +28,9 @@ class SaslHandshakeRequest(msgspec.Struct, frozen=True):
         return string(self.mechanism)
 
     def decode(self, version: int, body: memoryview) -> SaslHandshakeResponse:
-        with reading("SaslHandshake", version):
-            reader = Reader(body)
+        with response(SASL_HANDSHAKE, version, body) as reader:
             error = reader.int16()
-            mechanisms = tuple(reader.string() for _ in range(reader.count()))
-            reader.end()
-            return SaslHandshakeResponse(error, mechanisms)
+            return SaslHandshakeResponse(error, tuple(reader.string() for _ in range(reader.count())))
 
 
 class SaslAuthenticateResponse(msgspec.Struct, frozen=True):
@@ -46,23 +43,20 @@ class SaslAuthenticateResponse(msgspec.Struct, frozen=True):
 
 
 class SaslAuthenticateRequest:
+    """No struct: its representation would show the token, which may be a password."""
+
     api_key: ClassVar[int] = SASL_AUTHENTICATE
 
     def __init__(self, token: bytes) -> None:
         self._token = token
 
-    def __repr__(self) -> str:
-        return "SaslAuthenticateRequest(...)"
-
     def encode(self, version: int) -> bytes:
         return INT32.pack(len(self._token)) + self._token
 
     def decode(self, version: int, body: memoryview) -> SaslAuthenticateResponse:
-        with reading("SaslAuthenticate", version):
-            reader = Reader(body)
+        with response(SASL_AUTHENTICATE, version, body) as reader:
             error = reader.int16()
             message = reader.nullable_string() or ""
             token = reader.data()
             lifetime = reader.int64() if version >= 1 else 0
-            reader.end()
             return SaslAuthenticateResponse(error, message, token, lifetime)

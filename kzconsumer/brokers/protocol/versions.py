@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import ClassVar, Final, NamedTuple
 
 import msgspec
@@ -46,7 +47,6 @@ SPOKEN: Final[Mapping[int, Api]] = {
     SASL_AUTHENTICATE: Api("SaslAuthenticate", 0, 1, 2),
 }
 _PRODUCE_WITH_HEADERS: Final = 3
-_BEFORE_ALL_ELSE: Final = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
 
 def is_flexible(api_key: int, version: int) -> bool:
@@ -59,7 +59,17 @@ def encoding_of(api_key: int, version: int) -> Encoding:
     return COMPACT if is_flexible(api_key, version) else PLAIN
 
 
-class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+@contextmanager
+def response(api_key: int, version: int, body: memoryview) -> Iterator[Reader]:
+    """A response to be read completely. Raises ProtocolError if it is malformed or longer than what was read."""
+    with reading(SPOKEN[api_key].name, version):
+        reader = encoding_of(api_key, version).reader(body)
+        yield reader
+        reader.tags()
+        reader.end()
+
+
+class Versions(msgspec.Struct, frozen=True):
     """The versions a broker speaks: `ranges[api_key]` is (oldest, newest), both included."""
 
     ranges: Mapping[int, tuple[int, int]]
@@ -81,17 +91,6 @@ class Versions(msgspec.Struct, frozen=True, repr_omit_defaults=True):
                 f"{ours.name}: the broker speaks {oldest} to {newest}, we speak {ours.oldest} to {ours.newest}"
             )
         return version
-
-    def __str__(self) -> str:
-        """The versions to use once connected, as `Fetch 12, ListOffsets 5, Metadata 8`."""
-        words = []
-        for api_key in SPOKEN:
-            if api_key in self.ranges and api_key not in _BEFORE_ALL_ELSE:
-                try:
-                    words.append(f"{SPOKEN[api_key].name} {self.choose(api_key)}")
-                except UnsupportedVersion:
-                    words.append(f"{SPOKEN[api_key].name} none")
-        return ", ".join(words)
 
 
 UNKNOWN: Final = Versions({API_VERSIONS: (0, 0)})
@@ -122,9 +121,7 @@ class ApiVersionsRequest(msgspec.Struct, frozen=True):
         return b""
 
     def decode(self, version: int, body: memoryview) -> ApiVersionsResponse:
-        with reading("ApiVersions", version):
-            reader = Reader(body)
+        with response(API_VERSIONS, version, body) as reader:
             error = reader.int16()
             ranges = {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.count())}
-            reader.end()
             return ApiVersionsResponse(error, Versions(ranges))

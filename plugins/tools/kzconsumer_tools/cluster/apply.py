@@ -9,7 +9,7 @@ import anyio
 
 from kzconsumer.errors import MultiFailed, NotDone
 from kzconsumer.registry.sessions import short_session
-from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.operations import Create, SetData
 from kzconsumer.zookeeper.round_trips import repeated
 from kzconsumer.zookeeper.session import ZooKeeperSession

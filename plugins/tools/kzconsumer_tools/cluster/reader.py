@@ -10,7 +10,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.nodes import decode_cluster_id
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.sessions import short_session
-from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession

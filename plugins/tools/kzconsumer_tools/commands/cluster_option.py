@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kzconsumer.cli.configuration import add_config, flags_given, layers_given
 from kzconsumer.offsets.authority import Storage
-from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_connect
 from kzconsumer_tools.commands.answer import add_output

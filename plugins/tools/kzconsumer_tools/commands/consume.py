@@ -15,8 +15,7 @@ import msgspec
 
 from kzconsumer.cli.configuration import layers_given
 from kzconsumer.errors import NotDone, NotThere
-from kzconsumer.settings.connections import ZooKeeperSettings
-from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings
+from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_list
 from kzconsumer_tools.commands.answer import whole_number

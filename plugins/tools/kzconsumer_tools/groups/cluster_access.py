@@ -20,7 +20,7 @@ from kzconsumer.registry import paths
 from kzconsumer.registry.nodes import decode_topic
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.settings.connections import BrokersSettings, ZooKeeperSettings
+from kzconsumer.settings.sections import BrokersSettings, ZooKeeperSettings
 from kzconsumer.zookeeper.round_trips import together
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches

@@ -19,7 +19,7 @@ from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.registry.topics import TopicRegistry
-from kzconsumer.settings.connections import ZooKeeperSettings
+from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.tables import nearest
 from kzconsumer.zookeeper.round_trips import together

@@ -1,0 +1,162 @@
+"""FindCoordinator, OffsetFetch and OffsetCommit: a group's offsets in the brokers. An offset is the next to be read.
+
+Any broker from 0.8.2 on knows FindCoordinator (as ConsumerMetadata there); the first one in a cluster makes the brokers
+create the offsets topic, until then the error is COORDINATOR_NOT_AVAILABLE. Version 0 of the other two differs: any
+broker accepts it, and uses the offsets in ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Final
+
+import msgspec
+
+from kzconsumer.brokers.protocol.primitives import COMPACT, INT8, INT32, INT64, Reader
+from kzconsumer.brokers.protocol.versions import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, encoding_of, response
+from kzconsumer.errors import ProtocolError
+from kzconsumer.model import Broker, TopicPartition
+
+_GROUP: Final = 0
+"""Type of the key; 1 asks for the coordinator of a transactional id."""
+
+
+class Coordinator(msgspec.Struct, frozen=True):
+    error: int
+    broker: Broker
+    """Id -1 with an error."""
+    message: str | None
+    """The broker's text for the error; None, "" or "NONE" without one."""
+
+
+class FindCoordinatorRequest(msgspec.Struct, frozen=True):
+    group: str
+    api_key: ClassVar[int] = FIND_COORDINATOR
+
+    def encode(self, version: int) -> bytes:
+        encoding = encoding_of(FIND_COORDINATOR, version)
+        group = encoding.string(self.group)
+        if version == 0:
+            return group
+        key_type = INT8.pack(_GROUP)
+        if version < 4:
+            return group + key_type + encoding.tags
+        return key_type + encoding.array(1) + group + encoding.tags
+
+    def decode(self, version: int, body: memoryview) -> Coordinator:
+        with response(FIND_COORDINATOR, version, body) as reader:
+            if version >= 1:
+                reader.int32()  # throttle_time_ms
+            if version >= 4:
+                found = dict(_of_key(reader) for _ in range(reader.count()))
+                if self.group not in found:
+                    raise ProtocolError(f"no coordinator of group {self.group!r} in it")
+                return found[self.group]
+            error = reader.int16()
+            message = reader.nullable_string() if version >= 1 else None
+            return Coordinator(error, _broker(reader), message)
+
+
+def _of_key(reader: Reader) -> tuple[str, Coordinator]:
+    key = reader.string()
+    broker = _broker(reader)
+    coordinator = Coordinator(reader.int16(), broker, reader.nullable_string())
+    reader.tags()
+    return key, coordinator
+
+
+def _broker(reader: Reader) -> Broker:
+    return Broker(reader.int32(), reader.string(), reader.int32())
+
+
+class StoredOffset(msgspec.Struct, frozen=True):
+    error: int
+    """Of a partition that has no offset: NONE, but UNKNOWN_TOPIC_OR_PARTITION in version 0, and always from 0.8.2."""
+    offset: int
+    """-1 if there is none."""
+    metadata: str = ""
+
+
+class StoredOffsets(msgspec.Struct, frozen=True):
+    error: int
+    """Of the whole request; 0 before version 2, where each partition has it."""
+    offsets: dict[TopicPartition, StoredOffset]
+
+
+class OffsetFetchRequest(msgspec.Struct, frozen=True):
+    """`partitions` None asks for all that the group has, from version 2 on.
+
+    Offsets that an open transaction will change are returned as they are (KIP-447: not `require_stable`).
+    """
+
+    group: str
+    partitions: Collection[TopicPartition] | None
+    api_key: ClassVar[int] = OFFSET_FETCH
+
+    def encode(self, version: int) -> bytes:
+        encoding = encoding_of(OFFSET_FETCH, version)
+        if self.partitions is None:
+            topics = encoding.array(-1)
+        else:
+            topics = encoding.by_topic((where, b"") for where in self.partitions)
+        require_stable = b"\0" if version >= 7 else b""
+        return encoding.string(self.group) + topics + require_stable + encoding.tags
+
+    def decode(self, version: int, body: memoryview) -> StoredOffsets:
+        with response(OFFSET_FETCH, version, body) as reader:
+            if version >= 3:
+                reader.int32()  # throttle_time_ms
+            offsets = {where: _stored(reader, version) for where in reader.partitions()}
+            return StoredOffsets(reader.int16() if version >= 2 else 0, offsets)
+
+
+def _stored(reader: Reader, version: int) -> StoredOffset:
+    offset = reader.int64()
+    if version >= 5:
+        reader.int32()  # committed_leader_epoch
+    metadata = reader.nullable_string() or ""
+    error = reader.int16()
+    reader.tags()
+    return StoredOffset(error, offset, metadata)
+
+
+class OffsetCommitRequest(msgspec.Struct, frozen=True):
+    """The commit of a consumer outside of a broker-coordinated group: generation -1, no member id.
+
+    As by `kafka.consumer.ZookeeperConsumerConnector` (1.1.1): no leader epoch, retention as configured in the broker.
+    `metadata` is a text stored with an offset, which the original leaves empty.
+    """
+
+    group: str
+    offsets: Mapping[TopicPartition, int]
+    metadata: Mapping[TopicPartition, str] = msgspec.field(default_factory=dict)
+    api_key: ClassVar[int] = OFFSET_COMMIT
+
+    def encode(self, version: int) -> bytes:
+        encoding = encoding_of(OFFSET_COMMIT, version)
+        head = [encoding.string(self.group)]
+        if version >= 1:
+            head += (INT32.pack(-1), encoding.string(""))  # generation_id, member_id
+        if version >= 7:
+            head.append(b"\0" if encoding is COMPACT else b"\xff\xff")  # group_instance_id: null
+        if 2 <= version <= 4:
+            head.append(INT64.pack(-1))  # retention_time_ms
+        between = INT32.pack(-1) if version >= 6 else b""  # committed_leader_epoch
+        if version == 1:
+            between = INT64.pack(-1)  # commit_timestamp: now
+        offsets = encoding.by_topic(
+            (where, INT64.pack(offset) + between + encoding.string(self.metadata.get(where, "")) + encoding.tags)
+            for where, offset in self.offsets.items()
+        )
+        return b"".join((*head, offsets, encoding.tags))
+
+    def decode(self, version: int, body: memoryview) -> dict[TopicPartition, int]:
+        """The error code of each partition."""
+        with response(OFFSET_COMMIT, version, body) as reader:
+            if version >= 3:
+                reader.int32()  # throttle_time_ms
+            errors = {}
+            for where in reader.partitions():
+                errors[where] = reader.int16()
+                reader.tags()
+            return errors
