@@ -42,7 +42,7 @@ class ConsumerConnector:
         """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
 
     def __repr__(self) -> str:
-        return f"<ConsumerConnector {self._sessions}>"
+        return f"<ConsumerConnector {self.consumer}>"
 
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[KafkaStream]]:
         """Join the group with this many streams per topic; at most once per connector.

@@ -177,9 +177,6 @@ class Member:
             counters=counters.rebalances,
         )
 
-    def __repr__(self) -> str:
-        return f"<Member {self._membership} {self.owned}>"
-
     @property
     def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:
         """The group as the last rebalance has read it, and its assignment; None before the first rebalance."""

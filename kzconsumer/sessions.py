@@ -129,9 +129,6 @@ class Sessions:
             counters=self.counters,
         )
 
-    def __repr__(self) -> str:
-        return f"<Sessions of {self.consumer} {self.member}>"
-
     @property
     def group_run(self) -> GroupRun | None:
         """The group's run that this member is in; None without `[subscription] stop_at`, and until it is known."""

@@ -32,9 +32,6 @@ class Manager:
         self._failed = False
         self._socket: socket.socket | None = None
 
-    def __repr__(self) -> str:
-        return f"<Manager at {self._address!r}, watchdog {self.watchdog}>"
-
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str], pid: int) -> Self:
         """Removes the variables: they are for this process, not for those it starts."""

@@ -49,9 +49,6 @@ class Stop:
         self._deadline = 0.0
         self._last_resort: threading.Timer | None = None
 
-    def __repr__(self) -> str:
-        return f"<Stop {'begun' if self.begun.is_set() else 'not begun'}>"
-
     @property
     def seconds_left(self) -> float:
         return self._deadline - now()

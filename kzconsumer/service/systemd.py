@@ -38,9 +38,6 @@ class ServiceReport:
         if manager.watchdog is not None:
             faulthandler.enable()  # SIGABRT from the watchdog shows where each thread was
 
-    def __repr__(self) -> str:
-        return f"<ServiceReport {self._health} {self._manager}>"
-
     async def run(self) -> None:
         while self._manager.listens:
             fields: dict[str, Field] = {}

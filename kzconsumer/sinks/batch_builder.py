@@ -63,9 +63,6 @@ class BatchBuilder:
         self._records = 0
         self._bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<BatchBuilder {len(self._ranges)} ranges {self._records} records {self._bytes} bytes>"
-
     def limit(self, limits: BatchSettings) -> None:
         self._limits = limits
 

@@ -34,9 +34,6 @@ class BatchStatus:
         self.ended: float | None = None
         """Seconds since 1970."""
 
-    def __repr__(self) -> str:
-        return f"<BatchStatus {self.stage} {self.records} records>"
-
     def reduce_to(self, batch: Batch) -> None:
         """Only these ranges are left of it; the records themselves are not kept."""
         self.ranges = [str(part.range) for part in batch.ranges]
@@ -81,9 +78,6 @@ class BatchCounters:
         self.unwritten = 0
         """Given up, or not written as a whole."""
         self.stages: dict[Stage, Timing] = {}
-
-    def __repr__(self) -> str:
-        return f"<BatchCounters {self.records} records>"
 
     def add(self, status: BatchStatus) -> None:
         self.last.append(status)

@@ -44,9 +44,6 @@ class RangePlans:
         self._isolation = isolation
         self._refuses_loss = refuses_loss
 
-    def __repr__(self) -> str:
-        return f"<RangePlans for {self.destination}>"
-
     async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
         """Returns the part of the batch that may be written: of claims still owned, and planned.
 

@@ -82,9 +82,6 @@ class SinkRunner:
         self._waiting = anyio.CancelScope()  # for a batch to be due; `stop` ends it
         self._scope = anyio.CancelScope()
 
-    def __repr__(self) -> str:
-        return f"<SinkRunner {self._name} {self._builder}>"
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the sink, then write what comes from the queues of `feed`, until `stop`.
 

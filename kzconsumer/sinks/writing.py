@@ -43,9 +43,6 @@ class BatchWriter:
         self._quarantine = quarantine
         self._rejected = rejected
 
-    def __repr__(self) -> str:
-        return f"<BatchWriter {self._name}>"
-
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
         """Whether the batch was written as a whole. What is written, or in the quarantine, is marked as processed.
 

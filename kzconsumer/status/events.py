@@ -35,9 +35,6 @@ class Events:
         """The server's connections that are streams."""
         self._ended = anyio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Events on {len(self.streams)} streams>"
-
     async def end(self) -> None:
         """End all streams."""
         self._ended.set()

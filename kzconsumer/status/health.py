@@ -32,9 +32,6 @@ class Health:
         """Set when the member has joined."""
         self._stall = StallDetection()
 
-    def __repr__(self) -> str:
-        return f"<Health {self.phase or 'consuming'}>"
-
     @property
     def joined(self) -> bool:
         """The member has joined, and no stop has begun."""
@@ -77,9 +74,6 @@ class StallDetection:
     def __init__(self) -> None:
         self._before: object = None
         self._since = 0.0
-
-    def __repr__(self) -> str:
-        return f"<StallDetection since {self._since:.1f}>"
 
     def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
         """How long nothing has advanced; 0 while something advances, or there is a reason why nothing does.

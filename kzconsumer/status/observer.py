@@ -54,9 +54,6 @@ class Observer:
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
         """One for each look, the last one last."""
 
-    def __repr__(self) -> str:
-        return f"<Observer of {len(self._tracks)} partitions>"
-
     @property
     def settings(self) -> Settings:
         """Those in effect."""

@@ -67,9 +67,6 @@ class Track:
         self._processed = at.processed
         self._since = time
 
-    def __repr__(self) -> str:
-        return f"<Track {len(self._looks)} looks, {len(self._commits)} commits>"
-
     def look(self, at: Position, time: float, *, end: int | None, committed: bool) -> None:
         """`end`: the log's end as a broker listed it, if not fetched. `committed`: a commit has succeeded since."""
         self._advance(at, time)
@@ -198,9 +195,6 @@ class LogGrowth:
 
     def __init__(self) -> None:
         self._seen: list[_Seen] = []
-
-    def __repr__(self) -> str:
-        return f"<LogGrowth {len(self._seen)} ends>"
 
     def saw(self, end: int, at: float) -> None:
         """The log ended there at that time. An end below the previous one means a new log."""

@@ -78,9 +78,6 @@ class Publication:
         self._ledger = ledger
         self._decisions = state / "publishing"
 
-    def __repr__(self) -> str:
-        return f"Publication({self._target})"
-
     def prepare(self) -> None:
         self._decisions.mkdir(parents=True, exist_ok=True)
 

@@ -57,9 +57,6 @@ class PartitionArchive:
         self._identity: Identity | None = None  # None: what is there has to be found out
         self._last: Segment | None = None
 
-    def __repr__(self) -> str:
-        return f"<PartitionArchive {self._directory} {self._last}>"
-
     @contextmanager
     def locked(self, wait: Callable[[], None]) -> Iterator[None]:
         """Be the only writer of this directory; `wait` is called while another one is, and may raise."""

@@ -61,9 +61,6 @@ class Decoding:
             if options.format == "confluent-avro":
                 self._seen[name] = set()
 
-    def __repr__(self) -> str:
-        return f"Decoding({self._fields}, {self._registry})"
-
     @property
     def known_before(self) -> bool:
         """Whether the columns' types are known without a record."""

@@ -34,9 +34,6 @@ class ProtobufDecoder:
         self._message = message
         self.type: pa.DataType = _struct(_descriptor(files, message), ())
 
-    def __repr__(self) -> str:
-        return f"ProtobufDecoder({self._message}, {self.type})"
-
     def reader(self) -> Read:
         from google.protobuf.message_factory import GetMessageClass
 

@@ -31,9 +31,6 @@ class Quarantine:
         sweep(attempts)
         self._staging = PrivateDirectory(attempts)
 
-    def __repr__(self) -> str:
-        return f"Quarantine({self._path})"
-
     def file(self, part: SpooledRange) -> Path:
         return self._path / data_file(part)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -50,9 +49,6 @@ class Registry:
             headers=headers, timeout=options.timeout, retries=retries, ssl_context=context, maxsize=1
         )
         self._by_id: dict[int, AvroSchema] = {}
-
-    def __repr__(self) -> str:
-        return f"Registry({self._url}, {len(self._by_id)} schemas, process {os.getpid()})"
 
     def by_id(self, number: int) -> AvroSchema:
         """Raises NotRegistered for an id that the registry does not know, RegistryError."""

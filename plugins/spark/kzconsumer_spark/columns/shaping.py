@@ -57,9 +57,6 @@ class Shaping:
         if columns.quarantine is not None and "quarantine" in {each.on_error for each in columns.fields.values()}:
             self._quarantine = Quarantine(Path(columns.quarantine))
 
-    def __repr__(self) -> str:
-        return f"Shaping({self._columns})"
-
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
         """What the destination is to have of `frame`, which holds the records of `ranges`.
 

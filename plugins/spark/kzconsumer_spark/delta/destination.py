@@ -37,9 +37,6 @@ class DeltaDestination:
         sweep(self._target.attempts)
         self._staging = PrivateDirectory(self._target.attempts)
 
-    def __repr__(self) -> str:
-        return f"DeltaDestination({self._target.path})"
-
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         for failed in sorted(self._staging.path.iterdir()):
             shutil.rmtree(failed)

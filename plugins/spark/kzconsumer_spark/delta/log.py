@@ -55,9 +55,6 @@ class DeltaLog:
         self._path = path
         self._synced = -1
 
-    def __repr__(self) -> str:
-        return f"DeltaLog({self._path})"
-
     def open(self) -> DeltaTable | None:
         """The table as it is now."""
         with self._errors():

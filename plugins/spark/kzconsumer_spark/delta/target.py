@@ -61,9 +61,6 @@ class DeltaTarget:
         self.attempts = self._state / "attempts"
         self._id = ""
 
-    def __repr__(self) -> str:
-        return f"DeltaTarget({self.path})"
-
     @property
     def to(self) -> ToDelta:
         """With the scope that `find` has made."""

@@ -36,9 +36,6 @@ class FunctionDestination:
         self._shaping = shaping
         self._steps = steps
 
-    def __repr__(self) -> str:
-        return f"FunctionDestination({getattr(self._function, '__qualname__', self._function)})"
-
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         rows = sum(part.records for part in ranges)
         if rows:

@@ -21,9 +21,6 @@ class StepRecorder:
         self._answers: queue.SimpleQueue[StepRecorded] = queue.SimpleQueue()
         self.batch = RunBatch(number=0, ranges=())
 
-    def __repr__(self) -> str:
-        return f"StepRecorder(batch {self.batch.number})"
-
     def begin(self, batch: RunBatch) -> None:
         self.batch = batch
 

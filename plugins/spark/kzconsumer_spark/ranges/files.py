@@ -76,9 +76,6 @@ class RangeFiles:
         # On a cluster what executors have written may not be seen here (yet): Spark's own count tells.
         self._elsewhere = is_cluster(session.sparkContext.master)
 
-    def __repr__(self) -> str:
-        return f"RangeFiles({self._to.format})"
-
     def stage(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
         """Write into `output`, which is made. All of them have records."""
         if self._to.format != "parquet" or self._to.partition_by or self._shaping.leaves_out_rows:
