@@ -17,7 +17,7 @@ import pytest
 
 from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
-from kzconsumer.cli.main import main, told
+from kzconsumer.cli.main import main, report_error
 from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
 from kzconsumer.settings.settings import layers_of
 from kzconsumer.sinks.configured import check_sink
@@ -412,17 +412,17 @@ def test_errors_of_a_task_group_are_told_one_by_one(capsys: pytest.CaptureFixtur
     group = ExceptionGroup(
         "tasks", [SinkFailed("disk full\nreally"), ExceptionGroup("inner", [ConnectionLost("gone")])]
     )
-    assert told(group) == 1
+    assert report_error(group) == 1
     assert capsys.readouterr().err == "kzconsumer: disk full really\nkzconsumer: gone\n"
 
 
 def test_a_fault_of_the_configuration_decides_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(ExceptionGroup("tasks", [ConnectionLost("gone"), ConfigError(["a", "b"])])) == 78
+    assert report_error(ExceptionGroup("tasks", [ConnectionLost("gone"), ConfigError(["a", "b"])])) == 78
     assert capsys.readouterr().err == "kzconsumer: gone\nkzconsumer: a\nkzconsumer: b\n"
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
     group = ExceptionGroup("tasks", [ConnectionLost("gone"), KeyError("x")])
     with pytest.raises(ExceptionGroup) as caught:
-        told(group)
+        report_error(group)
     assert caught.value is group

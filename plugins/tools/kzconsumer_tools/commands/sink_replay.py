@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     import anyio
     import msgspec
 
-    from kzconsumer.cli.run import run_progress, unseen
+    from kzconsumer.cli.run import run_progress
     from kzconsumer.logs import setup
     from kzconsumer.settings.settings import Settings
     from kzconsumer_tools.commands.reset_options import topics_together
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     with layers.named(), run_progress(True, "replay") as show:
         settings = _redirected(Settings.of(layers), arguments.into)
         setup.configure("warning", "auto")
-        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or unseen)
+        done = anyio.run(_replay, settings, times, topics_together(arguments.topic), show or (lambda done, total: None))
     print(msgspec.json.encode(done).decode() if arguments.output == "json" else _text(done))
     return 0
 
