@@ -20,7 +20,7 @@ _FRAME = struct.Struct(">bi")
 
 
 class AvroSchema:
-    """A schema and the named ones it refers to, parsed. Raises Unsupported when fastavro or a column refuses it."""
+    """A parsed schema with the named schemas it refers to. Raises Unsupported if fastavro or a column refuses it."""
 
     def __init__(self, schema: Avro, referred: tuple[Avro, ...] = ()) -> None:
         import fastavro

@@ -1,4 +1,4 @@
-"""Protobuf messages as columns: descriptors to Arrow types, messages to values.
+"""Protobuf: descriptors as Arrow types, messages as values.
 
 Fields with presence are null if absent; others have their default, as protobuf defines it.
 """

@@ -20,7 +20,7 @@ from kzconsumer_spark.ranges.tags import Shaping
 
 
 class DeltaDestination:
-    """Each range's rows in the table once, with the version of its partition."""
+    """Commits each range once, together with the version of its partition."""
 
     def __init__(
         self,

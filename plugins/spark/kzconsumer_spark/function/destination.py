@@ -17,7 +17,7 @@ from kzconsumer_spark.ranges.tags import Shaping
 
 
 class FunctionDestination:
-    """Calls `function(df, batch_id)` or `function(df, batch_id, batch)`. Durable is what it says is by returning."""
+    """Calls `function(df, batch_id)` or `function(df, batch_id, batch)`. Once it returns, the batch is durable."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Steps of the current batch in the worker: which are done, and asking the daemon to record one.
+"""The steps of the current batch in the worker, which the daemon records.
 
 The daemon answers each request. If it ends, the worker ends with it.
 """
