@@ -16,11 +16,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Counters
-from kzconsumer.errors import (
-    CoordinatorFailed,
-    SessionExpired,
-    ZooKeeperError,
-)
+from kzconsumer.errors import CoordinatorFailed, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading

@@ -16,15 +16,7 @@ from kzconsumer.sinks.interface import (
     SinkContext,
     SinkPlugin,
 )
-from kzconsumer.sinks.reports import (
-    Accountable,
-    BadRecord,
-    HeldRange,
-    Holdings,
-    Preview,
-    Previewing,
-    Redirectable,
-)
+from kzconsumer.sinks.reports import Accountable, BadRecord, HeldRange, Holdings, Preview, Previewing, Redirectable
 from kzconsumer.sinks.steps import StepNotRecorded, Steps, check_step
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Contracts of assignors and sinks as test classes, and record sets as brokers send them.
+"""Contracts of assignors and sinks, as test classes.
 
 A contract is imported on first use: `AssignorContract` needs hypothesis, `SinkContract` Linux.
 """

@@ -11,7 +11,7 @@ import time
 
 from kzconsumer.records.decode import decode, kernels_in_use, scan_next_offset, warm
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
+from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 SIZE = 4 << 20
 BATCH = 16 << 10

@@ -18,9 +18,9 @@ from kzconsumer import clock
 from kzconsumer.errors import ConfigError, SinkFailed
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
-from kzconsumer.testing.record_sets import Record, message_set
 from kzconsumer_files.segments.sink import SegmentsSink
 from tests.support.raw_ranges import TOPIC, batch, batches, content, log_bytes, raw_range, segments
+from tests.support.record_sets import Record, message_set
 
 
 class Lease:
