@@ -238,7 +238,7 @@ class Sessions:
             # If left before the first rebalance. After a failure the task group cancels `join`.
             self._joined.set()
         finally:
-            self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever
+            self._left.set()  # first: `leave` must not wait if the rest fails
             for stream in self.streams.values():
                 stream.close()
 

@@ -158,7 +158,7 @@ class SettingAside(Protocol):
     """A replayable sink that can exclude a range from ever being published.
 
     Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine. True: from now on
-    nobody publishes it, not even a member that is writing it at the moment; every `write` of it raises, and `has` does
+    no member publishes it, not even one that is writing it at the moment; every `write` of it raises, and `has` does
     not have it. False: it is published. Without this a member that has lost the partition may publish what its
     successor has kept.
     """

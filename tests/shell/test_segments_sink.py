@@ -113,7 +113,7 @@ async def test_members_on_different_disks_go_on_with_a_new_segment(
 ) -> None:
     await write(tmp_path, batches(0, 30))
     await write(tmp_path, batches(50, 60), spread=True)
-    assert "".join(capfd.readouterr()).count("goes on behind a gap") == 1
+    assert "".join(capfd.readouterr()).count("gap in the archive") == 1
     assert [int(each.stem) for each in segments(directory(tmp_path))] == [0, 50]
     assert content(directory(tmp_path)) == log_bytes(0, 30) + log_bytes(50, 60)
 

@@ -94,7 +94,7 @@ class PartitionArchive:
         except Overlap as overlap:
             raise SinkFailed(
                 f"segments: {part.topic_partition}: {overlap}, where {self._directory} ends: "
-                "the log was written anew; move the directory away to begin a new one"
+                "the log has been rewritten; move the directory away to begin a new one"
             ) from None
         self._carry_out(steps, guard)
         self._last = last
@@ -111,7 +111,7 @@ class PartitionArchive:
                 "members of this group write to different disks, set spread = true"
             )
         log.warning(
-            "the archive goes on behind a gap: other members may hold it",
+            "gap in the archive, which other members may have",
             topic=part.topic,
             partition=part.partition,
             first=last.end,

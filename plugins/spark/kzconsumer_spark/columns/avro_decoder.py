@@ -73,7 +73,7 @@ class AvroDecoder:
                     raise EOFError from error  # in the middle of a number
                 raise
             if stream.tell() != len(data):
-                raise BadValue("goes on behind what its schema says")
+                raise BadValue("has more bytes than its schema says")
             return value
 
         return read

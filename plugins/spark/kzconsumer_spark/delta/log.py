@@ -182,8 +182,9 @@ def statistics(file: Path) -> str:
         if len(bounds) == len(found) and bounds and isinstance(bounds[0][0], int | datetime.date):
             lowest[column.name] = _as_json(min(low for low, _ in bounds))
             highest[column.name] = _as_json(max(high for _, high in bounds), up=True)
-    told = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    return msgspec.json.encode(told).decode()
+    return msgspec.json.encode(
+        {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    ).decode()
 
 
 def _as_json(value: Any, *, up: bool = False) -> Any:

@@ -20,9 +20,9 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive records of one partition in the DataFrame: all of the log with `first <= offset < until`.
 
-    `records` counts them (offsets may have gaps). `incarnation` tells a topic from an earlier one of its name, `epoch`
-    counts the partition's offset resets. `token` names the range for ever: at most 400 printable ASCII characters,
-    never those of another range, of any group. `txn_app_id` is the same for all ranges of the partition, incarnation
+    `records` counts them (offsets may have gaps). `incarnation` differs after the topic was recreated, `epoch` counts
+    the partition's offset resets. `token` is the unique name of the range in all groups: at most 400 printable ASCII
+    characters. `txn_app_id` is the same for all ranges of the partition, incarnation
     and epoch, and `txn_version`, the range's end, grows from each of them to the next: made for Delta's `txnAppId` and
     `txnVersion`.
     """

@@ -25,7 +25,7 @@ class StepRecorder:
         self.batch = batch
 
     def record(self, step: str) -> None:
-        """Return when it is known for ever that `step` is done for the batch in hand. Raises StepNotRecorded."""
+        """Return when `step` is stored as done for the current batch. Raises StepNotRecorded."""
         self._say(StepDone(number=self.batch.number, step=step))
         answer = self._answers.get()
         if answer.error is not None:
