@@ -1,7 +1,4 @@
-"""`kzconsumer.connect(settings)`: a member of the group, with the original's terms.
-
-The streams and calls that applications use. The member itself is in `sessions` and below.
-"""
+"""The API of applications: `kzconsumer.connect` and the consumer that it yields."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class ConsumerConnector:
         """Set when everything is processed up to where `stop_at` says; the streams have ended then."""
 
     def __repr__(self) -> str:
-        return f"<ConsumerConnector {self._sessions}>"
+        return f"<ConsumerConnector {self.consumer}>"
 
     async def create_message_streams(self, topics: Mapping[str, int]) -> dict[str, list[KafkaStream]]:
         """Join the group with this many streams per topic; at most once per connector.
@@ -52,7 +49,7 @@ class ConsumerConnector:
         exist yet are picked up when they are made.
         Source: `ZookeeperConsumerConnector.createMessageStreams` (1.1.1).
         """
-        # What is registered must be right: a registration that is not stops every original member of the group.
+        # A wrong registration would stop every original member of the group.
         if not isinstance(topics, Mapping) or not all(type(number) is int for number in topics.values()):
             raise TypeError('topics are given as a mapping to numbers of streams, such as {"orders": 2}')
         if not topics or any(number < 1 for number in topics.values()):
@@ -63,7 +60,7 @@ class ConsumerConnector:
             except ValueError as error:
                 raise ValueError(f"{topic!r} {error}") from None
             if topic == self._sessions.settings.rejected.topic:
-                raise ValueError(f"{topic!r} is where dead letters of this group go: it would reject them for ever")
+                raise ValueError(f"{topic!r} is the dead-letter topic of this group")
         keys = [(topic, thread) for topic, number in topics.items() for thread in range(number)]
         streams = await self._join(keys, Registration.of_topics(topics))
         return {topic: [streams[topic, n] for n in range(number)] for topic, number in topics.items()}
@@ -82,7 +79,7 @@ class ConsumerConnector:
         if streams < 1:
             raise ValueError("there must be at least one stream")
         if (letters := self._sessions.settings.rejected.topic) is not None and topics.allows(letters):
-            raise ValueError(f"{letters!r} is where dead letters of this group go: it would reject them for ever")
+            raise ValueError(f"{letters!r} is the dead-letter topic of this group")
         keys = [(None, thread) for thread in range(streams)]
         return list((await self._join(keys, Registration.of_filter(topics, streams))).values())
 
@@ -103,12 +100,10 @@ class ConsumerConnector:
         return await self._sessions.rejects.handle([RejectedRecord(message, error_class, reason)], lost)
 
     async def commit_offsets(self) -> None:
-        """Store what is processed. The message or batch in hand is not, unless `stream.ack()` said so.
+        """Store the processed offsets, without the message or batch in hand, unless `stream.ack()` was called for it.
 
-        With explicit acknowledgement: up to the first of each partition that is not acknowledged.
-
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed; then the next commit stores it, at the latest that of
-        `[offsets] commit_interval`. Without a membership at the moment nothing is ours to commit.
+        With explicit acknowledgement: up to the first record of each partition that is not acknowledged. Does nothing
+        while there is no membership. Raises SessionExpired, ZooKeeperError, CoordinatorFailed; the next commit retries.
         """
         await self._sessions.commit()
 
@@ -122,7 +117,7 @@ class ConsumerConnector:
         return self._sessions.group_run
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing more of these until `resume`; the message or batch in hand is not touched.
+        """Hand out no more of these partitions until `resume`; the message or batch in hand is not affected.
 
         They stay paused when they are revoked and assigned again, and may be paused before they are assigned. What was
         fetched is kept; the other partitions of their streams continue. Source: `KafkaConsumer.pause`, which forgets at
@@ -134,7 +129,7 @@ class ConsumerConnector:
             member.owned.pause(named)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """The end of a pause; without one nothing happens."""
+        """End the pause of these partitions; others are ignored."""
         named = [TopicPartition.of(partition) for partition in partitions]
         self._sessions.paused.difference_update(named)
         if (member := self._sessions.member) is not None:
@@ -164,7 +159,7 @@ class ConsumerConnector:
         return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, EARLIEST))).items()}
 
     async def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where what can be read now ends: the high watermark, with `isolation = "read_committed"` what is stable."""
+        """The high watermarks, or with `isolation = "read_committed"` the last stable offsets."""
         return {p: at.offset for p, at in (await self._log_offsets(dict.fromkeys(partitions, LATEST))).items()}
 
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:

@@ -17,11 +17,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Counters
-from kzconsumer.errors import (
-    CoordinatorFailed,
-    SessionExpired,
-    ZooKeeperError,
-)
+from kzconsumer.errors import CoordinatorFailed, SessionExpired, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
@@ -176,9 +172,6 @@ class Member:
             ),
             counters=counters.rebalances,
         )
-
-    def __repr__(self) -> str:
-        return f"<Member {self._membership} {self.owned}>"
 
     @property
     def group(self) -> tuple[GroupSnapshot, Mapping[TopicPartition, ConsumerThreadId]] | None:

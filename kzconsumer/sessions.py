@@ -1,8 +1,7 @@
-"""The ZooKeeper sessions of a member, one after another; each of them carries one membership (`member`).
+"""The ZooKeeper sessions of a member, one after another, each with one membership (`member`).
 
-What outlives a session is here: the streams, the connections to brokers, the lease, pauses and dead letters. Lifetimes
-nest: these sessions > one session > membership > claims > fetching. They end in the opposite order, for a stop and an
-expired session alike.
+Here is what outlives a session: streams, connections to brokers, lease, pauses and dead letters. Lifetimes nest: these
+sessions > one session > membership > claims > fetching. They end in the opposite order.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from kzconsumer.zookeeper.watches import Watches
 
 log = get_logger("kzconsumer")
 
-# Seconds for the first messages before the kernels load: that holds the GIL so much that it would double their delay.
+# Seconds between the join and the loading of the kernels, which holds the GIL and would delay the first messages.
 HEAD_START = 0.15
 
 
@@ -70,10 +69,9 @@ class Sessions:
         destination: Destination | None = None,
         stop_at: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """`form` is that of the records in the streams' queues; streams of raw bytes cannot be iterated.
+        """`form` is that of the records in the queues, `destination` that of a replayable sink.
 
-        `destination` is that of a replayable sink, whose ranges are planned; the queues are for its runner then, too.
-        Raises PluginError, and ConfigError where offsets must be in ZooKeeper but would not be.
+        Raises PluginError, and ConfigError if offsets must be in ZooKeeper but would not be.
         """
         self.settings = settings
         self.consumer = new_consumer_id(settings.group.id, settings.group.consumer_id)
@@ -82,9 +80,9 @@ class Sessions:
         self.counters = Counters()
         self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.counters.rejected)
         self.streams: dict[tuple[str | None, int], KafkaStream] = {}
-        """By topic (None: those of a white or black list) and thread."""
+        """By topic (None: of a filter) and thread."""
         self.paused: set[TopicPartition] = set()
-        """Partitions that are paused, whether they are owned now or not."""
+        """Paused partitions, owned or not."""
         self.member: Member | None = None
         """The present membership; None between sessions."""
         self.finished = anyio.Event()
@@ -127,9 +125,6 @@ class Sessions:
             leaving=self._leaving,
             counters=self.counters,
         )
-
-    def __repr__(self) -> str:
-        return f"<Sessions of {self.consumer} {self.member}>"
 
     @property
     def group_run(self) -> GroupRun | None:
@@ -222,7 +217,7 @@ class Sessions:
         return self.member
 
     async def _load_kernels(self) -> None:
-        """After the first messages, which do without. Abandoned when cancelled: a first compilation lasts seconds."""
+        """After the first messages. Abandoned when cancelled: a first compilation lasts seconds."""
         await self._joined.wait()
         await anyio.sleep(HEAD_START)
         await to_thread.run_sync(load_kernels, abandon_on_cancel=True)
@@ -239,10 +234,10 @@ class Sessions:
                         log.info("waiting before the next broker check", seconds=away)
                         with anyio.move_on_after(away):
                             await self._leaving.wait()
-            # Perhaps left before the first rebalance. After a failure the task group cancels `join` instead.
+            # If left before the first rebalance. After a failure the task group cancels `join`.
             self._joined.set()
         finally:
-            self._left.set()  # first: whatever else goes wrong here, no `leave` waits for ever
+            self._left.set()  # first: `leave` must not wait if the rest fails
             for stream in self.streams.values():
                 stream.close()
 

@@ -1,4 +1,4 @@
-"""`kzconsumer check-config FILE`: every fault that can be found without a server, one a line; and what is in effect."""
+"""`kzconsumer check-config FILE`: lists every fault that can be found without a server."""
 
 from __future__ import annotations
 

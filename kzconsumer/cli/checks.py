@@ -1,7 +1,6 @@
-"""All faults of a daemon's configuration that can be found without a server, in one pass.
+"""Finds all faults of a daemon's configuration that can be found without a server.
 
-`run` calls it before it starts anything and again at SIGHUP, `check-config` only calls it. A fault hides only what
-depends on the very keys that have one.
+A fault only prevents the checks that depend on the same keys.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
 
 
 def _readable(layers: Layers) -> tuple[Settings, set[str], list[str]]:
-    """The settings without what has a fault, the names of that (`table`, `table.key`), and all faults."""
+    """The settings without faulty keys, the faulty ones (`table`, `table.key`), and all faults."""
     source = layers.source
     try:
         return Settings.from_dict(layers.tables, source=source), set(), []
@@ -79,7 +78,7 @@ def _readable(layers: Layers) -> tuple[Settings, set[str], list[str]]:
     for name, table in layers.tables.items():
         part = dict(_STAND_INS.get(name, {}))
         left = dict(table) if isinstance(table, Mapping) else {}
-        for _ in range(2):  # some keys are read only beside others
+        for _ in range(2):  # some keys are valid only beside others
             for key in list(left):
                 if _reads({name: part | {key: left[key]}}):
                     part[key] = left.pop(key)

@@ -1,7 +1,4 @@
-"""A group's configuration on the command line: its file and flags as arguments.
-
-Owns no state. Used by the verbs that run or check a member, and by those that take a group's file to look from outside.
-"""
+"""The arguments that name a group's configuration: FILE, `--config` and `--set`."""
 
 from __future__ import annotations
 
@@ -22,26 +19,26 @@ def add_configuration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_config(parser: argparse.ArgumentParser, description: str = "the group's TOML file") -> None:
-    """`--config FILE` and `--set`, for verbs whose other words are about something else."""
+    """`--config FILE` and `--set`, for verbs with other positional arguments."""
     parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS, help=description)
     add_set(parser, "flags_of_verb")
     parser.set_defaults(misused=parser.error)
 
 
 def add_set(parser: argparse.ArgumentParser, into: str) -> None:
-    """`--set`, before the verb or behind it; the two do not share a list, since argparse would lose one."""
+    """`--set`, before or after the verb; each has a list of its own, since argparse would drop one."""
     parser.add_argument(
         "--set",
         metavar="TABLE.KEY=VALUE",
         action="append",
         dest=into,
         default=[],
-        help="over what the files and the environment say; the value is TOML, or else text. May be repeated",
+        help="overrides files and environment; the value is TOML, or else text. May be repeated",
     )
 
 
 def layers_given(arguments: argparse.Namespace) -> Layers:
-    """Raises ConfigError; ends the program with a line on usage when there is no file."""
+    """Raises ConfigError; exits with a usage message if no file is given."""
     from kzconsumer.settings.settings import layers_of
 
     if arguments.config is None:
@@ -50,5 +47,4 @@ def layers_given(arguments: argparse.Namespace) -> Layers:
 
 
 def flags_given(arguments: argparse.Namespace) -> list[str]:
-    """What `--set` says, before the verb and behind it."""
     return [*arguments.flags, *arguments.flags_of_verb]

@@ -1,8 +1,9 @@
-"""The command `kzconsumer`: reads the command line, runs one verb, turns its errors into lines and an exit status.
+"""The command `kzconsumer`: parses the command line, runs one verb, prints its errors.
 
 A verb is a function `add_arguments(subparsers)`, which adds the verb's parser and sets `run` to a function
-`(arguments) -> exit status`. Those beside the core's come from entry points of the group `kzconsumer.commands`. Only
-the module of the verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
+`(arguments) -> exit status`. Further verbs are entry points of the group `kzconsumer.commands`. Only the module of the
+verb in use is imported, so that `kzconsumer --config` starts quickly and Ctrl-C has no traceback.
+
 Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 stopped before the end of a run (start
 it again), 78 wrong configuration (a restart does not help), 130 interrupted.
 """
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `| head` has read enough; what is left to be written at the end goes nowhere
+    except BrokenPipeError:  # `| head`; the final flush must not fail, too
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
@@ -70,7 +71,7 @@ def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.Arg
 
 
 def _parser_of(verb: str) -> argparse.ArgumentParser:
-    """The parser with the arguments of one verb. What is installed is looked up only if the verb is not the core's."""
+    """The parser with the arguments of one verb; entry points are only looked up if it is not one of the core."""
     parser, subparsers = _parser([verb])
     if verb not in _VERBS:
         from kzconsumer.plugins import COMMANDS, list_plugins, load, unknown_name
@@ -121,10 +122,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
 
 
 def report_error(error: Exception) -> int:
-    """Print an error that a person can act on, one line for each fault; returns the exit status.
-
-    Task groups give several at once. An error that is none of ours on purpose is raised again, for its traceback.
-    """
+    """Print a KzConsumerError, one line for each fault; returns the exit status. Raises any other error again."""
     from kzconsumer.errors import ConfigError, KzConsumerError, leaves
     from kzconsumer.redaction import redacted_text
 

@@ -36,7 +36,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "--run",
         dest="name",
         metavar="NAME",
-        help="with stop_at: the run that this start belongs to; the same name goes on with it, another begins anew",
+        help="with stop_at: name of the run; the same name continues it, another one starts a new run",
     )
     parser.set_defaults(run=run)
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(settings: Settings) -> Sink:
-    """As `check-config` does; but what is no fault of the configuration is for the sink's own start to report."""
+    """As `check-config`, but a SinkFailed is left to the start of the sink, which reports it."""
     from kzconsumer.errors import SinkFailed
     from kzconsumer.sinks.configured import check_sink, look_at_sink
 
@@ -71,7 +71,7 @@ def _look(settings: Settings) -> Sink:
 
 
 def _ended(status: int) -> int:
-    """A thread that no cancellation reaches does not hold up the end: the kernels' first compilation lasts long."""
+    """End the process although a thread cannot be cancelled, such as the first compilation of the kernels."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join(LAST_WAIT)
@@ -84,7 +84,7 @@ def _ended(status: int) -> int:
 
 @contextmanager
 def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[Callable[[int, int], None] | None]:
-    """A callback for `daemon.run` that draws a bar; it counts offsets. None without a terminal or without rich."""
+    """A callback that draws a progress bar of offsets. None without a terminal or without rich."""
     if not wanted or not sys.stderr.isatty() or find_spec("rich") is None:
         yield None
         return
@@ -105,7 +105,7 @@ def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[
             return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    # Standard output is the sink's.
+    # Standard output is for the sink.
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as bars:
         row = bars.add_task(what, total=None)
 
@@ -113,7 +113,3 @@ def run_progress(wanted: bool, what: str = "to the end of the run") -> Iterator[
             bars.update(row, completed=done, total=total)
 
         yield show
-
-
-def unseen(done: int, total: int) -> None:
-    """Reports no progress, where none is shown."""

@@ -1,8 +1,7 @@
-"""The daemon: one member and one sink, from start to an orderly end. The composition root of `kzconsumer --config`.
+"""The daemon: one member and one sink, from start to an orderly stop.
 
-The sink starts before the member joins: a member that cannot write must not own anything. It is closed before the final
-commit and the end of the session: if the session ended while our own sink still writes, two members could write the
-same range.
+The sink starts before the member joins, since a member that cannot write must not own partitions. It is closed before
+the session: otherwise two members could write the same range.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from kzconsumer.zookeeper.lease import Lease
 
 log = get_logger("kzconsumer")
 
-# What a sink may take to start, with all its attempts, as announced to the service manager; more if the sink says so.
+# Seconds that a sink may take to start, as announced to the service manager, unless its `start_limit` is longer.
 SINK_START = 900.0
 # EX_TEMPFAIL of sysexits.h: the run continues when a member is started again.
 EXIT_UNFINISHED = 75
 
 
 class Daemon:
-    """One run, from start to the end that a signal or a failure asks for."""
+    """One run, from start to a signal, a failure or the end of the bounded run."""
 
     def __init__(
         self,
@@ -61,11 +60,11 @@ class Daemon:
     ) -> None:
         """`load` reads the settings again; `show` is called with the progress of a bounded run."""
         self.settings = settings
-        """Those in effect: a reload changes some."""
+        """Those in effect; a reload changes some."""
         self._load = load
         self._show = show
         self._lease = Lease()
-        # A ZooKeeper task that looks for a server tries each for a part of the session's timeout.
+        # Connecting tries each server for a part of the session timeout.
         patience = max((manager.watchdog or 0.0) / 2, settings.zookeeper.session_timeout)
         self._health = Health(self._lease, patience, settings.service.stalled_after)
         self._report = ServiceReport(manager, self._health)
@@ -117,7 +116,7 @@ class Daemon:
             return 0
         if self._stop.starts_again:
             return None
-        log.error("stopped before the end of the run: start it again to continue", run=run.id if run else wanted.run)
+        log.error("stopped before the end of the run, start again to continue", run=run.id if run else wanted.run)
         return EXIT_UNFINISHED
 
     def _is_ours(self, run: GroupRun | None) -> bool:
@@ -142,7 +141,7 @@ class Daemon:
         sessions = Sessions(settings, lease=self._lease, form=can.wants, destination=destination)
         in_run = settings.subscription.stop_at is not None
         if in_run and await is_over(settings, self._is_ours, replayable=destination is not None):
-            log.info("nothing is left to do: the sink is not started")
+            log.info("run is finished already, the sink is not started")
             self._nothing_to_do = True
             return
         plans = None
@@ -193,7 +192,7 @@ class Daemon:
         return [stream for threads in streams.values() for stream in threads]
 
     async def _end_with_lease(self, runner: SinkRunner) -> None:
-        """While stopping: end the sink with the lease. What it writes later cannot be committed."""
+        """While stopping: close the sink when the lease ends, since later writes cannot be committed."""
         while True:
             with anyio.move_on_after(self.settings.zookeeper.session_timeout / 3) as waiting:
                 await self._lease.wait()
@@ -212,11 +211,11 @@ class Daemon:
             self._sessions.leave_within(seconds)
 
     def _reload(self) -> Change:
-        """What the settings read again would change; blocks."""
+        """The changes of the settings; blocks."""
         return compare(self.settings, self._load())
 
     def _apply(self, change: Change) -> None:
-        """Once joined: put `change.settings` into effect, of which only what `reload.LIVE` lists differs."""
+        """Apply the changes that `reload.LIVE` lists. Only called once the member has joined."""
         assert self._runner is not None and self._sessions is not None  # noqa: PT018  (it has joined)
         before, self.settings = self.settings.subscription.paused_partitions, change.settings
         paused = self.settings.subscription.paused_partitions

@@ -1,4 +1,4 @@
-"""Shows how far a running member is: lines in the log, and the progress of a bounded run."""
+"""Reports the progress of a running member: in the log, and of a bounded run to a callback."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kzconsumer.sinks.runner import SinkRunner
 
 log = get_logger("kzconsumer")
 
-# Seconds until the first line, so that a member that was just started shows soon whether it makes progress.
+# Seconds until the first line.
 FIRST = 5.0
 # Seconds between two calls of `show`.
 SHOW = 0.5
@@ -51,10 +51,7 @@ async def log_progress(sessions: Sessions, runner: SinkRunner, reconfigured: Cal
 
 
 async def show_run(sessions: Sessions, show: Callable[[int, int], None]) -> None:
-    """Call `show` with offsets processed and to process, of what this member has owned of the run.
-
-    A partition that goes to another member no longer counts.
-    """
+    """Call `show` with offsets processed and to process, of the partitions owned at present."""
     begun: dict[TopicPartition, int] = {}
     while True:
         await anyio.sleep(SHOW)

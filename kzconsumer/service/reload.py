@@ -1,7 +1,4 @@
-"""Applies a changed configuration to a running daemon, on SIGHUP: at once, by joining again, or only by a restart.
-
-A configuration with a fault changes nothing.
-"""
+"""Reads the configuration again on SIGHUP, and applies the changes that need no restart."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from kzconsumer.settings.tables import keys_of
 
 log = get_logger("kzconsumer")
 
-#: What changes without a rebalance, and without a new start of the sink.
+#: Applied at once.
 LIVE = frozenset(
     {
         ("subscription", "paused"),
@@ -40,24 +37,20 @@ LIVE = frozenset(
     }
 )
 
-#: For these the member leaves in order and joins again in the same process, and its sink is started again. A run of the
-#: group keeps the topics that it began with. Everything else needs a restart.
+#: Applied by leaving and joining again with a new sink, but not in a bounded run, which keeps its topics.
 REJOINING = frozenset(("subscription", key) for key in ("topics", "whitelist", "blacklist", "streams"))
 
 
 class Change(msgspec.Struct, frozen=True):
-    """From the settings in effect to those just read."""
-
     settings: Settings
-    """The old settings, with the new values of what is applied."""
+    """Those in effect, with the values that are applied."""
     applied: tuple[str, ...]
     rejoins: bool
-    """Something of it takes effect when the member has left and joined again."""
+    """Part of it takes effect by leaving and joining again."""
     needs_restart: tuple[str, ...]
 
 
 def compare(present: Settings, read: Settings) -> Change:
-    """Only values count, not how they are written or where."""
     new = {place: value for place, value, _ in keys_of(read)}
     old = {place: value for place, value, _ in keys_of(present)}
     differ = [place for place in {**old, **new} if old.get(place) != new.get(place) and place != ("source",)]
@@ -65,7 +58,7 @@ def compare(present: Settings, read: Settings) -> Change:
     may = LIVE if in_run else LIVE | REJOINING
     settings = present
     for table in {place[0] for place in differ if place in may}:
-        # At once: between two of them a table may hold what it refuses.
+        # All keys together: a table with only some of them may be invalid.
         values = {place[1]: new[place] for place in differ if place in may and place[0] == table}
         changed = msgspec.structs.replace(getattr(settings, table), **values)
         settings = msgspec.structs.replace(settings, **{table: changed})
@@ -83,10 +76,7 @@ async def obey_reloads(
     apply: Callable[[Change], None],
     report: ServiceReport,
 ) -> None:
-    """Runs until cancelled; a signal that comes before the member has `joined` waits.
-
-    `look` reads and checks the settings, and raises ConfigError or PluginError; it may block.
-    """
+    """Run until cancelled. `look` reads the settings; it raises ConfigError or PluginError, and may block."""
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             await joined.wait()
@@ -95,13 +85,13 @@ async def obey_reloads(
                 change = await to_thread.run_sync(look)
             except (ConfigError, PluginError) as error:
                 faults = error.faults if isinstance(error, ConfigError) else (str(error),)
-                log.error("configuration refused, the old one stays in effect", faults=faults)
+                log.error("configuration refused", faults=faults)
                 report.reloaded(f"configuration refused: {faults[0]}")
                 continue
             apply(change)
             log.info("configuration reloaded", applied=change.applied)
             if change.needs_restart:
-                log.warning("restart needed for other changes", keys=change.needs_restart)
+                log.warning("changes need a restart", keys=change.needs_restart)
             if change.rejoins:
                 continue  # ready again when it has joined
             report.reloaded(f"restart needed for {', '.join(change.needs_restart)}" if change.needs_restart else "")

@@ -1,7 +1,6 @@
-"""systemd's notify protocol: datagrams of `KEY=value` lines to the socket that the service manager names.
+"""systemd's notify protocol: datagrams of `KEY=value` lines. Source: sd_notify(3), sd_watchdog_enabled(3).
 
-Without a service manager nothing is sent. What cannot be sent at the moment is kept, and sent with the next message.
-Source: sd_notify(3), sd_watchdog_enabled(3).
+Without a service manager nothing is sent. Fields that cannot be sent are sent with the next message.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Field = str | int
 
 
 def datagram(fields: Mapping[str, Field]) -> bytes:
-    """One line each; a value is one line, whatever it holds."""
+    """Line breaks in values become spaces."""
     return "\n".join(f"{key}={' '.join(str(value).split())}" for key, value in fields.items()).encode()
 
 
@@ -32,12 +31,9 @@ class Manager:
         self._failed = False
         self._socket: socket.socket | None = None
 
-    def __repr__(self) -> str:
-        return f"<Manager at {self._address!r}, watchdog {self.watchdog}>"
-
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str], pid: int) -> Self:
-        """Removes the variables: they are for this process, not for those it starts."""
+        """Removes the variables, which are not meant for child processes."""
         address = environment.pop("NOTIFY_SOCKET", None)
         interval = environment.pop("WATCHDOG_USEC", "")
         meant = environment.pop("WATCHDOG_PID", str(pid)) == str(pid)
@@ -71,7 +67,7 @@ class Manager:
 
 
 def _address(text: str) -> str | None:
-    """As the kernel wants it: `@` begins a name in the abstract namespace."""
+    """`@` begins a name in the abstract namespace."""
     if text.startswith("@"):
         return "\0" + text[1:]
     if text.startswith("/"):

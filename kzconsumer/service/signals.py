@@ -1,4 +1,4 @@
-"""The end of a run of the daemon: why it ends, its deadline, and the signals that ask for it."""
+"""The stop of the daemon: its signals and its deadline."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kzconsumer.settings.settings import Settings
 
 log = get_logger("kzconsumer")
 
-# A wrapper and the terminal often send the same signal both: within this time it is one.
+# Signals within this time count as one: a wrapper and the terminal often send the same signal.
 ONE_SIGNAL = 0.2
-# Seconds that a second signal leaves for the end of the ZooKeeper session.
+# Seconds for closing the ZooKeeper session after a second signal.
 AT_ONCE = 0.2
-# What no cancellation reaches (a thread inside a system call) ends with the process, this long after the deadline.
+# The process exits this many seconds after the deadline, whatever cannot be cancelled (a thread in a system call).
 GRACE = 1.0
 
 
@@ -32,7 +32,7 @@ class Stop:
     def __init__(
         self, settings: Callable[[], Settings], report: ServiceReport, leave_within: Callable[[float], None]
     ) -> None:
-        """`leave_within` has the member give up whatever is not done after so many seconds."""
+        """`leave_within` sets the deadline of the member, in seconds from now."""
         self._settings = settings
         self._report = report
         self._leave_within = leave_within
@@ -43,14 +43,11 @@ class Stop:
         self.joined = anyio.Event()
         """Set by the daemon; a stop before that has nothing to finish."""
         self.work = anyio.CancelScope()
-        """Of all that the daemon does between its start and its end."""
+        """Of everything between the start and the end of the daemon."""
         self.starts_again = False
-        """The daemon starts again after this end: with other topics, or with its own run."""
+        """The daemon is to start again: with other topics, or with its own run."""
         self._deadline = 0.0
         self._last_resort: threading.Timer | None = None
-
-    def __repr__(self) -> str:
-        return f"<Stop {'begun' if self.begun.is_set() else 'not begun'}>"
 
     @property
     def seconds_left(self) -> float:
@@ -58,7 +55,7 @@ class Stop:
 
     @property
     def reserve(self) -> float:
-        """Seconds kept back from the batch in flight: for the sink's end, the final commit, closing the session."""
+        """Seconds reserved for closing the sink, the final commit and closing the session."""
         settings = self._settings()
         return min(1.0 + 1.0 + settings.zookeeper.session_timeout / 3, settings.stop.deadline / 3)
 
@@ -79,7 +76,7 @@ class Stop:
             self.work.cancel()
 
     async def obey_signals(self) -> None:
-        """The first signal begins the stop; another one ends it at once."""
+        """The first signal begins the stop; a second one ends it at once."""
         with anyio.open_signal_receiver(*self.signals) as signals:
             first = -math.inf
             async for number in signals:

@@ -1,7 +1,6 @@
-"""Starts the daemon of one instance: its lock file, its runs one after another, its exit status.
+"""Runs the daemon of one instance: its lock file, its restarts, its exit status.
 
-The lock only prevents mistakes: it ends with the process, however that ends, and the file stays. Two members of a group
-on one machine are two instances, and what must not be done twice is fenced.
+The lock only prevents an instance from being started twice by mistake; it is not part of the fencing.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
         for note in getattr(error, "__notes__", ()):
-            log.error("stopped by another failure, too", reason=note)
+            log.error("another failure", reason=note)
         if error.__cause__ is not None:
             log.debug("caused by", exc_info=error.__cause__)
         return 1
@@ -67,15 +66,15 @@ async def _run_daemons(
             return status
         settings = daemon.settings
         if settings.subscription.stop_at is None:
-            log.info("joining again, for other topics")
+            log.info("rejoining with other topics")
         else:
-            log.info("run of others is over, starting our own", run=settings.subscription.run)
+            log.info("previous run finished, starting our own", run=settings.subscription.run)
 
 
 def lock_path(setting: str | None, source: str, environment: Mapping[str, str]) -> Path | None:
-    """The setting, or the lock of the systemd unit's instance: of this process, or of the unit that has this file.
+    """The setting, or the lock of the systemd unit that runs this process, or that has this file.
 
-    None if nothing says what an instance is: one file may be run several times, as several members.
+    None without either: the same file may be run several times, as several members.
     """
     if setting is not None:
         return Path(setting)
@@ -89,7 +88,7 @@ def lock_path(setting: str | None, source: str, environment: Mapping[str, str]) 
 
 @contextmanager
 def instance_lock(path: Path | None) -> Iterator[None]:
-    """Raises AlreadyRunning when another process has it, ConfigError when the file cannot be opened."""
+    """Raises AlreadyRunning if another process has the lock, ConfigError if the file cannot be opened."""
     if path is None:
         yield
         return
@@ -103,7 +102,7 @@ def instance_lock(path: Path | None) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
             raise AlreadyRunning(f"{path}: process {holder or '?'} runs this instance already") from None
-        os.fchmod(descriptor, 0o644)  # whatever the umask: others may read who holds it
+        os.fchmod(descriptor, 0o644)  # regardless of the umask: the holder is shown to other users
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         yield

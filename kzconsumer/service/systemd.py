@@ -1,7 +1,6 @@
-"""Reports the daemon's phase and health to the service manager, through `sd_notify`.
+"""Reports the daemon's phase and health to the service manager.
 
-`daemon` reports each change of phase; the rest is sent every few seconds. The watchdog is fed only while this event
-loop runs, the task of the ZooKeeper session runs, and the member makes progress.
+The watchdog is fed while the event loop and the task of the ZooKeeper session run and the member makes progress.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from kzconsumer.status.health import Health
 
 log = get_logger("kzconsumer")
 
-# Seconds between two reports at most.
+# Seconds between two reports, at most.
 INTERVAL = 5.0
-# Seconds by which one report extends a timeout of the service manager, while waiting is right.
+# Seconds by which a report extends the timeout of the service manager.
 EXTENSION = 30.0
 
 
 class ServiceReport:
-    """Sets the phase of `health`, and sends it. Without a service manager nothing is sent."""
+    """Sets and sends the phase of `health`. Without a service manager nothing is sent."""
 
     def __init__(self, manager: Manager, health: Health) -> None:
         self._manager = manager
@@ -37,9 +36,6 @@ class ServiceReport:
         self._feeds_watchdog = True
         if manager.watchdog is not None:
             faulthandler.enable()  # SIGABRT from the watchdog shows where each thread was
-
-    def __repr__(self) -> str:
-        return f"<ServiceReport {self._health} {self._manager}>"
 
     async def run(self) -> None:
         while self._manager.listens:
@@ -52,7 +48,7 @@ class ServiceReport:
             await anyio.sleep(self._interval)
 
     def starting(self, phase: str, at_most: float | None = None) -> None:
-        """Before the member has joined. The timeout is extended by `at_most` seconds, without it again and again."""
+        """Before the member has joined. Extends the timeout by `at_most` seconds, or repeatedly without it."""
         self._health.phase = phase
         self._extension = (lambda: EXTENSION) if at_most is None else None
         self._send(EXTEND_TIMEOUT_USEC=_microseconds(EXTENSION if at_most is None else at_most))
@@ -67,18 +63,18 @@ class ServiceReport:
         self._send(RELOADING=1, MONOTONIC_USEC=time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
 
     def reloaded(self, note: str) -> None:
-        """`note` stays in the status line until the next reload."""
+        """`note` is in the status line until the next reload."""
         self._health.note = note
         self._send(READY=1)
 
     def stopping(self, deadline: float) -> None:
-        """The stop ends at `deadline`, whatever happens."""
+        """The process ends at `deadline` at the latest."""
         self._health.phase = "stopping"
         self._extension = lambda: max(deadline - now(), 0.0) + EXTENSION
         self._send(STOPPING=1, EXTEND_TIMEOUT_USEC=_microseconds(self._extension()))
 
     def ended(self, reason: str | None) -> None:
-        """The last report before the process ends; `reason` is that of a failure."""
+        """The last report; `reason` is that of a failure."""
         self._manager.send(STOPPING=1, STATUS=f"failed: {reason}" if reason is not None else "stopped")
         self._manager.close()
 

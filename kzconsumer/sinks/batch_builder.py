@@ -1,7 +1,6 @@
-"""Collects chunks as ranges until one of the limits makes a batch of them.
+"""Collects chunks as ranges until a limit is reached, then makes a batch of them.
 
-Each range of a partition begins where the one before it ended. A range that is replayed is a batch of its own, which
-ends exactly where it was planned to.
+A range of a partition begins where the previous one ended. A replayed range is a batch of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kzconsumer.settings.sections import BatchSettings
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.streams.chunk import Chunk
 
-# A record batch takes six KiB beside its records. JOINED of them in a row that are smaller than that are joined.
+# A record batch takes 6 KiB beside its records. JOINED consecutive ones that are smaller than that are joined.
 SMALL = 6 * 1024
 JOINED = 8
 
@@ -62,9 +61,6 @@ class BatchBuilder:
         self._replays: dict[OffsetTracker, _Range] = {}
         self._records = 0
         self._bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<BatchBuilder {len(self._ranges)} ranges {self._records} records {self._bytes} bytes>"
 
     def limit(self, limits: BatchSettings) -> None:
         self._limits = limits

@@ -12,7 +12,7 @@ from kzconsumer.clock import now
 from kzconsumer.counters import Timing
 from kzconsumer.sinks.interface import Batch
 
-#: Batches that are remembered one by one.
+#: How many of the latest batches are kept.
 LAST = 20
 
 Stage = Literal["collect", "prepare", "wait", "plan", "write", "commit", "done"]
@@ -34,18 +34,10 @@ class BatchStatus:
         self.ended: float | None = None
         """Seconds since 1970."""
 
-    def __repr__(self) -> str:
-        return f"<BatchStatus {self.stage} {self.records} records>"
-
     def reduce_to(self, batch: Batch) -> None:
-        """Only these ranges are left of it; the records themselves are not kept."""
+        """Only these ranges are left of it."""
         self.ranges = [str(part.range) for part in batch.ranges]
         self.records = batch.records
-
-    @property
-    def for_seconds(self) -> float:
-        """How long it has been in its present stage."""
-        return now() - self._since
 
     @contextmanager
     def during(self, stage: Stage) -> Iterator[None]:
@@ -60,11 +52,11 @@ class BatchStatus:
         self.ended = time.time()
 
     def _enter(self, stage: Stage) -> None:
-        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + self.for_seconds
-        self.stage, self._since = stage, now()
+        at = now()
+        self.seconds[self.stage] = self.seconds.get(self.stage, 0.0) + at - self._since
+        self.stage, self._since = stage, at
 
     def log_fields(self) -> dict[str, object]:
-        """For a line of the log."""
         return {"stage": self.stage, "ranges": len(self.ranges), "records": self.records, "seconds": self.rounded}
 
     @property
@@ -73,17 +65,14 @@ class BatchStatus:
 
 
 class BatchCounters:
-    """Counts the batches of a sink that have ended."""
+    """Counts of ended batches."""
 
     def __init__(self) -> None:
         self.last: deque[BatchStatus] = deque(maxlen=LAST)
         self.records = 0
         self.unwritten = 0
-        """Given up, or not written as a whole."""
+        """Dropped, or not written as a whole."""
         self.stages: dict[Stage, Timing] = {}
-
-    def __repr__(self) -> str:
-        return f"<BatchCounters {self.records} records>"
 
     def add(self, status: BatchStatus) -> None:
         self.last.append(status)

@@ -1,7 +1,7 @@
-"""The sink that is the user's own coroutine function: `async def f(batch)`.
+"""The sink `callable`: the user's own coroutine function, `async def f(batch)`.
 
-Owns nothing but the function. An entry point of `kzconsumer.sinks`. It does not retry: returning means durable, and
-what the function raises stops the member, but for RecordsRejected.
+There are no retries: when the function returns, the batch is durable; an error other than RecordsRejected stops the
+member.
 """
 
 from __future__ import annotations
@@ -27,11 +27,7 @@ class CallableOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallableSink:
-    """Awaits the user's function with every batch.
-
-    Raises ConfigError when the function cannot be imported, is not `async def` or cannot be called with one argument;
-    `write` raises SinkFailed from whatever the function raised.
-    """
+    """Raises ConfigError if the function cannot be imported, is not async or cannot be called with one argument."""
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         self._reference = read_table(options, CallableOptions, _WHERE).function

@@ -1,4 +1,4 @@
-"""The sink that the settings name, built but not entered. The daemon and `check-config` find the same faults here."""
+"""Builds the sink that the settings name, without entering it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kzconsumer.sinks.interface import Sink, SinkContext, SinkPlugin
 
 
 def check_sink(settings: Settings) -> Sink:
-    """The sink without any server being asked, to find the faults of its table; raises as `configured_sink`."""
+    """Build the sink only to check its options; no server is asked. Raises as `configured_sink`."""
     context = SinkContext(group=settings.group.id, member="", cluster="", safe_until=lambda: 0.0)
     return configured_sink(settings, context)
 

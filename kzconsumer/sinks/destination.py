@@ -1,7 +1,4 @@
-"""The destination of a replayable sink, as claims and the sink's runner ask it.
-
-What the sink raises becomes SinkFailed; so does a missing answer, since a rebalance waits for it.
-"""
+"""The destination of a replayable sink: its errors, and answers that take too long, are raised as SinkFailed."""
 
 from __future__ import annotations
 
@@ -16,9 +13,8 @@ from kzconsumer.offsets.destination import Destination
 from kzconsumer.sinks.capabilities import Capabilities
 from kzconsumer.sinks.failures import sink_failures
 
-# Seconds. A member that died leaves files to be put in place, which asking does, on a disk that may be slow.
+# Seconds. `has` may first publish the files of a member that died, on a slow disk.
 PATIENCE = 60.0
-
 
 _Answer = TypeVar("_Answer")
 
@@ -67,7 +63,7 @@ class _Asked:
             with sink_failures(self._name), anyio.fail_after(PATIENCE):
                 return await answer
         except SinkFailed as error:
-            if isinstance(error.__cause__, TimeoutError):
-                reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
-                raise SinkFailed(f"sink {self._name}: {reason}") from error.__cause__
-            raise
+            if not isinstance(error.__cause__, TimeoutError):
+                raise
+            reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
+            raise SinkFailed(f"sink {self._name}: {reason}") from error.__cause__

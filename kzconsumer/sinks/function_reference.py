@@ -1,7 +1,6 @@
-"""`"module:function"` in a settings file into the function it names, checked for the way it will be called.
+"""Loads the function that a setting names as `"module:function"`, and checks how it can be called.
 
-Owns no state; imports the user's module, which may do anything. The callable sink and the Spark plugin call it. The
-current directory is searched like a script's own directory would be, so that a function beside the settings is found.
+The current directory is searched, too, so that a function beside the settings file is found.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def load_function(reference: str, where: str) -> Callable[..., Any]:
 
     `where` begins the line of a fault, for example `"[sink.options] function"`. Raises ConfigError with one line.
     """
-    # What is no name may be a URL with a password: told in parts, it would not be known as one.
+    # Anything else may be a URL with a password, which is redacted only if it is printed whole.
     if not _REFERENCE.fullmatch(reference):
         raise ConfigError([f'{where}: "{reference}" is not "module:function"'])
     module_name, _, attribute = reference.partition(":")
@@ -51,7 +50,7 @@ def load_function(reference: str, where: str) -> Callable[..., Any]:
 
 
 def load_async_function(reference: str, where: str, *arguments: str) -> Callable[..., Any]:
-    """A function to be awaited, which can be called with that many positional arguments; they are named for a fault."""
+    """An async function that can be called with these positional arguments, whose names are used in errors."""
     function = load_function(reference, where)
     if not _is(inspect.iscoroutinefunction, function):
         raise ConfigError([f"{where}: {reference} is not an async function"])
@@ -60,7 +59,7 @@ def load_async_function(reference: str, where: str, *arguments: str) -> Callable
 
 
 def load_plain_function(reference: str, where: str, *arguments: str) -> Callable[..., Any]:
-    """A function whose call does the work: to call an async function or a generator would run nothing of it."""
+    """A function that is neither async nor a generator: calling one of these would not run it."""
     function = load_function(reference, where)
     for test, kind in (
         (inspect.iscoroutinefunction, "an async function"),
@@ -74,14 +73,14 @@ def load_plain_function(reference: str, where: str, *arguments: str) -> Callable
 
 
 def _is(test: Callable[[object], bool], function: object) -> bool:
-    """Whether `test` holds for a function, or for what makes an object callable."""
+    """Whether `test` holds for a function, or for the `__call__` of an object."""
     return test(function) or test(type(function).__call__)
 
 
 def _require_arguments(function: Callable[..., Any], reference: str, where: str, arguments: tuple[str, ...]) -> None:
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some functions written in C do not tell theirs
+    except ValueError:  # some functions written in C have no signature
         return
     try:
         signature.bind(*arguments)
@@ -91,7 +90,7 @@ def _require_arguments(function: Callable[..., Any], reference: str, where: str,
 
 
 def _place(error: Exception) -> str:
-    """Where in the user's code an import failed; nothing when the module was not even found."""
+    """The line of the user's code at which an import failed; empty if the module was not found."""
     frames = traceback.extract_tb(error.__traceback__)
     users = [each for each in frames if not each.filename.startswith("<frozen") and each.filename != __file__]
     users = [each for each in users if each.filename != importlib.__file__]

@@ -1,7 +1,7 @@
-"""The sink interface, between the member and whatever makes records durable. Plugin authors read this file.
+"""The interface between the member and a sink, which makes records durable.
 
 A plugin is an entry point of the group `kzconsumer.sinks` that names a callable `(options, context) -> Sink`. Calling
-it checks the options and touches nothing outside the process; entering the sink starts it.
+it checks the options, without side effects outside the process; entering the sink starts it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class RecordsRejected(KzConsumerError):
-    """Raised by `Sink.write`: the batch is durable but for these records. What becomes of them, `[rejected]` says."""
+    """Raised by `Sink.write`: the batch is durable except these records, which `[rejected]` decides about."""
 
     def __init__(self, records: Iterable[Rejected]) -> None:
         self.records = tuple(records)
@@ -94,10 +94,10 @@ class RecordsRejected(KzConsumerError):
 
 
 class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What a sink knows of its member.
+    """The member that runs a sink.
 
-    `safe_until` gives the time on `kzconsumer.clock` until which no other member can own our partitions;
-    past it a sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`.
+    `safe_until` gives the time on `kzconsumer.clock` until which no other member can own its partitions; after it a
+    sink should not publish. `cluster` is the ZooKeeper connect string's chroot and `/cluster/id`.
     """
 
     group: str
@@ -107,8 +107,7 @@ class SinkContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sink(Protocol):
-    """Where batches go. What else a sink can do it shows by the attributes below, and by implementing one of the
-    protocols that follow; `sinks.capabilities` looks for all of them.
+    """Writes batches. Optional abilities are the attributes below and the protocols that follow it.
 
     `write` returns when the batch is durable. When it raises, the member stops with nothing of the batch committed or,
     by `[sink] on_batch_failure`, its ranges are written again one by one. A slow `write` is the backpressure. It is
@@ -159,7 +158,7 @@ class SettingAside(Protocol):
     """A replayable sink that can exclude a range from ever being published.
 
     Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine. True: from now on
-    nobody publishes it, not even a member that is writing it at the moment; every `write` of it raises, and `has` does
+    no member publishes it, not even one that is writing it at the moment; every `write` of it raises, and `has` does
     not have it. False: it is published. Without this a member that has lost the partition may publish what its
     successor has kept.
     """

@@ -1,7 +1,6 @@
-"""The sink that prints: one JSON object a line on standard output.
+"""The sink `jsonlines`: prints one JSON object per line on standard output.
 
-Owns the write side of file descriptor 1 while it is entered. An entry point of `kzconsumer.sinks`. Returning from
-`write` means that the kernel has the bytes; a member that dies in a write may leave a torn last line behind. Nothing is
+Once `write` returns, the kernel has the bytes; a member that dies in a write may leave a partial last line. Nothing is
 written while the lease is in doubt.
 """
 
@@ -51,15 +50,12 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class JsonLinesSink:
-    """Writes each batch to standard output before it returns.
-
-    `write` raises SinkFailed when nobody reads standard output any more. A reader that only stalls is backpressure.
-    """
+    """`write` raises SinkFailed if standard output was closed by its reader. A reader that stalls is backpressure."""
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read_table(options, JsonLinesOptions, "[sink.options]")
         self._safe_until = context.safe_until
-        self._torn = b""  # what a cancelled write left of a line
+        self._torn = b""  # the rest of a line that a cancelled write has begun
 
     def __repr__(self) -> str:
         return "JsonLinesSink(stdout)"
@@ -88,7 +84,7 @@ class JsonLinesSink:
             self._write_all(descriptor, encode_range(part))
 
     def _write_all(self, descriptor: int, data: bytes) -> None:
-        """Write to a descriptor that may stall for ever, yet notice within a moment that our caller was cancelled."""
+        """Write to a descriptor that may stall; a cancellation is noticed within `_POLL_SECONDS`."""
         piece = _FILE_PIECE if stat.S_ISREG(os.fstat(descriptor).st_mode) else _PIPE_ATOM
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT)
@@ -101,7 +97,7 @@ class JsonLinesSink:
                 elif poll.poll(_POLL_SECONDS * 1000):
                     rest = rest[os.write(descriptor, rest[:piece]) :]
         finally:
-            if begun := data[: len(data) - len(rest)]:  # else what was torn before still is
+            if begun := data[: len(data) - len(rest)]:  # otherwise an earlier rest is still to be written
                 whole = begun.endswith(b"\n")
                 self._torn = b"" if whole else bytes(rest[: data.index(b"\n", len(begun)) + 1 - len(begun)])
 
@@ -112,7 +108,7 @@ def encode_range(part: RangeData) -> bytes:
 
 
 def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
-    """The lines of one batch of that partition."""
+    """The lines of one record batch."""
     lines = [
         Line(topic, partition, offset, timestamp, key, value, headers)
         for offset, timestamp, key, value, headers in zip(
@@ -128,7 +124,7 @@ def encode_batch(topic: str, partition: int, batch: pa.RecordBatch) -> bytes:
 
 
 def _integers(column: pa.Array[Any]) -> list[Any]:
-    # Through NumPy a column becomes Python objects in C; with nulls it would become floats, so those go the slow way.
+    # NumPy is faster, but makes floats of a column with nulls.
     return column.to_pylist() if column.null_count else column.to_numpy(zero_copy_only=False).tolist()
 
 

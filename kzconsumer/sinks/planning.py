@@ -1,7 +1,4 @@
-"""Plans the ranges that a replayable sink is about to write, in ZooKeeper, and ends a replay.
-
-The sink runner calls it before and after each write.
-"""
+"""Stores the ranges that a replayable sink is about to write as plans in ZooKeeper, and ends replays."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ from kzconsumer.sinks.steps import Steps
 
 log = get_logger("kzconsumer.sink")
 
-
-_NULL = -1  # in place of a length: a missing key differs from an empty one
+_NULL = -1  # in place of a length: a null key differs from an empty one
 
 
 class RangePlans:
@@ -44,9 +40,6 @@ class RangePlans:
         self._isolation = isolation
         self._refuses_loss = refuses_loss
 
-    def __repr__(self) -> str:
-        return f"<RangePlans for {self.destination}>"
-
     async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
         """Returns the part of the batch that may be written: of claims still owned, and planned.
 
@@ -61,7 +54,7 @@ class RangePlans:
                 raise RangeChanged(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
             if changed is not None:
                 part = batch.ranges[0]
-                log.error("a planned range is written as the log has it now", **part.range._asdict(), reason=changed)
+                log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
             return msgspec.structs.replace(batch, steps=self.steps(trackers, plan.done)), trackers
         parts = dict(zip(trackers, batch.ranges, strict=True))
         try:
@@ -118,11 +111,7 @@ def _changed(part: RangeData, plan: Plan) -> str | None:
 
 
 def checksum(batches: Iterable[pa.RecordBatch]) -> str:
-    """Tells whether a range that was fetched again is the one that was planned: 40 hexadecimal digits.
-
-    Of the offsets, keys and values of records in offset order (columns: `kzconsumer.records.columns.SCHEMA`). Where
-    record batches begin and end makes no difference.
-    """
+    """Of offsets, keys and values in offset order, however they are divided into batches: 40 hexadecimal digits."""
     offsets = 0
     lengths = {"key": 0, "value": 0}
     contents = {"key": 0, "value": 0}

@@ -1,7 +1,6 @@
 """The quarantine for ranges that the sink cannot write: `[sink] on_batch_failure = "quarantine"`.
 
-A file is on disk before its range is committed. It is named by the range and never replaced: a member that meets the
-range again finds it there.
+A file is on disk before its range is committed. Its name is the range's identity, and it is never replaced.
 """
 
 from __future__ import annotations
@@ -70,9 +69,8 @@ class RangeQuarantine:
                 with CancelScope(shield=True):
                     await to_thread.run_sync(_remove, staged)
         except (OSError, pa.ArrowException) as error:
-            raise SinkFailed(
-                f"{part.range}: the sink cannot write it ({reason}), nor can it be kept: {error}"
-            ) from error
+            why = f"the sink cannot write it ({reason}), nor can it be quarantined: {error}"
+            raise SinkFailed(f"{part.range}: {why}") from error
         return final
 
     def _stage(self, part: RangeData, reason: str, staged: Path) -> None:

@@ -1,8 +1,7 @@
-"""Feeds a member's one sink from all its streams: collect, cut, prepare, plan, write, commit.
+"""Writes the records of all streams of a member to its sink: collect, cut, prepare, plan, write, commit.
 
-The next batch is collected while one is written, up to the limits of a batch; a sink that prepares is given it
-meanwhile, and another one is collected. Then the queues fill and fetching pauses: a slow sink is its own backpressure.
-A record is processed once `write` has returned.
+The next batch is collected (and prepared, if the sink does that) while one is written. When it is full, the queues fill
+and fetching pauses: that is the backpressure of a slow sink. A record is processed once `write` has returned.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskStatus
@@ -28,18 +27,14 @@ from kzconsumer.sinks.interface import Batch, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.rejections import HandleRejected
-from kzconsumer.sinks.writing import BatchWriter
+from kzconsumer.sinks.writing import BatchWriter, HandleRejected
 from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
-
-if TYPE_CHECKING:
-    pass
 
 log = get_logger("kzconsumer.sink")
 
 
 class _Cut(NamedTuple):
-    """A batch on its way; `failed` is why its streams end behind it."""
+    """A batch to be written; `failed` is the error with which its streams end after it."""
 
     batch: Batch
     trackers: list[OffsetTracker]
@@ -48,7 +43,7 @@ class _Cut(NamedTuple):
 
 
 class SinkRunner:
-    """One sink's life: run as a task, fed when the member has joined, stopped before it leaves."""
+    """One sink: run as a task, fed when the member has joined, stopped before it leaves."""
 
     def __init__(
         self,
@@ -82,9 +77,6 @@ class SinkRunner:
         self._waiting = anyio.CancelScope()  # for a batch to be due; `stop` ends it
         self._scope = anyio.CancelScope()
 
-    def __repr__(self) -> str:
-        return f"<SinkRunner {self._name} {self._builder}>"
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the sink, then write what comes from the queues of `feed`, until `stop`.
 
@@ -110,7 +102,7 @@ class SinkRunner:
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[None]:
-        """The sink, open. What it does while closing never hides why it is closed."""
+        """The sink, open. An error while closing does not replace the error that closed it."""
         began = now()
         log.info("sink starts", sink=self._name)
         with sink_failures(self._name):
@@ -122,13 +114,13 @@ class SinkRunner:
             try:
                 await self._sink.__aexit__(type(error), error, error.__traceback__)
             except Exception as late:
-                log.error("the sink did not close", sink=self._name, reason=f"{type(late).__name__}: {late}")
+                log.error("closing the sink failed", sink=self._name, reason=f"{type(late).__name__}: {late}")
             raise
         with sink_failures(self._name):
             await self._sink.__aexit__(None, None, None)
 
     def limit(self, limits: BatchSettings) -> None:
-        """Cut by other limits from now on."""
+        """Replace the limits of batches."""
         self._builder.limit(limits)
         self._change.set()
         self._signal_room()
@@ -194,7 +186,7 @@ class SinkRunner:
                     raise cut.failed
 
     async def _next(self) -> _Cut | None:
-        """The next batch, as soon as it is due; prepared, where the sink does that. None once stopping."""
+        """The next batch, as soon as it is due; prepared, if the sink does that. None once stopping."""
         if self._stopping:
             return None
         with anyio.CancelScope() as self._waiting:
@@ -222,10 +214,10 @@ class SinkRunner:
             with sink_failures(self._name):
                 await prepare(batch)
         except KzConsumerError as error:
-            log.warning("batch not prepared: its write has to do without", reason=str(error))
+            log.warning("preparing a batch failed, it is written unprepared", reason=str(error))
 
     async def _begin(self, cut: _Cut) -> tuple[Batch, list[OffsetTracker]]:
-        """What is to be written of a batch, handed over and planned, and its claims; without any, nothing is."""
+        """The part of a batch to be written, handed over and planned, and its claims; both empty if none is left."""
         self.status = cut.status
         # Claims may have ended since the cut; nothing of theirs was handed over, so their release did not wait.
         ours = {tracker: part for tracker, part in zip(cut.trackers, cut.batch.ranges, strict=True) if tracker.open}
@@ -260,9 +252,9 @@ class SinkRunner:
         except SessionExpired:
             pass  # reported by `sessions`; the claims are gone
         except (CoordinatorFailed, ZooKeeperError) as error:
-            log.error("commit failed, trying again with the next", reason=str(error), again=True)
+            log.error("commit failed, the next one retries", reason=str(error), again=True)
 
 
 def _with_records(batch: Batch) -> Batch:
-    """Without ranges that hold no records (control records, holes); a sink of bytes gets those, too."""
+    """Without ranges that have no records (control records, gaps); a sink of bytes gets those, too."""
     return Batch(tuple(part for part in batch.ranges if part.records), batch.is_replay, batch.steps)

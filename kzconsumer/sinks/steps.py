@@ -1,7 +1,4 @@
-"""Steps of the work on a batch that are done, so that a sink of several steps does not repeat them in a replay.
-
-The plans of the batch's ranges store them. `RangePlans` makes one `Steps` for each batch of a replayable sink.
-"""
+"""The steps of a batch that are done, stored in the plans of its ranges, so that a replay does not repeat them."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ class StepNotRecorded(KzConsumerError):
 
 
 class Steps:
-    """Of one batch. A step done for the batch is done for each of its ranges, which are replayed one by one."""
+    """A step done for a batch is done for each of its ranges, which are replayed one by one."""
 
     def __init__(self, done: Iterable[str], record: Callable[[str], Awaitable[bool]]) -> None:
         """`record` stores a step in the plan of every range; False if none of them is owned any more."""
@@ -42,7 +39,7 @@ class Steps:
         check_step(step, self._done)
         if step not in self._done:
             if not await self._record(step):
-                raise StepNotRecorded(f'step "{step}" is not recorded: no partition of the batch is ours any more')
+                raise StepNotRecorded(f'step "{step}" is not recorded: the partitions of the batch are lost')
             self._done = (*self._done, step)
 
 

@@ -1,31 +1,43 @@
-"""Has the sink write one batch: within the lease, until it is written or its partitions are lost.
+"""Writes one batch with the sink: within the lease, until it is written or its partitions are lost.
 
-A batch that the sink cannot write is written range by range where `[sink] on_batch_failure` says so, and a range that
-it cannot write alone is kept in the quarantine.
+With `[sink] on_batch_failure = "quarantine"` a batch that failed is written range by range, and a range that fails
+alone is kept in the quarantine. Records that the sink rejects are handled as `[rejected]` says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
+from typing import TypeAlias
 
 import anyio
+import numpy as np
 
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import RecordRejected, SinkFailed
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.records.forms import ColumnRecords
+from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.failures import sink_failures
-from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Rejected, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
-from kzconsumer.sinks.rejections import HandleRejected, handle_rejected
 from kzconsumer.sinks.steps import Steps
+from kzconsumer.streams.message import Message, messages
 
 log = get_logger("kzconsumer.sink")
 
+HandleRejected: TypeAlias = Callable[[Sequence[RejectedRecord], Callable[[], bool]], Awaitable[bool]]
+
+# Rejected records that are handled at a time.
+_PIECE = 500
+
 
 class BatchWriter:
-    """Of one sink. A failure while the lease is in doubt says nothing: losing it may be the reason."""
+    """A failure while the lease is in doubt does not count: the loss of the lease may be its reason."""
 
     def __init__(
         self,
@@ -43,28 +55,22 @@ class BatchWriter:
         self._quarantine = quarantine
         self._rejected = rejected
 
-    def __repr__(self) -> str:
-        return f"<BatchWriter {self._name}>"
-
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
-        """Whether the batch was written as a whole. What is written, or in the quarantine, is marked as processed.
-
-        Raises SinkFailed.
-        """
+        """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkFailed."""
         try:
             return await self._write_in_lease(batch, claims)
         except SinkFailed as error:
             if self._quarantine is None:
                 log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in batch.ranges])
                 raise
-            log.warning("batch failed, its ranges are tried one by one", reason=str(error))
+            log.warning("batch failed, writing its ranges one by one", reason=str(error))
             for claim, part in zip(claims, batch.ranges, strict=True):
                 alone = Batch((part,), batch.is_replay, self._steps_of(claim, batch))
                 await self._write_alone(alone, claim, self._quarantine)
             return False
 
     def _steps_of(self, claim: OffsetTracker, batch: Batch) -> Steps | None:
-        """A step that is done for one range alone is not done for the others of its batch."""
+        """Steps of one range: those that are recorded from now on are not done for the others of its batch."""
         if self._plans is None or batch.steps is None:
             return None
         return self._plans.steps([claim], batch.steps.done)
@@ -80,16 +86,17 @@ class BatchWriter:
             (part,) = batch.ranges
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
             if kept is not None:
-                event = "records are not in the destination: the sink cannot write them, and they are kept aside"
-                log.error(event, **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept))
+                log.error(
+                    "range quarantined", **part.range._asdict(), records=part.records, reason=str(error), kept=str(kept)
+                )
                 claim.mark(part.first, part.until)  # no effect if lost: the next owner finds its plan
             else:
                 _mark_written(claim, part)
 
     async def _set_aside(self, part: RangeData, claim: OffsetTracker, failure: SinkFailed) -> bool:
-        """Whether the quarantine is to keep the range: then nobody publishes it any more.
+        """Whether the range is to be quarantined: then no member publishes it any more.
 
-        False for a range that was published although its write failed, in its answer or in what comes after it.
+        False for a range that was published although its write failed.
         """
         await self._owned.lease.wait()
         if claim.lost:
@@ -102,9 +109,7 @@ class BatchWriter:
             doubt = f"and whether the destination has it is unknown: {error}"
             raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
         if not aside:
-            log.warning(
-                "range was published, though its write failed", range=part.identity._asdict(), reason=str(failure)
-            )
+            log.warning("range was published, though its write failed", **part.range._asdict(), reason=str(failure))
         return aside
 
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
@@ -119,7 +124,7 @@ class BatchWriter:
                 elif self._owned.lease.held:
                     raise
                 else:
-                    log.warning("batch failed without the lease, trying again with it", reason=str(error))
+                    log.warning("batch failed without the lease, waiting for the lease to retry", reason=str(error))
                     await self._owned.lease.wait()
         if written:
             for claim, part in zip(claims, batch.ranges, strict=True):
@@ -144,15 +149,47 @@ class BatchWriter:
                 if self._rejected is None or self._plans is not None or any(p.raw is not None for p in batch.ranges):
                     reason = "this sink type cannot reject single records"
                     raise SinkFailed(f"sink {self._name}: {error}, and {reason}") from error
-                await handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))
+                await _handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))
             finally:
                 for claim in claims:
                     claim.when_lost(None)
         if scope.cancelled_caught:
-            log.warning("batch given up: its partitions are lost", ranges=[str(part.range) for part in batch.ranges])
+            log.warning("batch dropped, its partitions are lost", ranges=[str(part.range) for part in batch.ranges])
         return not scope.cancelled_caught
 
 
 def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
     claim.written = part.first, part.until
     claim.mark(part.first, part.until)
+
+
+async def _handle_rejected(
+    handle: HandleRejected, batch: Batch, rejected: RecordsRejected, lost: Callable[[], bool]
+) -> None:
+    """Return when each record is handled as `[rejected]` says, or lost. Raises SinkFailed if its policy is "fail"."""
+    found = _found(batch, rejected.records)
+    try:
+        while piece := list(islice(found, _PIECE)):
+            if not await handle(piece, lost):
+                return
+    except (RecordRejected, ValueError) as error:
+        raise SinkFailed(str(error)) from error
+
+
+def _found(batch: Batch, records: Sequence[Rejected]) -> Iterator[RejectedRecord]:
+    parts = {part.topic_partition: part for part in batch.ranges}
+    for record in records:
+        at = TopicPartition(record.topic, record.partition)
+        message = _message(parts[at], record.offset) if at in parts else None
+        if message is None:
+            raise ValueError(f"the sink rejects {at} at offset {record.offset}, which is not in its batch")
+        yield RejectedRecord(message, record.error_class, record.reason)
+
+
+def _message(part: RangeData, offset: int) -> Message | None:
+    for batch in part.batches:
+        offsets = batch.column("offset").to_numpy()
+        row = int(np.searchsorted(offsets, offset))
+        if row < len(offsets) and offsets[row] == offset:
+            return messages(ColumnRecords(batch).slice(row, row + 1).rows(), part.topic_partition)[0]
+    return None

@@ -1,7 +1,4 @@
-"""Access control of the status server: by token, or without one by the Host header and the local address.
-
-`status/server` checks every request; `cli` and the daemon check that the token can be read.
-"""
+"""Access control of the status server: by token, or without one by the Host header."""
 
 from __future__ import annotations
 
@@ -24,10 +21,9 @@ def load_token(status: StatusSettings, source: str) -> bytes | None:
 
 
 def refusal(token: bytes | None, authorization: str, host: str | None) -> HTTPStatus | None:
-    """Why a request is refused. `host` is what its Host header asks for; None over a unix socket.
+    """The status of a refused request. `host` is its Host header; None over a unix socket.
 
-    Without a token the name is checked: otherwise a web page in a browser on this machine could have its own name
-    resolve to this port, and read everything (DNS rebinding).
+    Without a token the Host header must be loopback, against DNS rebinding.
     """
     if token is not None:
         scheme, _, given = authorization.partition(" ")

@@ -1,8 +1,7 @@
-"""Accepts the status listener's connections, and bounds how many there are.
+"""Accepts the connections of the status server, up to a limit.
 
-The member needs its file descriptors for ZooKeeper and brokers, so clients get a fixed share of them. At the limit the
-oldest connection that is not a stream of events is closed: a client that opens many cannot keep others out. Streams are
-bounded by `status/events`. asyncio's own server has neither a limit nor a quiet way to be out of descriptors.
+The member needs its file descriptors for ZooKeeper and brokers. At the limit the oldest connection that is not a stream
+of events is closed, so that one client cannot keep others out. asyncio's own server has no limit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PAUSE = 1.0
 
 
 async def accept(listening: socket.socket, server: web.Server, streams: Collection[object]) -> None:
-    """For ever; `streams` are those of the server's connections that do not count."""
+    """Run until cancelled; `streams` are connections of the server that do not count."""
     loop = asyncio.get_running_loop()
     listening.setblocking(False)
     while True:

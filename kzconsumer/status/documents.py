@@ -1,7 +1,4 @@
-"""The JSON documents about a member: what the API answers and the status page shows.
-
-`status/server` serves each by its name, `status/events` sends those that have changed.
-"""
+"""The JSON documents of the status API, by name."""
 
 from __future__ import annotations
 
@@ -16,8 +13,7 @@ from kzconsumer.status.observer import INTERVAL, Observer
 from kzconsumer.status.report import Point, Report, point
 
 
-def _status(observer: Observer, report: Report) -> object:
-    """A summary."""
+def _status(report: Report) -> object:
     together = point(time.time(), report.partitions)
     return {
         "version": report.version,
@@ -39,53 +35,29 @@ def _status(observer: Observer, report: Report) -> object:
     }
 
 
-def _members(observer: Observer, report: Report) -> object:
-    return {"generation": report.generation, "members": report.members}
-
-
-def _partitions(observer: Observer, report: Report) -> object:
-    return {"owned": report.partitions, "assigned": report.assigned, "queues": report.queues}
-
-
-def _history(observer: Observer, report: Report) -> object:
-    return {"interval": INTERVAL, "points": history_since(observer, 0.0)}
-
-
 def history_since(observer: Observer, at: float) -> list[Point]:
     """Observations after a time, in seconds since 1970; the latest is the last."""
     return [look for look in observer.history if look.at > at]
 
 
-def _rebalances(observer: Observer, report: Report) -> object:
-    return {"rebalances": list(observer.counters.rebalances.timeline)}
-
-
-def _batches(observer: Observer, report: Report) -> object:
-    return {"present": report.batch, "ended": report.batches}
-
-
-def _errors(observer: Observer, report: Report) -> object:
-    return {"errors": TROUBLES.all()}
-
-
-def _config(observer: Observer, report: Report) -> object:
-    return {"config": effective_settings(observer.settings)}
-
-
 DOCUMENTS: dict[str, Callable[[Observer, Report], object]] = {
-    "status": _status,
-    "members": _members,
-    "partitions": _partitions,
-    "history": _history,
-    "rebalances": _rebalances,
-    "batches": _batches,
-    "errors": _errors,
-    "config": _config,
+    "status": lambda observer, report: _status(report),
+    "members": lambda observer, report: {"generation": report.generation, "members": report.members},
+    "partitions": lambda observer, report: {
+        "owned": report.partitions,
+        "assigned": report.assigned,
+        "queues": report.queues,
+    },
+    "history": lambda observer, report: {"interval": INTERVAL, "points": history_since(observer, 0.0)},
+    "rebalances": lambda observer, report: {"rebalances": list(observer.counters.rebalances.timeline)},
+    "batches": lambda observer, report: {"present": report.batch, "ended": report.batches},
+    "errors": lambda observer, report: {"errors": TROUBLES.all()},
+    "config": lambda observer, report: {"config": effective_settings(observer.settings)},
 }
 
 
 def effective_settings(settings: Settings) -> dict[str, object]:
-    """Every key as it is written in the file, without secrets."""
+    """Every key with its value as written in the file, secrets redacted."""
     return {
         ".".join(place): HIDDEN if is_secret(place[-1]) else redacted(written)
         for place, _, written in keys_of(settings)

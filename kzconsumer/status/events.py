@@ -1,7 +1,6 @@
-"""Sends the documents that have changed, as server-sent events, to pages that stay open and to `kzconsumer top`.
+"""Sends changed documents as server-sent events to the status page and `kzconsumer top`.
 
-Each event is named after its document and holds what the API answers under that name; of the history it holds what
-this stream has not been sent yet. Documents are made once for all streams.
+Each event has the name and content of a document; of the history only points not yet sent on this stream.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kzconsumer.clock import now
 from kzconsumer.status.documents import DOCUMENTS, history_since
 from kzconsumer.status.observer import Observer
 
-#: Between two events of a stream, in seconds; where nothing has changed a comment is sent.
+#: Seconds between two events of a stream; if nothing has changed, a comment is sent.
 PERIOD = 2.0
 #: Streams at once.
 MOST = 32
@@ -25,8 +24,6 @@ PATIENCE = 30.0
 
 
 class Events:
-    """Of one member."""
-
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._made = -math.inf
@@ -35,11 +32,7 @@ class Events:
         """The server's connections that are streams."""
         self._ended = anyio.Event()
 
-    def __repr__(self) -> str:
-        return f"<Events on {len(self.streams)} streams>"
-
     async def end(self) -> None:
-        """End all streams."""
         self._ended.set()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:

@@ -1,7 +1,4 @@
-"""Health of a running daemon: its phase, in one line, and why it may need a new start.
-
-`service/systemd` sets the phase; the watchdog and the status pages read it.
-"""
+"""Health of a running daemon: its phase in one line, and why it may need a restart."""
 
 from __future__ import annotations
 
@@ -14,30 +11,21 @@ from kzconsumer.zookeeper.lease import Lease
 
 
 class Health:
-    """Of one run of the daemon."""
-
     def __init__(self, lease: Lease, patience: float, stalled_after: float) -> None:
-        """`patience`: seconds that the task of the ZooKeeper session may stand still.
-
-        `stalled_after`: seconds without progress after which the member counts as stuck.
-        """
+        """Seconds: `patience` for the task of the ZooKeeper session to run, `stalled_after` without any progress."""
         self._lease = lease
         self._patience = patience
         self.stalled_after = stalled_after
         self.phase = "starting"
-        """What the daemon does while it does not consume; empty while it consumes."""
+        """What the daemon does; empty while it consumes."""
         self.note = ""
-        """Added to the phase: what the last reload left to do."""
+        """Appended to the status: what the last reload left to do."""
         self.sessions: Sessions | None = None
         """Set when the member has joined."""
         self._stall = StallDetection()
 
-    def __repr__(self) -> str:
-        return f"<Health {self.phase or 'consuming'}>"
-
     @property
     def joined(self) -> bool:
-        """The member has joined, and no stop has begun."""
         return self.sessions is not None and not self.phase
 
     def status(self) -> str:
@@ -59,7 +47,7 @@ class Health:
         return f"consuming {owned}, {behind}" + (f", {paused} paused" if paused else "")
 
     def fault(self) -> str | None:
-        """Why only a new start can help; None while there is no such reason. To be called at intervals."""
+        """Why the process has to be restarted, or None. To be called at intervals."""
         if self.sessions is None or self.phase:
             return None
         still = now() - self.sessions.task_last_ran
@@ -72,20 +60,14 @@ class Health:
 
 
 class StallDetection:
-    """Of the member as a whole: one partition that stands still while others advance is no stall."""
+    """Of the member as a whole: it is no stall if one partition does not advance while others do."""
 
     def __init__(self) -> None:
         self._before: object = None
         self._since = 0.0
 
-    def __repr__(self) -> str:
-        return f"<StallDetection since {self._since:.1f}>"
-
     def seconds(self, now: float, positions: Sequence[Position], lease_held: bool) -> float:
-        """How long nothing has advanced; 0 while something advances, or there is a reason why nothing does.
-
-        Reasons are: nothing left to read (also of a run), a pause, no leader, a lease in doubt, a rebalance.
-        """
+        """How long nothing has advanced although it could: there is something to read, a leader and the lease."""
         here = [(at.topic, at.partition, at.fetched, at.consumed, at.processed) for at in positions]
         if here != self._before or not lease_held or not any(_could_advance(at) for at in positions):
             self._before, self._since = here, now

@@ -1,7 +1,6 @@
 """Burrow's status of a partition, from its consumer's recent commits.
 
-`status/track` keeps the commits; the rules are those of Burrow's
-`core/internal/evaluator/caching.go` (1.6). A commit that finds its offset stored already counts, as it does with Kafka.
+Source: Burrow 1.6, `core/internal/evaluator/caching.go`. A commit of an unchanged offset counts, as with Kafka.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-#: Commits that a judgement is based on, when there are so many.
+#: Commits that a judgement is based on, at most.
 WINDOW = 15
 
 Judgement: TypeAlias = Literal["OK", "WARN", "STOP", "STALL", "REWIND"]
 
 
 class Commit(NamedTuple):
-    """What was stored at one time, and its lag then, None if unknown."""
+    """A stored offset and its lag then, None if unknown."""
 
     at: float
     offset: int

@@ -1,12 +1,11 @@
-"""Prometheus metrics: a report and the counters as metric families, made at each scrape.
+"""Prometheus metrics, made of a report and the counters at each scrape.
 
-An unknown value has no sample, nor has a partition that is no longer owned. docs/monitoring.md lists all metrics, with
-the MBeans of the original that they correspond to.
+Unknown values have no sample. docs/monitoring.md lists all metrics with the corresponding MBeans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import (
@@ -22,7 +21,7 @@ from kzconsumer.counters import BOUNDS, Counters, Timing
 from kzconsumer.logs.troubles import Trouble
 from kzconsumer.sinks.batch_status import BatchCounters
 from kzconsumer.status.report import SESSION_STATES, Report
-from kzconsumer.status.track import PartitionStatus
+from kzconsumer.status.track import Kind, PartitionStatus
 
 PREFIX = "kzconsumer_"
 Samples = Iterable[tuple[tuple[object, ...], float]]
@@ -31,7 +30,6 @@ Samples = Iterable[tuple[tuple[object, ...], float]]
 def families(
     report: Report, counters: Counters, batches: BatchCounters, troubles: Iterable[Trouble]
 ) -> Iterator[Metric]:
-    """All metrics of a member."""
     make = _Families(report.group)
     yield from _of_member(make, report)
     yield from _of_partitions(make, report.partitions)
@@ -86,26 +84,42 @@ class _Families:
 
 
 def _of_member(make: _Families, report: Report) -> Iterator[Metric]:
-    yield make.info("build", "What runs", {"version": report.version})
+    yield make.info("build", "Version of kzconsumer", {"version": report.version})
     if report.member is not None:
         yield make.info("member", "Its id in the group", {"member": report.member})
     yield make.states(
         "zookeeper_session",
-        "What the session is worth: records are handed out while it is held",
+        "State of the session: records are handed out while it is held",
         {state: state == report.session for state in SESSION_STATES},
     )
-    yield make.gauge("ready", "Whether it does its part", (), [((), float(report.unready is None))])
+    yield make.gauge("ready", "Whether the member is ready", (), [((), float(report.unready is None))])
     if report.members:
         yield make.gauge("members", "Members of the group, as last read", (), [((), len(report.members))])
     if report.generation is not None:
-        yield make.gauge("generation", "Counts changes of what is ours", (), [((), report.generation)])
+        yield make.gauge("generation", "Number of rebalances that changed what is owned", (), [((), report.generation)])
     for name, about, values in (
-        ("chunks", "Fetched chunks that wait", [queue.chunks for queue in report.queues]),
-        ("bytes", "Bytes of what is fetched and not taken", [queue.bytes for queue in report.queues]),
-        ("limit_bytes", "Bytes that a queue takes", [queue.limit for queue in report.queues]),
+        ("chunks", "Fetched chunks in the queue", [queue.chunks for queue in report.queues]),
+        ("bytes", "Bytes in the queue", [queue.bytes for queue in report.queues]),
+        ("limit_bytes", "Maximum bytes in the queue", [queue.limit for queue in report.queues]),
     ):
         labels = [(queue.topic or "", queue.thread) for queue in report.queues]
         yield make.gauge(f"queue_{name}", about, ("topic", "thread"), zip(labels, values, strict=True))
+
+
+_BY_KIND: tuple[tuple[str, str, Callable[[PartitionStatus], Mapping[Kind, float]]], ...] = (
+    ("partition_offset", "The next offset to be fetched, handed out, processed, or stored", lambda p: p.offsets),
+    ("partition_lag_records", "Offsets between there and the end", lambda p: p.lag),
+    ("partition_lag_seconds", "How long ago the next record was written", lambda p: p.lag_seconds),
+)
+_BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...] = (
+    ("partition_end_offset", "The high watermark, or the last stable offset", lambda p: p.end),
+    ("partition_paused", "Whether it is paused", lambda p: float(p.paused)),
+    ("partition_standing_seconds", "For how long it has been behind without advancing", lambda p: p.standing),
+)
+_BY_STATE: tuple[tuple[str, str, str, Callable[[PartitionStatus], str | None]], ...] = (
+    ("partition_stalled", "1 if stalled", "reason", lambda p: p.hindrance if p.stalled else None),
+    ("partition_judgement", "1 for its status by Burrow's rules", "judgement", lambda p: p.judgement),
+)
 
 
 def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterator[Metric]:
@@ -113,59 +127,24 @@ def _of_partitions(make: _Families, partitions: list[PartitionStatus]) -> Iterat
     owned: dict[str, int] = {}
     for each in partitions:
         owned[each.topic] = owned.get(each.topic, 0) + 1
-    yield make.gauge("owned_partitions", "Partitions that are ours", ("topic",), (((t,), n) for t, n in owned.items()))
     yield make.gauge(
-        "partition_offset",
-        "The next offset to be fetched, handed out, worked on, or stored as such",
-        (*keys, "kind"),
-        (((p.topic, p.partition, kind), offset) for p in partitions for kind, offset in p.offsets.items()),
+        "owned_partitions", "Partitions owned by this member", ("topic",), (((t,), n) for t, n in owned.items())
     )
+    for name, about, offsets in _BY_KIND:
+        samples = (((p.topic, p.partition, kind), n) for p in partitions for kind, n in offsets(p).items())
+        yield make.gauge(name, about, (*keys, "kind"), samples)
+    for name, about, value in _BY_PARTITION:
+        known = (((p.topic, p.partition), n) for p in partitions if (n := value(p)) is not None)
+        yield make.gauge(name, about, keys, known)
+    for name, about, label, state in _BY_STATE:
+        found = (((p.topic, p.partition, status), 1) for p in partitions if (status := state(p)) is not None)
+        yield make.gauge(name, about, (*keys, label), found)
     yield make.gauge(
-        "partition_end_offset",
-        "Where what can be read ends",
-        keys,
-        (((p.topic, p.partition), p.end) for p in partitions if p.end is not None),
+        "stalled_partitions", "Number of stalled partitions", (), [((), sum(each.stalled for each in partitions))]
     )
-    yield make.gauge(
-        "partition_lag_records",
-        "Offsets between there and the end",
-        (*keys, "kind"),
-        (((p.topic, p.partition, kind), lag) for p in partitions for kind, lag in p.lag.items()),
-    )
-    yield make.gauge(
-        "partition_lag_seconds",
-        "How long ago the next record was written",
-        (*keys, "kind"),
-        (((p.topic, p.partition, kind), lag) for p in partitions for kind, lag in p.lag_seconds.items()),
-    )
-    yield make.gauge(
-        "partition_paused",
-        "Whether it is paused",
-        keys,
-        (((p.topic, p.partition), float(p.paused)) for p in partitions),
-    )
-    yield make.gauge(
-        "partition_standing_seconds",
-        "For how long it has been behind and not advanced",
-        keys,
-        (((p.topic, p.partition), p.standing) for p in partitions),
-    )
-    yield make.gauge(
-        "partition_stalled",
-        "1 for one that has been so for too long",
-        (*keys, "reason"),
-        (((p.topic, p.partition, p.hindrance), 1) for p in partitions if p.stalled),
-    )
-    yield make.gauge(
-        "partition_judgement",
-        "1 for what Burrow's rules say of it",
-        (*keys, "judgement"),
-        (((p.topic, p.partition, p.judgement), 1) for p in partitions if p.judgement is not None),
-    )
-    yield make.gauge("stalled_partitions", "How many are stalled", (), [((), sum(each.stalled for each in partitions))])
     fetch_lags = [each.lag["fetched"] for each in partitions if "fetched" in each.lag]
     if fetch_lags:
-        yield make.gauge("max_fetch_lag_records", "The largest of what is not fetched yet", (), [((), max(fetch_lags))])
+        yield make.gauge("max_fetch_lag_records", "Largest fetch lag of a partition", (), [((), max(fetch_lags))])
 
 
 def _of_work(make: _Families, counters: Counters) -> Iterator[Metric]:
@@ -178,32 +157,32 @@ def _of_work(make: _Families, counters: Counters) -> Iterator[Metric]:
         "fetch_bytes", "Bytes of records in responses", ("broker",), (((n,), each.bytes) for n, each in fetches.items())
     )
     yield make.histogram(
-        "fetch_seconds", "From a request to its answer", "broker", {n: each.requests for n, each in fetches.items()}
+        "fetch_seconds", "Duration of fetch requests", "broker", {n: each.requests for n, each in fetches.items()}
     )
     yield make.histogram(
-        "decode_seconds", "Making columns of a response", "broker", {n: each.decoding for n, each in fetches.items()}
+        "decode_seconds", "Duration of decoding a response", "broker", {n: each.decoding for n, each in fetches.items()}
     )
     yield make.counter(
         "commits",
-        "Offsets of partitions, by what became of storing them",
+        "Offsets of partitions, by outcome of the commit",
         ("storage", "outcome"),
         counters.commits.offsets.items(),
     )
     yield make.counter(
-        "rebalances", "Attempts to own what should be ours", ("reason", "outcome"), counters.rebalances.counts.items()
+        "rebalances", "Rebalances, by reason and outcome", ("reason", "outcome"), counters.rebalances.counts.items()
     )
     yield make.counter(
         "rejected_records",
-        "Records rejected, by what became of them",
+        "Rejected records, by outcome",
         ("class", "outcome"),
         counters.rejected.items(),
     )
-    yield make.histogram("rebalance_seconds", "What they took", None, {None: counters.rebalances.seconds})
+    yield make.histogram("rebalance_seconds", "Duration of rebalances", None, {None: counters.rebalances.seconds})
 
 
 def _of_sink(make: _Families, batches: BatchCounters) -> Iterator[Metric]:
-    yield make.counter("sink_records", "Records that the sink has written", (), [((), batches.records)])
+    yield make.counter("sink_records", "Records written by the sink", (), [((), batches.records)])
     yield make.counter(
-        "sink_unwritten_batches", "Batches given up, or not written as a whole", (), [((), batches.unwritten)]
+        "sink_unwritten_batches", "Batches dropped, or not written as a whole", (), [((), batches.unwritten)]
     )
-    yield make.histogram("sink_seconds", "Stages of a batch", "stage", batches.stages)
+    yield make.histogram("sink_seconds", "Duration of the stages of a batch", "stage", batches.stages)

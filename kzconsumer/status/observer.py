@@ -1,7 +1,6 @@
 """Observes a running member at intervals, and makes reports of it for the status server.
 
-Keeps a history of each owned partition (`track`) from its claim to its end, and of all together for an hour. It changes
-nothing it observes.
+Keeps a history of each owned partition (`track`) while it is owned, and of all together for an hour.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from kzconsumer.zookeeper.lease import Lease
 
 log = get_logger("kzconsumer.status")
 
-#: Between two looks, in seconds.
+#: Seconds between two observations.
 INTERVAL = 5.0
-#: Looks that are remembered: an hour.
+#: Observations that are kept: an hour.
 REMEMBERED = int(3600 / INTERVAL)
-#: For brokers to tell where logs end: a look waits for no more.
+#: Seconds for brokers to list the ends of logs.
 ASKING = 3.0
 
 
 class Observer:
-    """Reports contain less before `begin`, that is, before the member has joined."""
+    """Before `begin` (the member has not joined yet) reports contain less."""
 
     def __init__(self, settings: Callable[[], Settings], health: Health, lease: Lease) -> None:
         self._settings = settings
@@ -52,14 +51,10 @@ class Observer:
         self._ends: dict[TopicPartition, int] = {}
         self._rounds = 0
         self.history: deque[Point] = deque(maxlen=REMEMBERED)
-        """One for each look, the last one last."""
-
-    def __repr__(self) -> str:
-        return f"<Observer of {len(self._tracks)} partitions>"
+        """One for each observation, the latest last."""
 
     @property
     def settings(self) -> Settings:
-        """Those in effect."""
         return self._settings()
 
     @property
@@ -84,7 +79,7 @@ class Observer:
             await anyio.sleep(INTERVAL)
 
     async def _ask_ends(self, sessions: Sessions) -> None:
-        """For partitions that are not fetched at the moment: otherwise their lag would not grow with their logs."""
+        """For partitions that are not fetched at the moment: their high watermark is outdated."""
         unfetched = [at.topic_partition for at in sessions.positions() if at.led and (at.paused or at.queue_full)]
         self._ends = {partition: end for partition, end in self._ends.items() if partition in unfetched}
         if not unfetched:
@@ -94,7 +89,7 @@ class Observer:
                 found = await sessions.log_offsets(dict.fromkeys(unfetched, LATEST))
                 self._ends.update({p: at.offset for p, at in found.items()})
             except KzConsumerError as error:
-                log.debug("ends of logs are not known", partitions=len(unfetched), reason=str(error))
+                log.debug("listing the ends of logs failed", partitions=len(unfetched), reason=str(error))
 
     def _look(self, sessions: Sessions) -> None:
         rounds = sessions.counters.commits.rounds
@@ -102,10 +97,10 @@ class Observer:
             track.look(at, now(), end=self._ends.get(at.topic_partition), committed=rounds > self._rounds)
         self._rounds = rounds
         self.history.append(point(time.time(), self.partitions()))
-        self._health.fault()  # it measures since when nothing advances
+        self._health.fault()  # called at intervals, as it detects stalls
 
     def _tracked(self, positions: list[Position]) -> list[tuple[Position, Track]]:
-        """Each with its history; that of partitions no longer owned is dropped."""
+        """Each position with its track; tracks of partitions no longer owned are dropped."""
         kept = {}
         for at in positions:
             key = at.topic_partition, at.incarnation
@@ -120,7 +115,6 @@ class Observer:
         return [track.status(at, now(), held, after) for at, track in self._tracked(self._sessions.positions())]
 
     def report(self) -> Report:
-        """How things are now."""
         sessions, runner = self._sessions, self._runner
         group = sessions.member.group if sessions is not None and sessions.member is not None else None
         snapshot, assigned = group if group is not None else (None, {})

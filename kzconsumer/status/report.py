@@ -1,6 +1,6 @@
-"""A report of one member at one moment, from which metrics, health, JSON and the status page are made.
+"""A report of one member at one moment, the source of metrics, health, JSON and the status page.
 
-`status/observer` makes it; None, or a missing entry, means "not known".
+None, or a missing entry, means "not known".
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ N = TypeVar("N", int, float)
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """As it is registered."""
-
     id: str
     this: bool
     kzconsumer: bool
@@ -32,7 +30,7 @@ class GroupMember(msgspec.Struct, frozen=True):
     subscription: dict[str, int]
     """Topic, or expression, and number of threads."""
     threads: dict[str, list[str]]
-    """Which partitions each thread is assigned; threads without any are left out."""
+    """The partitions assigned to each thread; threads without any are left out."""
 
 
 class Assigned(msgspec.Struct, frozen=True):
@@ -44,7 +42,7 @@ class Assigned(msgspec.Struct, frozen=True):
 
 
 class Queue(msgspec.Struct, frozen=True):
-    """Of one stream; `topic` is None where a white or black list has one for all its topics."""
+    """Of one stream; `topic` is None for the streams of a filter, which are shared by all its topics."""
 
     topic: str | None
     thread: int
@@ -64,18 +62,18 @@ class SinkBatch(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """All owned partitions at one moment; what is unknown of one is unknown of all."""
+    """All owned partitions at one moment; a value that is unknown for one of them is None."""
 
     at: float
     """Seconds since 1970."""
     owned: int
     stalled: int
     lag: int | None
-    """In records, of what is processed; of all partitions together."""
+    """Records not processed, of all partitions."""
     lag_seconds: float | None
-    """Of the partition that is furthest behind."""
+    """The largest of a partition."""
     rate: float | None
-    """Records a second that were processed, together."""
+    """Records processed per second."""
 
 
 def point(at: float, partitions: Sequence[PartitionStatus]) -> Point:
@@ -98,17 +96,15 @@ def _if_all(values: Sequence[N | None]) -> list[N] | None:
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One member at one moment."""
-
     version: str
     group: str
     member: str | None
     state: str
-    """One line about what it does, as reported to the service manager."""
+    """The status line that the service manager gets."""
     joined: bool
-    """The first rebalance is over, and no stop has begun."""
+    """The first rebalance is complete, and no stop has begun."""
     alive: str | None
-    """None while it lives; else why only a new start can help."""
+    """None, or why the process has to be restarted."""
     session: SessionState
     generation: int | None
     members: list[GroupMember]
@@ -116,9 +112,9 @@ class Report(msgspec.Struct, frozen=True):
     partitions: list[PartitionStatus]
     queues: list[Queue]
     batch: SinkBatch | None
-    """The one being planned, written or committed; between two of them the last one."""
+    """The one being planned, written or committed, or the latest one."""
     batches: list[SinkBatch]
-    """Those that have ended, the last one last."""
+    """Those that have ended, the latest last."""
 
     @property
     def unready(self) -> str | None:

@@ -1,8 +1,4 @@
-"""Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Read only.
-
-The functions in `ROUTES` answer from a report made at that moment. aiohttp was chosen since it serves TCP and unix
-sockets inside an existing event loop, leaves signals alone, limits what it reads, and streams.
-"""
+"""Serves metrics, health, JSON and the status page over HTTP, in the member's event loop. Read only."""
 
 from __future__ import annotations
 
@@ -12,11 +8,10 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
@@ -41,11 +36,11 @@ from kzconsumer.status.report import Report
 
 log = get_logger("kzconsumer.status")
 
-#: Seconds for answers under way when the daemon ends.
+#: Seconds for open responses when the daemon ends.
 LAST_ANSWERS = 0.5
-#: Seconds for a request to arrive whole: of a new connection, and after each answer of one that is kept.
+#: Seconds for a request to arrive, on new and on kept connections.
 IDLE = 10.0
-#: These have nothing of the member in them, and ask for the token themselves: a browser brings none of its own accord.
+#: Without data of the member, and open without the token: the page asks for it.
 SHOW_NOTHING = ("/", "/status")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,7 +48,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(observer: Observer) -> AsyncIterator[None]:
-    """At `[status] listen`, while the block lasts. Raises ConfigError for the token, CannotListen."""
+    """Serve at `[status] listen` during the block. Raises ConfigError for the token, CannotListen."""
     status, source = observer.settings.status, observer.settings.source
     assert status.listen is not None
     app = application(observer, load_token(status, source))
@@ -74,11 +69,12 @@ async def serving(observer: Observer) -> AsyncIterator[None]:
         with anyio.CancelScope(shield=True):
             await runner.cleanup()
         listening.close()
-        _clear_away(status.listen)
+        if status.listen.startswith("unix:"):
+            with suppress(FileNotFoundError):
+                os.unlink(status.listen.removeprefix("unix:"))
 
 
 def application(observer: Observer, token: bytes | None) -> web.Application:
-    """Only for reading: there is no route that takes anything but GET and HEAD."""
     registry = CollectorRegistry()
     registry.register(_Collector(observer))
     events = Events(observer)
@@ -118,7 +114,7 @@ def _guard(token: bytes | None) -> Any:
         if refused is HTTPStatus.UNAUTHORIZED:
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"})
         if refused is not None:
-            raise web.HTTPForbidden(text="ask for it by the name or address of this machine's loopback\n")
+            raise web.HTTPForbidden(text="without a token, use the address or name of the loopback interface\n")
         return await handler(request)
 
     return guarded
@@ -142,13 +138,11 @@ async def _metrics(request: web.Request) -> web.Response:
 
 
 async def _live(request: web.Request) -> web.Response:
-    """An answer shows that the event loop runs; its content is what the service manager gets."""
     fault = _report(request).alive
     return _json({"alive": fault is None, "reason": fault}, 200 if fault is None else 503)
 
 
 async def _ready(request: web.Request) -> web.Response:
-    """A stalled partition is listed, and does not make the member unready: no other member could do its work."""
     report = _report(request)
     stalled = [
         {"topic": each.topic, "partition": each.partition, "seconds": each.standing, "reason": each.hindrance}
@@ -201,7 +195,7 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _listen(address: str, source: str) -> socket.socket:
-    """A socket that listens at an address of the settings. Raises CannotListen, one line."""
+    """Raises CannotListen."""
     try:
         return _unix(address.removeprefix("unix:")) if address.startswith("unix:") else _tcp(*host_and_port(address))
     except OSError as error:
@@ -223,10 +217,10 @@ def _tcp(host: str, port: int) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
-    """The socket of a process that was killed is replaced; one that accepts connections is not."""
+    """Replaces the socket file of a process that was killed."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _is_left_behind(path):
+        if _is_stale(path):
             os.unlink(path)
         listening.bind(path)
         os.chmod(path, 0o660)
@@ -237,12 +231,7 @@ def _unix(path: str) -> socket.socket:
     return listening
 
 
-def _clear_away(address: str) -> None:
-    if address.startswith("unix:"):
-        Path(address.removeprefix("unix:")).unlink(missing_ok=True)
-
-
-def _is_left_behind(path: str) -> bool:
+def _is_stale(path: str) -> bool:
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False
@@ -259,7 +248,7 @@ def _address(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-#: One module, in this order.
+#: Concatenated in this order.
 SCRIPTS = ("words.js", "elements.js", "sections.js", "charts.js", "events.js")
 
 

@@ -1,7 +1,4 @@
-"""Observations of one owned partition since it was claimed, and what follows: lag, rate, time left, stall, judgement.
-
-`status/observer` keeps one for each owned partition.
-"""
+"""Observations of one owned partition since it was claimed: its lag, rate, time left, stalls and judgement."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import msgspec
 from kzconsumer.offsets.position import Position
 from kzconsumer.status.judgement import WINDOW, Commit, Judgement, judge
 
-#: Looks from which rates are computed.
+#: Observations from which rates are computed.
 RATED = 13
 
 Kind: TypeAlias = Literal["fetched", "consumed", "processed", "committed"]
@@ -30,24 +27,24 @@ class PartitionStatus(msgspec.Struct, frozen=True):
     leader: int | None
     offsets: dict[Kind, int]
     end: int | None
-    """Where what can be read now ends."""
+    """The high watermark, or the last stable offset."""
     lag: dict[Kind, int]
-    """In records, or rather offsets."""
+    """In offsets."""
     lag_seconds: dict[Kind, float]
     """How long ago the next record was written."""
     rate: float | None
-    """Records a second that were processed of late."""
+    """Records processed per second, lately."""
     eta: float | None
-    """Seconds until nothing is left at the present rates; None also if the log grows as fast."""
+    """Seconds until nothing is left at the present rates; None if the log grows as fast."""
     paused: bool
     standing: float
-    """Seconds for which it has been behind and not advanced."""
+    """Seconds for which it has been behind without advancing."""
     hindrance: Hindrance | None
-    """Why it does not advance; None where it is not behind."""
+    """Why it does not advance; None if it is not behind."""
     stalled: bool
     judgement: Judgement | None
     complete: float
-    """How much of the window that the judgement is based on is there."""
+    """The share of the judgement's window that has been observed."""
 
 
 class _Look(msgspec.Struct, frozen=True):
@@ -57,7 +54,7 @@ class _Look(msgspec.Struct, frozen=True):
 
 
 class Track:
-    """Times are those of `kzconsumer.clock`, handed in."""
+    """Times are those of `kzconsumer.clock`."""
 
     def __init__(self, at: Position, time: float) -> None:
         self._end: int | None = None
@@ -66,9 +63,6 @@ class Track:
         self._commits: deque[Commit] = deque(maxlen=WINDOW)
         self._processed = at.processed
         self._since = time
-
-    def __repr__(self) -> str:
-        return f"<Track {len(self._looks)} looks, {len(self._commits)} commits>"
 
     def look(self, at: Position, time: float, *, end: int | None, committed: bool) -> None:
         """`end`: the log's end as a broker listed it, if not fetched. `committed`: a commit has succeeded since."""
@@ -90,7 +84,6 @@ class Track:
         return max(known, default=None)
 
     def status(self, at: Position, time: float, lease_held: bool, stalled_after: float) -> PartitionStatus:
-        """How the partition is now."""
         self._advance(at, time)
         end = self._known_end(at)
         offsets: dict[Kind, int] = {kind: offset for kind in KINDS if (offset := getattr(at, kind)) is not None}
@@ -128,7 +121,7 @@ class Track:
         return None if written is None else max(0.0, time - written)
 
     def _rates(self) -> tuple[float | None, float | None]:
-        """Of processing, and of the log's end, in records a second."""
+        """Records per second: processed, and appended to the log."""
         if len(self._looks) < 2 or self._looks[-1].at <= self._looks[0].at:
             return None, None
         first, last = self._looks[0], self._looks[-1]
@@ -183,7 +176,7 @@ def behind(at: Position, end: int | None) -> bool:
     return (end if at.end is None else min(end, at.end)) > at.processed
 
 
-#: Ends remembered at most; half of them go when there would be more.
+#: Ends kept at most; half of them are dropped when there would be more.
 MOST = 128
 
 
@@ -194,13 +187,10 @@ class _Seen(NamedTuple):
 
 
 class LogGrowth:
-    """Times are seconds of any monotonic clock."""
+    """When a log had reached which end. Times are seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: list[_Seen] = []
-
-    def __repr__(self) -> str:
-        return f"<LogGrowth {len(self._seen)} ends>"
 
     def saw(self, end: int, at: float) -> None:
         """The log ended there at that time. An end below the previous one means a new log."""

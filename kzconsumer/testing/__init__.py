@@ -1,6 +1,6 @@
-"""For plugin authors and our own tests: contracts as test classes, record sets as brokers send them.
+"""Contracts of assignors and sinks, as test classes.
 
-A contract is imported when it is first used: `AssignorContract` needs hypothesis, `SinkContract` Linux.
+A contract is imported on first use: `AssignorContract` needs hypothesis, `SinkContract` Linux.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One assignor in a fresh process: what the assignor contract compares with the test process.
+"""Runs an assignor in a new process, whose assignments are compared with those of the test process.
 
-Run as `python -m kzconsumer.testing.assignment_worker` with a pickled `Task` on standard input; answers
-with the pickled list of assignments on standard output. It goes through the contexts from the last to the first, so
-that an assignor that remembers its calls remembers others.
+The process reads a pickled `Task` and writes the pickled list of assignments. It takes the contexts in reverse order,
+to find assignors that depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ Assignment = dict[TopicPartition, ConsumerThreadId]
 
 
 class Task(NamedTuple):
-    """Where the assignor is to be imported from, and what it is to compute from."""
-
     path: list[str]
     module: str
     name: str
@@ -33,10 +30,7 @@ class Task(NamedTuple):
 
 
 def assign_elsewhere(assignor: Assignor, contexts: Sequence[AssignmentContext], hash_seed: int) -> list[Assignment]:
-    """What the assignor computes from each context in a process whose `hash()` has another seed.
-
-    Raises AssertionError when it cannot be imported there, and when the process fails or takes longer than a minute.
-    """
+    """The assignments in a process whose `hash()` has another seed. Raises AssertionError if that fails."""
     task = Task([os.path.abspath(each) for each in sys.path], *_address(assignor), list(contexts))
     done = subprocess.run(
         [sys.executable, "-m", __name__],
@@ -53,7 +47,6 @@ def assign_elsewhere(assignor: Assignor, contexts: Sequence[AssignmentContext], 
 
 
 def _address(assignor: Assignor) -> tuple[str, str]:
-    """Module and name of a module-level function, which is what an entry point can name."""
     module, name = getattr(assignor, "__module__", None), getattr(assignor, "__qualname__", None)
     if not module or not name or _attribute(module, name) is not assignor:
         raise AssertionError(f"{assignor!r} cannot be imported: it must be a function on the top level of a module")

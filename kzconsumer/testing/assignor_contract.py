@@ -1,7 +1,6 @@
-"""The contract of every assignor, as tests: set one attribute, run pytest.
+"""The contract of every assignor, as tests. They do not cover how even or how sticky an assignment is.
 
-For plugin authors; the built-in assignors pass the same tests. hypothesis, which comes with the extra `testing`,
-generates the groups. How even or how sticky an assignment is, is not tested.
+hypothesis, which comes with the extra `testing`, generates the groups.
 """
 
 from __future__ import annotations
@@ -31,11 +30,7 @@ _STREAMS = st.one_of(st.integers(1, 3), st.just(11))  # thread -10 sorts before 
 _SUBSCRIPTION = st.dictionaries(st.sampled_from(_TOPICS), _STREAMS, max_size=len(_TOPICS))
 
 
-def _registration(subscription: dict[str, int]) -> Registration:
-    return Registration.of_topics(subscription)
-
-
-# As members make their ids, and as applications may set them: any text but what a znode's name cannot hold.
+# Generated ids, and any text that a znode's name can hold, as applications may set it.
 _CONSUMER = st.one_of(
     st.integers(0, 15).map(lambda number: f"group_host-1700000000000-{number:08x}"),
     st.text(st.characters(min_codepoint=0x20, exclude_characters="/\x7f", exclude_categories=["Cc", "Cs"]), min_size=1),
@@ -43,7 +38,7 @@ _CONSUMER = st.one_of(
 
 GROUPS: st.SearchStrategy[GroupSnapshot] = st.builds(
     GroupSnapshot,
-    members=st.dictionaries(_CONSUMER, _SUBSCRIPTION.map(_registration), max_size=5),
+    members=st.dictionaries(_CONSUMER, _SUBSCRIPTION.map(Registration.of_topics), max_size=5),
     all_topics=st.just(_TOPICS),
     topics=st.dictionaries(st.sampled_from(_TOPICS), _PARTITIONS),
 )
@@ -74,7 +69,6 @@ class AssignorContract:
     @_any_class
     @given(context=CONTEXTS)
     def test_every_partition_is_assigned_and_nothing_else(self, context: AssignmentContext) -> None:
-        """The keys of the result are the partitions of all subscribed topics; a mapping has each of them once."""
         expected = {TopicPartition(topic, n) for topic in context.threads for n in context.partitions[topic]}
         assignment = self.assignor(context)
         assert isinstance(assignment, Mapping)
@@ -91,7 +85,6 @@ class AssignorContract:
     @_any_class
     @given(group=GROUPS)
     def test_the_same_group_gives_the_same_assignment(self, group: GroupSnapshot) -> None:
-        """The same group gives the same assignment, however often and after whatever other groups."""
         before = dict(self.assignor(group.context()))
         for smaller in _each_without_one(group):
             self.assignor(smaller.context())
@@ -100,7 +93,7 @@ class AssignorContract:
     @_any_class
     @given(context=CONTEXTS, data=st.data())
     def test_the_order_of_the_mappings_does_not_matter(self, context: AssignmentContext, data: st.DataObject) -> None:
-        """Threads and partition numbers come sorted; the topics come in any order."""
+        """Threads and partition numbers are sorted, topics are not."""
         topics = data.draw(st.permutations(list(context.threads)))
         shuffled = AssignmentContext(
             threads={topic: context.threads[topic] for topic in topics},
@@ -118,7 +111,7 @@ class AssignorContract:
     @_few
     @given(groups=st.lists(GROUPS, min_size=8, max_size=8), hash_seed=st.integers(1, 1000))
     def test_another_process_comes_to_the_same(self, groups: list[GroupSnapshot], hash_seed: int) -> None:
-        """Members are processes on different machines. `hash()` of text differs between them, and the order of sets."""
+        """`hash()` of text and the order of sets differ between the processes of a group."""
         contexts = [each.context() for group in groups for each in (group, *_each_without_one(group))]
         elsewhere = assign_elsewhere(self.assignor, contexts, hash_seed)
         assert elsewhere == [dict(self.assignor(context)) for context in contexts]

@@ -1,4 +1,4 @@
-"""Processes of this machine, read from /proc: their state, what they have started, and the end of it."""
+"""Processes of this machine, read from /proc: state, descendants, end."""
 
 from __future__ import annotations
 
@@ -42,10 +42,7 @@ def started_by(pid: int | None) -> list[int]:
 
 
 def wait_gone(pids: Collection[int]) -> None:
-    """Until these processes are gone; raises TimeoutError after LIMIT.
-
-    They end when the one that started them has ended; those that are stopped notice only when they continue.
-    """
+    """Wait until these processes are gone, after SIGCONT to stopped ones. Raises TimeoutError after LIMIT."""
     deadline = time.monotonic() + LIMIT
     for pid in pids:
         send_signal(pid, SIGCONT)

@@ -1,7 +1,7 @@
-"""The contract of every sink through kills, replays, races and zombies, as tests: define how to build it, run pytest.
+"""The contract of every sink under kills, replays, races and zombies, as tests.
 
-For plugin authors, and for functions that a sink calls; the built-in sinks pass the same tests. Members are real
-processes (`sink_member`), killed by SIGKILL and stopped by SIGSTOP; `sink_group` replaces Kafka and ZooKeeper.
+Members are processes (`sink_member`), killed by SIGKILL and stopped by SIGSTOP; `sink_group` replaces Kafka and
+ZooKeeper.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kzconsumer.testing.sink_group import Group, write_failed
 
 
 def contract_context() -> SinkContext:
-    """The context of a sink under test: any group, and a lease that never ends, which is the worst case."""
+    """The context of a sink under test, with a lease that never ends."""
     return SinkContext(group="contract", member="contract", cluster="contract", safe_until=lambda: math.inf)
 
 

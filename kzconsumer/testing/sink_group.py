@@ -1,7 +1,4 @@
-"""A group without Kafka and ZooKeeper for the sink contract: its members, and the logs they consume.
-
-A log makes the records, keeps what was planned and which steps were recorded, and compares the destination with them.
-"""
+"""The members and logs of the sink contract, in place of Kafka and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its
 
 
 class Group:
-    """The members of a class of tests, in the order in which they began, and their one directory."""
+    """The members of a test class, oldest first, and their directory."""
 
     def __init__(self, contract: type[SinkContract]) -> None:
         self.contract = contract
@@ -53,7 +50,7 @@ class Group:
         return Log(self, topic, (old.incarnation if old else 1) + incarnation, epoch, what)
 
     def measured(self) -> Written:
-        """A write in which nothing happens."""
+        """A write without faults."""
         if self._measured is None:
             log = self.log()
             log.write(self.one(), log.batch(self.contract.records))  # the first takes longer
@@ -61,7 +58,7 @@ class Group:
         return self._measured
 
     def moments(self, count: int, *, steps: bool = True) -> list[Moment]:
-        """So many, spread over a write: before each step is recorded, then by turns after a time and at a call."""
+        """`count` moments spread over a write: before each step is recorded, then alternately times and calls."""
         length = self.measured()
         recorded = [Moment("step", number + 1) for number in range(length.steps if steps else 0)]
         calls = [Moment("call", 1 + number * length.calls // count) for number in range(count)]
@@ -87,7 +84,7 @@ def _build(contract: type[SinkContract], directory: Path) -> Sink:
 
 
 class Log:
-    """One topic of three partitions: what it holds, what of it is in flight, which steps are done with each range."""
+    """One topic of three partitions: its records, and the recorded steps of each range."""
 
     def __init__(self, group: Group, topic: str, incarnation: int, epoch: int, what: str) -> None:
         self._group = group
@@ -100,7 +97,7 @@ class Log:
         self._produced: list[bytes] = []
 
     def batch(self, records: int) -> tuple[RangeData, ...]:
-        """The next records of each partition, about a third of so many; offsets have gaps, as after compaction."""
+        """The next records of each partition, `records` together; offsets have gaps, as after compaction."""
         parts = []
         for partition, first in self._ends.items():
             self._ends[partition] = until = first + max(2, records // 3)
@@ -111,7 +108,7 @@ class Log:
     def begin(
         self, member: Member, parts: Sequence[RangeData], moment: Moment | None = None, signal: int = SIGKILL
     ) -> None:
-        """Have ranges written for the first time, as one batch."""
+        """Start writing ranges for the first time, as one batch."""
         member.begin(Batch(tuple(parts)), (), self._recorder(parts), moment, signal)
 
     def write(self, member: Member, parts: Sequence[RangeData]) -> Written:
@@ -119,12 +116,12 @@ class Log:
         return _done(member)
 
     def leave_out(self, part: RangeData) -> None:
-        """The destination is not to have it."""
+        """The destination must not have it."""
         left_out = set(_values(part))
         self._produced = [value for value in self._produced if value not in left_out]
 
     def again(self, member: Member, parts: Sequence[RangeData], *, ask: bool = True, recorded: bool = True) -> None:
-        """As the next member treats a batch that was not committed; with `recorded` it knows its steps."""
+        """Replay a batch that was not committed; with `recorded` its recorded steps are known."""
         if not member.fingerprint:
             self._otherwise_cut(member, parts)
             return
@@ -136,7 +133,7 @@ class Log:
                 _done(member)
 
     def check(self) -> None:
-        """Raises AssertionError if the destination does not have what the promise says."""
+        """Compare the destination with the records. Raises AssertionError."""
         contract = self._group.contract
         mark = _mark(self.topic, self.incarnation, self._epoch)
         found = Counter(value for value in contract().read_back(self._group.directory) if value.startswith(mark))
@@ -148,7 +145,7 @@ class Log:
             assert not double, f"{len(double)} of {len(self._produced)} records are double{what}: {double[:3]}"
 
     def _otherwise_cut(self, member: Member, parts: Sequence[RangeData]) -> None:
-        """Nothing is planned: the next member begins where the last commit was, and its batches end elsewhere."""
+        """Without plans the next member cuts the same records into other batches."""
         middles = {part.partition: (part.first + part.until) // 2 for part in parts}
         for low in (True, False):
             cut = [
@@ -195,7 +192,7 @@ class Log:
 
 
 def _mark(topic: str, incarnation: int, epoch: int) -> bytes:
-    """What the values of a log begin with, and no others."""
+    """The prefix of the values of a log."""
     return b"%s/%d.%d/" % (topic.encode(), incarnation, epoch)
 
 

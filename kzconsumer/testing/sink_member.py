@@ -1,7 +1,6 @@
-"""Real member processes for the sink contract, each with a sink, to be killed or stopped anywhere.
+"""Member processes for the sink contract, each with a sink, which can be killed or stopped at any moment.
 
-`Member` is the contract's handle; `_live` runs in the process. The contract takes ZooKeeper's place: it says what to
-write and records steps.
+`Member` is the contract's handle, `_live` the process.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from kzconsumer.testing.processes import LIMIT, LOOK, send_signal, started_by, s
 
 _LEAVE = 20.0
 _SYSTEM = frozenset({"posix", "_io", "_socket", "sqlite3", "fcntl"})
-"""Modules in C by which Python code has an effect outside its process."""
+"""C modules through which Python code acts outside its process."""
 
 _processes = multiprocessing.get_context("forkserver")
 
 
 def import_once(module: str) -> None:
-    """Have members forked from a process that has imported this; only the first call of a test run has an effect."""
+    """Fork members from a process that has imported this module. Only the first call has an effect."""
     _processes.set_forkserver_preload(["kzconsumer.testing.sink_contract", module])
 
 
 class Moment(NamedTuple):
-    """A moment of a write: before its n-th call of the system, before its n-th step is recorded, after n seconds."""
+    """A moment of a write: before its n-th system call, before its n-th step is recorded, or after n seconds."""
 
     kind: Literal["call", "step", "time"]
     at: float
 
 
 class Written(NamedTuple):
-    """How a write went: an error, or what can be said of its length. `calls` are of the sink's own process alone."""
+    """The result of a write: an error, or its length. `calls` are those of the sink's own process."""
 
     error: str | None
     calls: int = 0
@@ -69,7 +68,7 @@ class _Aside(NamedTuple):
 
 
 class Member:
-    """A process with a sink. After `kill` it is gone, and all it had started with it."""
+    """A process with a sink."""
 
     def __init__(self, build: Callable[[], Sink], stdout: Path) -> None:
         self._pipe, theirs = _processes.Pipe()
@@ -106,7 +105,7 @@ class Member:
         moment: Moment | None = None,
         signal: int = SIGKILL,
     ) -> None:
-        """Have a batch written; the process gets `signal` at that moment, if the write has it."""
+        """Start writing a batch; the process gets `signal` at `moment`, if the write lasts until then."""
         self._record = record
         self._pipe.send(_Write(batch, done, moment, signal))
         if moment is not None and moment.kind == "time":
@@ -117,7 +116,7 @@ class Member:
                 self.kill()
 
     def finish(self) -> Written | None:
-        """How the write ended; None where the process died or was stopped in it."""
+        """The result of the write; None if the process died or was stopped in it."""
         early, self._early = self._early, None
         if early is not None or not self.alive:
             return early
@@ -132,7 +131,7 @@ class Member:
         return written
 
     def kill(self) -> None:
-        """SIGKILL to the process; returns when everything that it had started is gone, too."""
+        """Send SIGKILL; return when the process and its descendants are gone."""
         if self.alive:
             self.alive = False
             started = started_by(self._process.pid)
@@ -151,7 +150,7 @@ class Member:
             send_signal(pid, SIGCONT)
 
     def close(self) -> None:
-        """Leave the sink, as at the end of a member."""
+        """Close the sink, and end the process."""
         if self.alive:
             self.thaw(lambda step: False)
             with contextlib.suppress(OSError):
@@ -169,7 +168,7 @@ class Member:
         raise TimeoutError(f"{self} has not answered within {LIMIT:.0f} s")
 
     def _message(self, until: float) -> Any:
-        """The answer, if it comes until then; steps are recorded meanwhile."""
+        """The answer, or None; steps are recorded meanwhile."""
         while self._pipe.poll(max(0.0, until - time.monotonic())):
             kind, content = self._pipe.recv()
             if kind == "answer":

@@ -12,7 +12,7 @@ import time
 from kzconsumer.records.decode import decode, scan_next_offset
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
+from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 SIZE = 4 << 20
 BATCH = 16 << 10

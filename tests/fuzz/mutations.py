@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
-from kzconsumer.testing.record_sets import varint
+from tests.support.record_sets import varint
 
 PIECES = [
     b"\0",

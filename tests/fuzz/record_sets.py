@@ -23,7 +23,10 @@ from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import Cells, KernelSet, Read, Table
 from kzconsumer.records.kernel_set import Transactions as TransactionCells
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import (
+from tests.fuzz.guarded_memory import GuardedMemory
+from tests.fuzz.mutations import mutate
+from tests.fuzz.record_oracle import Row, Transactions, reference
+from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
     Record,
@@ -33,9 +36,6 @@ from kzconsumer.testing.record_sets import (
     message_set,
     record_batch,
 )
-from tests.fuzz.guarded_memory import GuardedMemory
-from tests.fuzz.mutations import mutate
-from tests.fuzz.record_oracle import Row, Transactions, reference
 
 
 class GuardedScratch(Scratch):

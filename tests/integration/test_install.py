@@ -28,6 +28,7 @@ from tests.support.installing import (
     run,
 )
 from tests.support.programs import SYSTEMD_ANALYZE, need
+from tests.support.record_sets import Record, record_batch
 
 WHOLE = bool(os.environ.get("KZCONSUMER_INSTALL"))
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -129,13 +130,13 @@ DECODED = """
 from kzconsumer.records.decode import decode
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import Record, record_batch
 kernels = load_kernels() if {compiled} else PYTHON_KERNELS
 assert (kernels is PYTHON_KERNELS) != {compiled}, "numba does not work"
-records = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
+records = {records}
 decoded = decode(memoryview(records), topic="orders", partition=0, start=7, kernels=kernels)
 print(decoded.records.columns()["value"].to_pylist())
 """
+RECORDS = record_batch([Record(b"k", b"order 1"), Record(None, b"order 2")], base_offset=7, codec="zstd")
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +235,7 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
     in_need = run(python, "-c", WITHOUT_EXTRAS.format(extras=EXTRAS), within=tmp_path).split()
     need_theirs = ("kzconsumer_sandbox.", "kzconsumer_tools.")
     assert {name for name in in_need if not name.startswith(need_theirs)} == IN_NEED_OF_EXTRAS
-    decoded = run(python, "-c", DECODED.format(compiled=WHOLE), within=tmp_path)
+    decoded = run(python, "-c", DECODED.format(compiled=WHOLE, records=RECORDS), within=tmp_path)
     assert decoded == "[b'order 1', b'order 2']\n"
     if WHOLE:
         run(commands / "pip", "check", within=tmp_path)

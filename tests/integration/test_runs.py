@@ -202,7 +202,7 @@ async def test_what_a_dead_member_leaves_is_taken_over_and_finished(
             await until(lambda: bool(finishing.events("registered") and stopped.events("registered")), LIMIT)
             stopped.signal(signal.SIGTERM)
             assert await stopped.ended(LIMIT) == 75, "a run that is not at its end must not look complete"
-            assert stopped.events("stopped before the end of the run: start it again to continue")
+            assert stopped.events("stopped before the end of the run, start again to continue")
             await send(cluster, unique, 100, 2)  # the run's ends stand
             assert finishing.process is not None
             assert finishing.process.poll() is None
@@ -261,7 +261,7 @@ async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, 
             if made.process.poll() is None:
                 made.process.kill()
                 made.process.wait()
-        assert bool(made.events("nothing is left to do: the sink is not started")) != bool(made.events("sink starts"))
+        assert bool(made.events("run is finished already, the sink is not started")) != bool(made.events("sink starts"))
         return bool(made.events("sink starts"))
 
     assert await started("monday", 'run = "monday"\n')

@@ -263,7 +263,7 @@ def test_avro_of_a_file(session: SparkSession, tmp_path: Path) -> None:
         None,
         None,
         "ends too early for its schema",
-        "goes on behind what its schema says",
+        "has more bytes than its schema says",
     ]
 
 

@@ -22,11 +22,11 @@ from kzconsumer.records.compression import BadCompression, Scratch, decompress
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import Cells, KernelSet, Table, Transactions
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import CODECS, compress
 from tests.fuzz.mutations import mutate
 from tests.fuzz.record_sets import GuardedScratch, differences, guarded, kernel_sets, seeds
 from tests.fuzz.slices import ROOT, run_slice
 from tests.support.extent import NIGHTLY, extent
+from tests.support.record_sets import CODECS, compress
 
 pytestmark = pytest.mark.long
 

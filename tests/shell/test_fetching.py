@@ -28,9 +28,9 @@ from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.settings.sections import FetchSettings
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 from tests.support.chunks import tracker
 from tests.support.log_broker import log_broker
+from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 LIMIT = 60.0
 SETTINGS = FetchSettings()
@@ -239,7 +239,7 @@ from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import TopicPartition
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.testing.record_sets import Record, record_batch
+from tests.support.record_sets import Record, record_batch
 from tests.support.chunks import tracker
 
 queue = ChunkQueue(16 << 20)

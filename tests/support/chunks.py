@@ -12,8 +12,8 @@ from kzconsumer.records.forms import RawRecords
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.testing.record_sets import Record, record_batch
 from kzconsumer.zookeeper.lease import Lease
+from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"
 ONE_BY_ONE = False

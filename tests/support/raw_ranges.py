@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kzconsumer.sinks.interface import RangeData
-from kzconsumer.testing.record_sets import Record, record_batch
 from kzconsumer_sandbox.servers.cluster import Cluster
+from tests.support.record_sets import Record, record_batch
 
 TOPIC = "orders"
 

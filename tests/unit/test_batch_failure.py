@@ -217,7 +217,7 @@ async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> No
         async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be kept")
+    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be quarantined")
     assert (claim.processed, commits.made) == (0, [])
 
 

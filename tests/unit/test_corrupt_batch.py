@@ -10,7 +10,7 @@ import pytest
 from kzconsumer.errors import CorruptRecord
 from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
 from kzconsumer.model import TopicPartition
-from kzconsumer.testing.record_sets import Record, message, message_set, record_batch
+from tests.support.record_sets import Record, message, message_set, record_batch
 
 RECORDS = [Record(None, b"value %d" % n) for n in range(10)]
 FIRST, SECOND, THIRD = (record_batch(RECORDS, base_offset=base) for base in (0, 10, 20))

@@ -14,7 +14,7 @@ from kzconsumer.records.few_records import MOST_RECORDS, decode_few
 from kzconsumer.records.forms import Records
 from kzconsumer.streams import message
 from kzconsumer.streams.message import Message
-from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
+from tests.support.record_sets import Record, control_batch, message_set, record_batch
 
 
 def decoded(data: bytes, start: int = 0) -> Records:

@@ -13,7 +13,7 @@ from kzconsumer.model import TopicPartition
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Sink, SinkContext
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
-from kzconsumer.testing.record_sets import Codec, Record, record_batch
+from tests.support.record_sets import Codec, Record, record_batch
 
 
 def fetched(data: bytes) -> FetchedPartition:

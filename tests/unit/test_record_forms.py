@@ -7,7 +7,7 @@ import pytest
 from kzconsumer.records.decode import decode
 from kzconsumer.records.few_records import decode_few
 from kzconsumer.records.forms import NO_RECORDS, RawRecords, Records, Rows
-from kzconsumer.testing.record_sets import Record, record_batch
+from tests.support.record_sets import Record, record_batch
 
 RECORDS = [
     Record(b"k", b"v", ((b"trace", b"\x00"), (b"caf\xe9", None)), 5),

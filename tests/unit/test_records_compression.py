@@ -14,7 +14,7 @@ import pytest
 
 from kzconsumer.records import layout as L
 from kzconsumer.records.compression import BadCompression, NoRoom, Scratch, decompress, lz4_header_checksum
-from kzconsumer.testing.record_sets import Codec, compress
+from tests.support.record_sets import Codec, compress
 
 CODECS_OF_BATCHES: list[tuple[int, Codec]] = [
     (L.GZIP, "gzip"),

@@ -19,7 +19,7 @@ from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import (
+from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
     Codec,

@@ -13,7 +13,7 @@ from kzconsumer.records.decode import Decoded, decode, scan_next_offset
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import (
+from tests.support.record_sets import (
     CODECS,
     LEGACY_CODECS,
     Codec,

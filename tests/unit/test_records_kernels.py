@@ -18,7 +18,7 @@ import sys
 {before}
 from kzconsumer.records.decode import decode
 from kzconsumer.records.kernel_loading import kernels_in_use, load_kernels
-from kzconsumer.testing.record_sets import Record, record_batch
+from tests.support.record_sets import Record, record_batch
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 {warm}
 data = record_batch([Record(b"key", b"value")] * {records}, base_offset=0)

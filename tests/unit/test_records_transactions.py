@@ -11,7 +11,7 @@ from kzconsumer.records.forms import NO_RECORDS
 from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
-from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
+from tests.support.record_sets import Record, control_batch, message_set, record_batch
 
 Aborted = list[tuple[int, int]]
 TWO = [Record(None, b"x"), Record(None, b"y")]

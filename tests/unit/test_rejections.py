@@ -78,7 +78,7 @@ async def test_a_policy_that_fails_fails_the_batch() -> None:
 async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
     claim = tracker()
     async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).queue]) as task:
-        await fails(task, "which its batch does not have")
+        await fails(task, "which is not in its batch")
     assert claim.processed == 0
 
 
@@ -86,7 +86,7 @@ async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
     claim = tracker()
     queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).queue
     async with running(runner_of(rejecting(2), Decided()), [queue]) as task:
-        await fails(task, "which its batch does not have")
+        await fails(task, "which is not in its batch")
 
 
 async def test_without_anybody_to_decide_it_is_a_failure() -> None:

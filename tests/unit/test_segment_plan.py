@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.testing.record_sets import Codec, Record, message_set, record_batch
 from kzconsumer_files.segments import layout
 from kzconsumer_files.segments.layout import (
     Begin,
@@ -22,6 +21,7 @@ from kzconsumer_files.segments.layout import (
     segment_name,
     start_of,
 )
+from tests.support.record_sets import Codec, Record, message_set, record_batch
 
 LARGE = Limits(1 << 30, None)
 DAY = 86_400_000

@@ -78,9 +78,9 @@ def test_a_step_that_fails_or_is_not_recorded_is_done_again() -> None:
 
 def test_what_comes_after_the_function_returned_is_refused() -> None:
     calls = Calls()
-    with pytest.raises(RuntimeError, match='step "table" comes after'):
+    with pytest.raises(RuntimeError, match='step "table" was called after'):
         calls.batch.once("table", calls.batch.close)
-    with pytest.raises(RuntimeError, match='step "index" comes after'):
+    with pytest.raises(RuntimeError, match='step "index" was called after'):
         calls.once("index")
     with pytest.raises(ValueError, match="is not the name of a step"):
         calls.once("")

@@ -10,7 +10,7 @@ from kzconsumer.records.kernel_loading import load_kernels
 from kzconsumer.records.kernel_set import KernelSet
 from kzconsumer.records.python_kernels import PYTHON_KERNELS
 from kzconsumer.records.whole_batches import keep, messages, walk
-from kzconsumer.testing.record_sets import Record, control_batch, message_set, record_batch
+from tests.support.record_sets import Record, control_batch, message_set, record_batch
 
 RECORDS = [Record(b"key %d" % n, b"value %d" % n) for n in range(10)]
 SETS = {

@@ -26,9 +26,6 @@ class TargetDestination:
         self._partition_by = partition_by
         self._id = ""
 
-    def __repr__(self) -> str:
-        return f"TargetDestination({self._kind} in {self.target.path})"
-
     @property
     def fingerprint(self) -> str:
         return fingerprint("files", self._id, self._kind, self._partition_by)

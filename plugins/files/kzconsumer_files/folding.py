@@ -27,9 +27,6 @@ class Folder:
         self._items = items
         self._left: dict[str, frozenset[str]] = {}  # by line, entries that our last fold could not fold any further
 
-    def __repr__(self) -> str:
-        return f"Folder({self._items.state})"
-
     def fold(self, scratch: Path, is_settled: Callable[[LedgerEntry], bool], bits: int = fold_plan.FAN_OUT_BITS) -> int:
         """Fold what can be folded; returns the number of removed items.
 

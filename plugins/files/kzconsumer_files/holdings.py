@@ -87,9 +87,6 @@ class FoldedFiles:
         self._files: dict[NamedRange, list[str]] = {}
         self.names: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"FoldedFiles({len(self.names)})"
-
     def add(self, names: Iterable[str]) -> None:
         """Those of them that belong to a folded item; others are ignored."""
         for name in sorted(names):

@@ -59,9 +59,6 @@ class Layouts:
     def __init__(self, state: Path) -> None:
         self._state = state
 
-    def __repr__(self) -> str:
-        return f"Layouts({self._state})"
-
     def require(self, kind: str, partition_by: Sequence[str]) -> None:
         """Raises Misfit if the target has another format or other partition columns."""
         _, found = self._newest()

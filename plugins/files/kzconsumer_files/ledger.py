@@ -34,9 +34,6 @@ class Ledger:
     def __init__(self, items: LedgerItems) -> None:
         self._items = items
 
-    def __repr__(self) -> str:
-        return f"Ledger({self._items.state})"
-
     def read(self, name: str) -> LedgerEntry | None:
         """The entry of a range; None if the range is folded or not settled. Raises UnreadableItem."""
         found = next(read_all([self._items.entry(name)], LedgerEntry), None)

@@ -58,9 +58,6 @@ class LedgerItems:
         self.state = state
         self.folded = state / "folded"
 
-    def __repr__(self) -> str:
-        return f"LedgerItems({self.state})"
-
     def entry(self, name: str) -> Path:
         return self.state / f"{name}.json"
 

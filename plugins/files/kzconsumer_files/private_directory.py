@@ -29,9 +29,6 @@ class PrivateDirectory:
             self._lock = _locked(_lock_file(self.path), create=True)
         self.path.mkdir(mode=0o700)
 
-    def __repr__(self) -> str:
-        return f"PrivateDirectory({self.path})"
-
     def remove(self) -> None:
         if self._lock >= 0:
             shutil.rmtree(self.path, ignore_errors=True)

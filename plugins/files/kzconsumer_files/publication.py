@@ -47,7 +47,7 @@ class KeptAside(Exception):
     """A range that is never published: a member that could not write it has its records in its quarantine."""
 
     def __init__(self, name: str) -> None:
-        way_out = 'with [sink] on_batch_failure = "quarantine" the group goes on'
+        way_out = 'with [sink] on_batch_failure = "quarantine" the group continues'
         super().__init__(f"{name} was kept aside by a member that could not write it; {way_out}")
 
 
@@ -77,9 +77,6 @@ class Publication:
         self._attempts = attempts
         self._ledger = ledger
         self._decisions = state / "publishing"
-
-    def __repr__(self) -> str:
-        return f"Publication({self._target})"
 
     def prepare(self) -> None:
         self._decisions.mkdir(parents=True, exist_ok=True)

@@ -43,9 +43,6 @@ class Target:
         self._publication = Publication(path, self._state, self.attempts, self._ledger)
         self._layouts = Layouts(self._state)
 
-    def __repr__(self) -> str:
-        return f"Target({self.path})"
-
     def claim(self, owner: Owner) -> str:
         """Make the directory, mark it as `owner`'s and return its permanent id. Raises NotOurs, OSError."""
         self.attempts.mkdir(parents=True, exist_ok=True)

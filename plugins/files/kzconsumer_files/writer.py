@@ -40,9 +40,6 @@ class TargetWriter:
         self._staging = PrivateDirectory(target.attempts)
         self._attempts = 0
 
-    def __repr__(self) -> str:
-        return f"TargetWriter({self._target.path})"
-
     def write(
         self, ranges: Sequence[_Records], stage: Callable[[Sequence[_Records], Path], Sequence[StagedRange]]
     ) -> Written:

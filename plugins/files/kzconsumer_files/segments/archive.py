@@ -57,9 +57,6 @@ class PartitionArchive:
         self._identity: Identity | None = None  # None: what is there has to be found out
         self._last: Segment | None = None
 
-    def __repr__(self) -> str:
-        return f"<PartitionArchive {self._directory} {self._last}>"
-
     @contextmanager
     def locked(self, wait: Callable[[], None]) -> Iterator[None]:
         """Be the only writer of this directory; `wait` is called while another one is, and may raise."""
@@ -97,7 +94,7 @@ class PartitionArchive:
         except Overlap as overlap:
             raise SinkFailed(
                 f"segments: {part.topic_partition}: {overlap}, where {self._directory} ends: "
-                "the log was written anew; move the directory away to begin a new one"
+                "the log has been rewritten; move the directory away to begin a new one"
             ) from None
         self._carry_out(steps, guard)
         self._last = last
@@ -114,7 +111,7 @@ class PartitionArchive:
                 "members of this group write to different disks, set spread = true"
             )
         log.warning(
-            "the archive goes on behind a gap: other members may hold it",
+            "gap in the archive, which other members may have",
             topic=part.topic,
             partition=part.partition,
             first=last.end,

@@ -1,1 +1,1 @@
-"""From bytes to columns: decoding of key and value, `where` and `select`, and what becomes of records that are bad."""
+"""Decoding of key and value into columns, `where` and `select`, and the handling of bad records."""

@@ -20,7 +20,7 @@ _FRAME = struct.Struct(">bi")
 
 
 class AvroSchema:
-    """A schema and the named ones it refers to, parsed. Raises Unsupported when fastavro or a column refuses it."""
+    """A parsed schema with the named schemas it refers to. Raises Unsupported if fastavro or a column refuses it."""
 
     def __init__(self, schema: Avro, referred: tuple[Avro, ...] = ()) -> None:
         import fastavro
@@ -38,9 +38,6 @@ class AvroSchema:
         except Exception as error:  # its own, KeyError and TypeError, as the schema has it
             raise Unsupported(f"not an Avro schema: {type(error).__name__}: {error}") from error
 
-    def __repr__(self) -> str:
-        return f"AvroSchema({self.type})"
-
 
 class AvroDecoder:
     """`writers` are the schemas by id; without frame there is one, of id None. Values are resolved to `reader`.
@@ -55,9 +52,6 @@ class AvroDecoder:
         types = [writers[number].type for number in sorted(writers, key=lambda number: number or 0)]
         nothing: pa.DataType = pa.struct([])  # before the first schema: `value.*` is no column then
         self.type: pa.DataType = reader.type if reader else reduce(merged, types[1:], (types or [nothing])[0])
-
-    def __repr__(self) -> str:
-        return f"AvroDecoder({sorted(map(str, self._writers))}, {self.type})"
 
     def reader(self) -> Read:
         from fastavro import schemaless_reader
@@ -79,7 +73,7 @@ class AvroDecoder:
                     raise EOFError from error  # in the middle of a number
                 raise
             if stream.tell() != len(data):
-                raise BadValue("goes on behind what its schema says")
+                raise BadValue("has more bytes than its schema says")
             return value
 
         return read

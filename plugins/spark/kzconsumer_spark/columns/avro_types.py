@@ -34,7 +34,7 @@ _WIDER: list[pa.DataType] = [pa.int32(), pa.int64(), pa.float32(), pa.float64()]
 
 
 class Unsupported(ValueError):
-    """No column can be made of it; the text names the field and why."""
+    """A schema has no matching column type; the text names the field and the reason."""
 
 
 def arrow_type(schema: Avro) -> pa.DataType:
@@ -43,7 +43,7 @@ def arrow_type(schema: Avro) -> pa.DataType:
 
 
 def merged(left: pa.DataType, right: pa.DataType, at: str = "") -> pa.DataType:
-    """One type that holds the values of both: structs by field name, numbers by the wider one. Raises Unsupported."""
+    """The type that holds values of both: structs merged by field name, the wider number. Raises Unsupported."""
     if left == right or pa.types.is_null(right):
         return left
     if pa.types.is_null(left):
@@ -68,7 +68,7 @@ def merged(left: pa.DataType, right: pa.DataType, at: str = "") -> pa.DataType:
 
 
 def for_spark(type_: pa.DataType) -> pa.DataType:
-    """The same type with timestamps in the only unit that Spark takes, and text for what is never but null."""
+    """The same type with timestamps in microseconds, as Spark needs, and text for the null type."""
     if pa.types.is_timestamp(type_):
         return pa.timestamp("us", tz=type_.tz)
     if pa.types.is_null(type_):
@@ -83,7 +83,7 @@ def for_spark(type_: pa.DataType) -> pa.DataType:
 
 
 def without_times(schema: Avro) -> Avro:
-    """The schema with dates and times as the numbers they are written as: Arrow takes those, and objects cost more."""
+    """The schema with dates and times as numbers, which Arrow takes faster than objects."""
     if isinstance(schema, list):
         return [without_times(branch) for branch in schema]
     if not isinstance(schema, Mapping):

@@ -1,4 +1,4 @@
-"""Decoding a column of bytes in Spark's Python workers, value by value: used for Avro and protobuf.
+"""Decodes a column of bytes in Spark's Python workers, value by value: for Avro and protobuf.
 
 A value that cannot be decoded becomes null with a reason, which contains nothing of the value; other values are not
 affected.
@@ -14,25 +14,25 @@ import pyarrow as pa
 from kzconsumer_spark.columns.avro_types import for_spark
 
 Read: TypeAlias = Callable[[bytes], object]
-"""Bytes to what `pa.array` makes a value of. Raises BadValue with a reason, or whatever a library raises."""
+"""Decodes bytes to a value for `pa.array`. Raises BadValue, or an error of a library."""
 
 
 class BadValue(Exception):
-    """Why bytes are not what they should be, without any of them."""
+    """Why bytes cannot be decoded; the text contains none of them."""
 
 
 class Decoder(Protocol):
-    """Sent to executors as it is; `reader` is called there, once for each task."""
+    """Pickled and sent to executors, where `reader` is called once for each task."""
 
     @property
     def type(self) -> pa.DataType:
-        """Of the values as they are read; the column's is `for_spark` of it."""
+        """The type of the values as read; the column has `for_spark` of it."""
 
     def reader(self) -> Read: ...
 
 
 def decode_column(values: pa.Array[Any], read: Read, type_: pa.DataType) -> tuple[pa.Array[Any], pa.Array[Any]]:
-    """The values, and for each the reason why it could not be read or null. A null stays one and is fine."""
+    """The values, and for each the reason why it cannot be read, or null. A null is a valid value."""
     rows: list[object] = []
     reasons: list[str | None] = []
     for value in values.to_pylist():

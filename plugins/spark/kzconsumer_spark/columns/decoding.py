@@ -1,6 +1,6 @@
-"""Decoding key and value of a DataFrame: by Spark itself (text, JSON) or in its Python workers (Avro, protobuf).
+"""Decodes key and value of a DataFrame: by Spark itself (text, JSON) or in its Python workers (Avro, protobuf).
 
-Everything is one narrow step: one task for each task of the incoming frame, in its order.
+This is one narrow transformation: records keep their order and their tasks.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MOST_IDS = 1000
 
 
 def error_of(field: Field) -> str:
-    """The column with the reason why the field is bad, null where it is good."""
+    """The name of the column with the reason why the field is bad, or null."""
     return f"__kz_{field}_error"
 
 
 def raw_of(field: Field) -> str:
-    """The column with the field's bytes, where they were asked for."""
+    """The name of the column with the field's bytes, if requested."""
     return f"__kz_{field}_raw"
 
 
 class Decoding:
-    """What the settings say of key and value, ready for batches."""
+    """The decoders of key and value, according to the settings."""
 
     def __init__(self, columns: Columns) -> None:
         """Raises OSError, Unsupported (of files), RegistryError."""
@@ -61,12 +61,9 @@ class Decoding:
             if options.format == "confluent-avro":
                 self._seen[name] = set()
 
-    def __repr__(self) -> str:
-        return f"Decoding({self._fields}, {self._registry})"
-
     @property
     def known_before(self) -> bool:
-        """Whether the columns' types are known without a record."""
+        """Whether the types of the columns are known before the first record."""
         return all(name in self._readers for name in self._seen)
 
     def decoders(self, frame: DataFrame | None) -> dict[Field, Decoder]:
@@ -80,7 +77,7 @@ class Decoding:
         return made
 
     def decode(self, frame: DataFrame, decoders: Mapping[Field, Decoder], raw: Collection[Field]) -> DataFrame:
-        """The frame with each field decoded, or null and `error_of(field)` not, and `raw_of(field)` where asked for."""
+        """The frame with each field decoded, or null and the reason in `error_of(field)`; with `raw_of(field)`."""
         for name in self._fields:
             if name in raw:
                 frame = frame.withColumn(raw_of(name), F.col(name))
@@ -140,7 +137,7 @@ def _in_python(frame: DataFrame, name: Field, decoder: Decoder) -> DataFrame:
 
 
 def _reading(decoder: Decoder) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
-    """The decoder as Spark's Python workers run it, on a column of a few thousand values at a time."""
+    """The function for Spark's Python workers, called with columns of a few thousand values."""
     kept: list[Read] = []
 
     # Spark reads these annotations, and knows this type alone.

@@ -1,4 +1,4 @@
-"""Protobuf messages as columns: descriptors to Arrow types, messages to values.
+"""Protobuf: descriptors as Arrow types, messages as values.
 
 Fields with presence are null if absent; others have their default, as protobuf defines it.
 """
@@ -33,9 +33,6 @@ class ProtobufDecoder:
         self._files = files
         self._message = message
         self.type: pa.DataType = _struct(_descriptor(files, message), ())
-
-    def __repr__(self) -> str:
-        return f"ProtobufDecoder({self._message}, {self.type})"
 
     def reader(self) -> Read:
         from google.protobuf.message_factory import GetMessageClass

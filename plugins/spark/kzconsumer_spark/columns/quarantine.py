@@ -1,4 +1,4 @@
-"""Records that cannot be decoded, put aside: one Parquet file for each range that has any; the first writer wins.
+"""The quarantine for records that cannot be decoded: one Parquet file per range; the first writer wins.
 
 They are on disk before the range's other records go to the destination.
 """
@@ -18,11 +18,11 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 
 
 class QuarantineDiffers(Exception):
-    """Other records of a range were put aside before than are bad now: settings or schemas have changed meanwhile."""
+    """An earlier attempt has quarantined other records of the range: settings or schemas have changed."""
 
 
 class Quarantine:
-    """One directory that several members may put ranges into. Readers skip what begins with `_`."""
+    """One directory, shared by several members. Readers skip names that begin with `_`."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -31,14 +31,11 @@ class Quarantine:
         sweep(attempts)
         self._staging = PrivateDirectory(attempts)
 
-    def __repr__(self) -> str:
-        return f"Quarantine({self._path})"
-
     def file(self, part: SpooledRange) -> Path:
         return self._path / data_file(part)
 
     def put(self, part: SpooledRange, bad: pa.Table) -> None:
-        """Have these rows of a range, with a column `offset`, on disk. Raises QuarantineDiffers, OSError."""
+        """Make these rows of a range, with a column `offset`, durable. Raises QuarantineDiffers, OSError."""
         final = self.file(part)
         bad = bad.sort_by("offset")
         offsets: list[Any] = bad.column("offset").to_pylist()
@@ -50,7 +47,7 @@ class Quarantine:
         self.require_same(part, offsets)
 
     def require_same(self, part: SpooledRange, offsets: list[Any]) -> None:
-        """Raises QuarantineDiffers unless the file in place, if there is one, has just these offsets."""
+        """Raises QuarantineDiffers if there is a file with other offsets."""
         final = self.file(part)
         if not final.exists():
             return

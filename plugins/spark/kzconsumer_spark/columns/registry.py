@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,15 @@ _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
 class RegistryError(Exception):
-    """The registry did not answer, or not with a schema that can be used; one line with its address."""
+    """The registry did not answer with a usable schema; one line with its address."""
 
 
 class NotRegistered(RegistryError):
-    """The registry has answered that there is no such thing."""
+    """The registry does not have the schema."""
 
 
 class Registry:
-    """Asks one registry. A schema id means the same for ever, so what it stands for is kept."""
+    """A client of one registry. Schemas by id are cached, since they never change."""
 
     def __init__(self, options: RegistryOptions) -> None:
         """Raises RegistryError when a file that the options name cannot be read."""
@@ -50,9 +49,6 @@ class Registry:
             headers=headers, timeout=options.timeout, retries=retries, ssl_context=context, maxsize=1
         )
         self._by_id: dict[int, AvroSchema] = {}
-
-    def __repr__(self) -> str:
-        return f"Registry({self._url}, {len(self._by_id)} schemas, process {os.getpid()})"
 
     def by_id(self, number: int) -> AvroSchema:
         """Raises NotRegistered for an id that the registry does not know, RegistryError."""
@@ -76,7 +72,7 @@ class Registry:
             raise RegistryError(f"schema registry {self._url}: {what}: {error}") from error
 
     def _refer(self, answer: dict[str, Any], found: dict[str, Any]) -> None:
-        """What the schema refers to, each after what it refers to itself."""
+        """Collect the referenced schemas, each after those it refers to itself."""
         for reference in answer.get("references") or ():
             subject, version = reference["subject"], reference["version"]
             if reference["name"] not in found:

@@ -1,4 +1,4 @@
-"""The schemas that the settings name by `file:`, read and checked before Spark is started.
+"""Schemas that the settings name by `file:`, read and checked before Spark starts.
 
 `check-config` finds the same faults as the worker.
 """
@@ -26,7 +26,7 @@ _NEEDS = {
 
 
 def check_files(columns: Columns) -> None:
-    """Raises ValueError, a line that begins with the key, for what cannot be read, or needs a package not there."""
+    """Raises ValueError, a line that begins with the key, if a file cannot be read or a package is missing."""
     for name, options in columns.fields.items():
         try:
             _check(options)
@@ -61,7 +61,7 @@ def ddl(options: FieldOptions) -> str:
 
 
 def avro_schema(options: FieldOptions) -> AvroSchema:
-    """Of an .avsc file. Raises OSError, Unsupported."""
+    """Read an .avsc file. Raises OSError, Unsupported."""
     assert options.schema is not None
     try:
         return AvroSchema(json.loads(_path(options.schema).read_text()))
@@ -70,7 +70,7 @@ def avro_schema(options: FieldOptions) -> AvroSchema:
 
 
 def protobuf_decoder(options: FieldOptions) -> ProtobufDecoder:
-    """Of a .proto file, compiled here, or of a descriptor set. Raises OSError, Unsupported."""
+    """Read a .proto file, which is compiled, or a descriptor set. Raises OSError, Unsupported."""
     assert options.schema is not None
     assert options.message is not None
     path = _path(options.schema)

@@ -1,4 +1,4 @@
-"""From the spool's DataFrame to the one that is written: decode, separate bad records, `where`, `select`.
+"""Makes the DataFrame to be written from the spooled one: decode, separate bad records, `where`, `select`.
 
 Built when the worker starts, so that faults of the settings are found then.
 """
@@ -30,7 +30,7 @@ _POSITION = ("topic", "partition", "offset")
 
 
 class BadRecord(Exception):
-    """A record cannot be decoded, and `on_error = "fail"`. Names the first one's position, and no content."""
+    """A record cannot be decoded, with `on_error = "fail"`. The text has its position, but no content."""
 
 
 class BadPosition(NamedTuple):
@@ -41,10 +41,10 @@ class BadPosition(NamedTuple):
 
 
 class Shaping:
-    """What the settings say of columns, ready for batches."""
+    """Applies the settings of columns to batches."""
 
     def __init__(self, session: SparkSession, columns: Columns, spool_schema: str) -> None:
-        """Raises ConfigError for what can be seen to be wrong by now, RegistryError."""
+        """Raises ConfigError for faults that are visible without records, RegistryError."""
         self._columns = columns
         self._cached: DataFrame | None = None
         self._known: StructType | None = None
@@ -57,15 +57,11 @@ class Shaping:
         if columns.quarantine is not None and "quarantine" in {each.on_error for each in columns.fields.values()}:
             self._quarantine = Quarantine(Path(columns.quarantine))
 
-    def __repr__(self) -> str:
-        return f"Shaping({self._columns})"
-
     def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
-        """What the destination is to have of `frame`, which holds the records of `ranges`.
+        """The rows for the destination, of `frame` with the records of `ranges`.
 
         Bad records of these ranges are in quarantine when this returns. Columns of `frame` whose names begin with
-        `_kz_` are a destination's own: they pass `select` by. Rows stay in their tasks; the result may be evaluated
-        more than once, cheaply.
+        `_kz_` belong to the destination and are kept. Rows stay in their tasks; the result may be evaluated repeatedly.
         Raises BadRecord, SqlFault, RegistryError, Unsupported, QuarantineDiffers, OSError.
         """
         if self._columns.change_nothing:
@@ -82,16 +78,16 @@ class Shaping:
 
     @property
     def columns(self) -> StructType | None:
-        """Those that `shape` makes, if they are known without a record."""
+        """The columns that `shape` makes, if they are known before the first record."""
         return self._known
 
     @property
     def leaves_out_rows(self) -> bool:
-        """Whether a batch that has records may have no row."""
+        """Whether a batch with records may have no rows."""
         return not self._columns.change_nothing
 
     def preview(self, frame: DataFrame, most_bad: int) -> tuple[DataFrame, list[BadPosition]]:
-        """The same for a look at records: nothing is put aside, and nothing fails for a bad one."""
+        """As `shape`, but bad records are returned, and neither quarantined nor an error."""
         decoded = self._decoded(frame, self._decoding.decoders(frame))
         if not self._fields("fail") + self._fields("quarantine"):
             return sql.apply(decoded, self._columns), []
@@ -104,7 +100,7 @@ class Shaping:
         return sql.apply(good, self._columns), [BadPosition(*row) for row in rows]
 
     def release(self) -> None:
-        """Let go of what is held of the last batch."""
+        """Release the cache of the last batch."""
         if self._cached is not None:
             self._cached.unpersist()
             self._cached = None
@@ -132,7 +128,7 @@ class Shaping:
         return [name for name, options in self._columns.fields.items() if options.on_error == on_error]
 
     def _decoded(self, frame: DataFrame, decoders: Mapping[Field, Decoder], raw: Collection[Field] = ()) -> DataFrame:
-        """Decoded, with why a row is fatal, or bad, and `_corrupt_<field>` behind, where these can be."""
+        """The decoded frame, with reasons why rows are fatal or bad and `_corrupt_<field>`, as the policies need."""
         columns = self._fields("column")
         decoded = self._decoding.decode(frame, decoders, {*columns, *raw})
         extra = {mark: _first_reason(self._fields(policy)) for mark, policy in ((_FATAL, "fail"), (_BAD, "quarantine"))}
@@ -147,15 +143,12 @@ class Shaping:
         return decoded.withColumns(extra).drop(*internal)
 
     def _hold(self, decoded: DataFrame) -> None:
-        """Decode once: what counts the bad and what writes the good read it from here (memory, then disk).
-
-        It is also what keeps Spark from evaluating the decoding again for each filter behind it.
-        """
+        """Cache the decoded frame (memory, then disk): counting, filters and writing would each decode again."""
         self.release()
         self._cached = decoded.persist()
 
     def _count(self, decoded: DataFrame) -> dict[tuple[str, int], int]:
-        """Bad records by topic and partition. Raises BadRecord for a fatal one."""
+        """The number of bad records by topic and partition. Raises BadRecord for a fatal one."""
         rows = (
             decoded.where(F.coalesce(_FATAL, _BAD).isNotNull())
             .groupBy("topic", "partition")

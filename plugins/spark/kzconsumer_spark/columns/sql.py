@@ -17,14 +17,14 @@ _NOT_BY_ROW = re.compile(r"^[ :+|-]*'?(Aggregate|Window|Sort|Join|Distinct|Globa
 
 
 class SqlFault(ConfigError):
-    """`where` or `select` cannot be used with these columns; one line."""
+    """`where` or `select` do not match the columns; one line."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__([f"[sink.options] {key}: {reason}"])
 
 
 def check_syntax(session: SparkSession, columns: Columns) -> None:
-    """What can be found wrong while the columns' types are not known. Raises SqlFault."""
+    """Check the syntax, while the types of the columns are not known. Raises SqlFault."""
     parser = session._jsparkSession.sessionState().sqlParser()
     if columns.where is not None:
         try:
@@ -39,7 +39,7 @@ def check_syntax(session: SparkSession, columns: Columns) -> None:
 
 
 def apply(frame: DataFrame, columns: Columns) -> DataFrame:
-    """The rows for which `where` is true, as `select` has them, with the `_kz_` columns behind. Raises SqlFault."""
+    """Apply `where` and `select`; the `_kz_` columns follow. Raises SqlFault."""
     if columns.where is not None:
         try:
             frame = frame.where(columns.where)

@@ -35,9 +35,6 @@ class Spooling:
         self._numbers = count()
         self._ahead: Spooled | None = None
 
-    def __repr__(self) -> str:
-        return f"Spooling({self._place.uri}, {'one batch' if self._ahead else 'nothing'} ahead)"
-
     async def prepare(self, ranges: Sequence[RangeData]) -> None:
         """Write the files of the batch that comes next; those of one that never came are removed. Raises OSError."""
         await self._forget()

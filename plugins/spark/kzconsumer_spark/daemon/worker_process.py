@@ -46,9 +46,6 @@ class WorkerProcess:
         self._events = BufferedByteReceiveStream(process.stdout)
         self.application = ""
 
-    def __repr__(self) -> str:
-        return f"WorkerProcess(pid {self._process.pid}, {self.application or 'starting'})"
-
     @property
     def pid(self) -> int:
         """Also the id of the session and process group that hold everything the worker started."""

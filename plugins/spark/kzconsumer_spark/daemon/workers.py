@@ -38,9 +38,6 @@ class Workers:
         self._safe_until = safe_until
         self.worker: WorkerProcess | None = None
 
-    def __repr__(self) -> str:
-        return f"Workers({self.worker})"
-
     async def start_first(self, next_batch: int) -> None:
         """With as many attempts as a batch has. Raises SinkFailed after the last one, ConfigError at once."""
         for attempt, pause in self._options.tries():

@@ -22,7 +22,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def table_columns(columns: str, partition_by: Collection[str]) -> str:
-    """What a table for these columns is made of. Raises Misfit for what a Delta table cannot have."""
+    """The columns of a new table. Raises Misfit for types that a Delta table cannot have."""
     found = _columns(columns)
     for name, (kind, _) in found.items():
         if _NOT_IN_NAMES.search(name):
@@ -40,7 +40,7 @@ def table_columns(columns: str, partition_by: Collection[str]) -> str:
 
 
 def require_fit(columns: str, table: str) -> None:
-    """Raises Misfit unless each column is one of the table's, of its type, and what is left out may be null."""
+    """Raises Misfit unless each column is in the table with its type, and missing ones are nullable."""
     ours, theirs = _columns(columns), _columns(table)
     for name, (kind, _) in ours.items():
         if name not in theirs:
@@ -53,13 +53,13 @@ def require_fit(columns: str, table: str) -> None:
 
 
 def partition_values(name: str) -> dict[str, str | None]:
-    """What the directories say of a file that Spark wrote: `day=2026-01-31/kind=a%2Fb/file`."""
+    """The partition values in the path of a file that Spark wrote: `day=2026-01-31/kind=a%2Fb/file`."""
     pairs = (each.split("=", 1) for each in name.split("/")[:-1])
     return {unquote(column): None if value == _NULL else unquote(value) for column, value in pairs}
 
 
 def rules_of(table: str, settings: Mapping[str, str | None]) -> list[str]:
-    """Properties of a table that demand more of its writers than columns of given types."""
+    """Properties of a table that require more of writers than matching columns."""
     found = [key for key in settings if key.startswith("delta.constraints.")]
     if settings.get("delta.columnMapping.mode", "none") != "none":
         found.append("delta.columnMapping.mode")
@@ -76,7 +76,7 @@ def _columns(schema: str) -> dict[str, tuple[Any, bool]]:
 
 
 def _bare(kind: Any) -> Any:
-    """The type, with everything in it allowed to be null."""
+    """The type with all nested fields nullable."""
     if not isinstance(kind, dict):
         return kind
     if kind["type"] == "array":
@@ -91,7 +91,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _unknown(kind: Any) -> str | None:
-    """A type in it that Delta has not."""
+    """A nested type that Delta does not have."""
     if isinstance(kind, str):
         return None if kind in _PLAIN or kind.startswith("decimal(") else kind
     match kind["type"]:

@@ -20,7 +20,7 @@ from kzconsumer_spark.ranges.tags import Shaping
 
 
 class DeltaDestination:
-    """Each range's rows in the table once, with the version of its partition."""
+    """Commits each range once, together with the version of its partition."""
 
     def __init__(
         self,
@@ -36,9 +36,6 @@ class DeltaDestination:
         self._lease = lease
         sweep(self._target.attempts)
         self._staging = PrivateDirectory(self._target.attempts)
-
-    def __repr__(self) -> str:
-        return f"DeltaDestination({self._target.path})"
 
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         for failed in sorted(self._staging.path.iterdir()):

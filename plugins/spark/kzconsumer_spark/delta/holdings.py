@@ -1,4 +1,4 @@
-"""The ranges that a Delta table holds, by our commits in its log, and the rows in files that still belong to the table.
+"""The ranges that a Delta table holds, from our commits in its log, and the rows in its current files.
 
 A log keeps entries for 30 days unless the table says otherwise; OPTIMIZE, DELETE and MERGE replace our files. Earlier
 ranges, and rows in replaced files, are not counted.

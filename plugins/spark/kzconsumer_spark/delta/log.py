@@ -1,4 +1,4 @@
-"""The log of a Delta table: reading it, and adding an entry directly behind the last one that was read.
+"""The log of a Delta table: reading it, and adding an entry directly after the last one read.
 
 All calls of the package `deltalake` are here. They block, and errors are raised as OSError.
 """
@@ -35,31 +35,28 @@ class AddedFile(NamedTuple):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """What our commits say of themselves in the log: whose, and which ranges."""
+    """What our commits store in the log: the writer and the ranges."""
 
     scope: str
     ranges: tuple[LedgerEntry, ...]
 
 
 class History(NamedTuple):
-    """Our commits, in order, in the log as far as it goes back: to version `begins`."""
+    """Our commits in order, as far back as the log goes: to version `begins`."""
 
     begins: int
     commits: tuple[Committed, ...]
 
 
 class DeltaLog:
-    """Of the table at `path`."""
+    """The log of the table at `path`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._synced = -1
 
-    def __repr__(self) -> str:
-        return f"DeltaLog({self._path})"
-
     def open(self) -> DeltaTable | None:
-        """The table as it is now."""
+        """The current table, or None."""
         with self._errors():
             try:
                 return DeltaTable(self._path)
@@ -67,13 +64,13 @@ class DeltaLog:
                 return None
 
     def refresh(self, table: DeltaTable) -> DeltaTable:
-        """The same one, as it is now."""
+        """The same table, updated."""
         with self._errors():
             table.update_incremental()
         return table
 
     def make(self, columns: str, partition_by: Sequence[str]) -> None:
-        """A table of Spark's columns, as JSON, unless there is one. Raises Misfit."""
+        """Create a table with Spark's columns, as JSON, unless there is one. Raises Misfit."""
         with self._errors():
             schema = Schema.from_json(table_columns(columns, partition_by))
             DeltaTable.create(str(self._path), schema, mode="ignore", partition_by=list(partition_by))
@@ -85,7 +82,7 @@ class DeltaLog:
     def commit(
         self, table: DeltaTable, said: Committed, versions: Mapping[str, int], files: Sequence[AddedFile] = ()
     ) -> bool:
-        """Add files to the table and set versions of applications; False if anybody has committed since it was read.
+        """Add files and set versions of applications; False if another commit was made since the table was read.
 
         Where it raises, it may have been done all the same.
         """
@@ -110,7 +107,7 @@ class DeltaLog:
         return True
 
     def sync(self, table: DeltaTable) -> None:
-        """Wait until what this table was read from is on disk: `deltalake` does not."""
+        """Sync the log entries that the table was read from, which `deltalake` does not."""
         log, last = self._path / "_delta_log", table.version()
         for version in range(max(0, self._synced + 1, last - _SYNCED), last + 1):
             entry = log / f"{version:020d}.json"
@@ -126,12 +123,12 @@ class DeltaLog:
         return History(found[0]["version"] if found else table.version() + 1, tuple(ours))
 
     def files(self, table: DeltaTable) -> frozenset[str]:
-        """Those that the table consists of now."""
+        """The current files of the table."""
         with self._errors():
             return frozenset(table.get_add_actions(flatten=True).column("path").to_pylist())
 
     def require_simple(self, table: DeltaTable, partition_by: tuple[str, ...]) -> None:
-        """Raises NotOurs where files of rows alone are not all that the table wants."""
+        """Raises NotOurs if the table has properties that plain files do not satisfy."""
         metadata = table.metadata()
         if tuple(metadata.partition_columns) != partition_by:
             theirs = metadata.partition_columns
@@ -142,7 +139,7 @@ class DeltaLog:
             raise NotOurs(f"the table at {self._path} has {', '.join(rules)}, which is not supported")
 
     def require_fit(self, table: DeltaTable, columns: str) -> None:
-        """Raises Misfit for columns that are not the table's."""
+        """Raises Misfit for columns that the table does not have."""
         with self._errors():
             require_fit(columns, table.schema().to_json())
 
@@ -153,7 +150,7 @@ class DeltaLog:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Make one line of what there is to say of this table. Raises OSError, Misfit."""
+        """Raise errors of this table as one line: OSError, Misfit."""
         try:
             yield
         except DeltaError as error:
@@ -183,14 +180,15 @@ def statistics(file: Path) -> str:
         nulls[column.name] = sum(each.null_count for each in known)
         bounds = [(each.min, each.max) for each in known if each.has_min_max]
         if len(bounds) == len(found) and bounds and isinstance(bounds[0][0], int | datetime.date):
-            lowest[column.name] = _told(min(low for low, _ in bounds))
-            highest[column.name] = _told(max(high for _, high in bounds), up=True)
-    told = {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
-    return msgspec.json.encode(told).decode()
+            lowest[column.name] = _as_json(min(low for low, _ in bounds))
+            highest[column.name] = _as_json(max(high for _, high in bounds), up=True)
+    return msgspec.json.encode(
+        {"numRecords": footer.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    ).decode()
 
 
-def _told(value: Any, *, up: bool = False) -> Any:
-    """As in the log, where times are of whole milliseconds."""
+def _as_json(value: Any, *, up: bool = False) -> Any:
+    """As in the log, where times are whole milliseconds."""
     if not isinstance(value, datetime.datetime):
         return value.isoformat() if isinstance(value, datetime.date) else value
     if up and value.microsecond % 1000:

@@ -39,7 +39,7 @@ _Range = TypeVar("_Range", bound=AnyRange)
 
 
 class Overtaken(Exception):
-    """The table ends inside of a range: offsets were set back without a new reset epoch."""
+    """The table ends within a range: offsets were set back without raising the reset epoch."""
 
 
 class _Addition(NamedTuple):
@@ -49,7 +49,7 @@ class _Addition(NamedTuple):
 
 
 class DeltaTarget:
-    """Blocking. What the table's log refuses is raised as OSError."""
+    """Calls block. Errors of the table's log are raised as OSError."""
 
     remembers = True
 
@@ -61,17 +61,14 @@ class DeltaTarget:
         self.attempts = self._state / "attempts"
         self._id = ""
 
-    def __repr__(self) -> str:
-        return f"DeltaTarget({self.path})"
-
     @property
     def to(self) -> ToDelta:
-        """With the scope that `find` has made."""
+        """With the scope once `claim` or `find` has returned."""
         return self._to
 
     @property
     def fingerprint(self) -> str:
-        """A mark in the directory stands for its path, under which members may know it by different names."""
+        """Contains the id in the directory, not its path: members may mount it under different names."""
         return fingerprint("delta", self._id, self._to.partition_by)
 
     def claim(self, owner: Owner) -> None:
@@ -132,7 +129,7 @@ class DeltaTarget:
         return self._log.open()
 
     def missing(self, table: DeltaTable | None, ranges: Sequence[_Range]) -> list[_Range]:
-        """Those that the table has not; what it has is on disk. Raises KeptAside, Overtaken, OSError."""
+        """The ranges that the table does not have; the others are durable. Raises KeptAside, Overtaken, OSError."""
         self._require_not_aside(table, ranges)
         if table is None:
             return list(ranges)
@@ -149,7 +146,7 @@ class DeltaTarget:
         columns: str | None,
         require_lease: Callable[[], None],
     ) -> int:
-        """Commit the ranges that the table has not; how many these were. `attempt` is a name that no other has.
+        """Commit the ranges that the table does not have; returns their number. `attempt` is a unique name.
 
         `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
         disk, whoever wrote it. Raises Misfit, Overtaken, OSError; what came of a commit is then found by the next look;
@@ -198,7 +195,7 @@ class DeltaTarget:
         return self._log.files(table)
 
     def _moved(self, staged: StagedRange, attempt: str) -> _Addition:
-        """With its files in the table's directory, under names that no other attempt has."""
+        """Move the files of a range into the table's directory, under unique names."""
         files = []
         for number, (file, name) in enumerate(staged.files):
             final = f"{range_name(staged.part).replace('+', '-')}-{attempt}-{number}.parquet"
@@ -210,11 +207,11 @@ class DeltaTarget:
         return _Addition(staged.part, entry, tuple(files))
 
     def _reaches(self, table: DeltaTable, part: AnyRange) -> bool:
-        """Whether the table has the range, or the range can no longer be written."""
+        """Whether the table has the range, or it can no longer be written."""
         return (self._log.version(table, self._application(part)) or 0) >= part.until
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
-        """Whether the range is kept aside. Once a range behind it is published, its file no longer counts."""
+        """Whether the range is kept aside. Its file no longer counts once a later range is published."""
         if table is None or not self._reaches(table, part):
             return self._aside_file(part).exists()
         return self._log.version(table, self._aside_application(part)) is not None
@@ -232,7 +229,7 @@ class DeltaTarget:
         return self._state / "aside" / f"{self._to.scope}+{range_name(part)}"
 
     def _empty_file(self, part: AnyRange) -> Path:
-        """Says of a range without rows that it was published while there was no table."""
+        """Record that a range without rows was published before there was a table."""
         return self._state / "empty" / f"{self._to.scope}+{range_name(part)}"
 
     def _require_not_aside(self, table: DeltaTable | None, ranges: Sequence[AnyRange]) -> None:

@@ -1,1 +1,1 @@
-"""The destination `function`: a function of the user."""
+"""The destination `function`: a function of the application."""

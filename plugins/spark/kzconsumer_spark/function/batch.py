@@ -1,6 +1,6 @@
-"""The third argument of a user's function: the ranges with their tokens, whether it is a replay, and `once`.
+"""The third argument of a function: the ranges with their tokens, `is_replay`, and `once`.
 
-Everything that names a range is the same at every replay, in every member; nothing depends on batch_id.
+The names of a range are the same in every replay and every member, and do not depend on batch_id.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kzconsumer_spark.pipe.messages import SpooledRange
 class FunctionRange(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive records of one partition in the DataFrame: all of the log with `first <= offset < until`.
 
-    `records` counts them (offsets may have gaps). `incarnation` tells a topic from an earlier one of its name, `epoch`
-    counts the partition's offset resets. `token` names the range for ever: at most 400 printable ASCII characters,
-    never those of another range, of any group. `txn_app_id` is the same for all ranges of the partition, incarnation
+    `records` counts them (offsets may have gaps). `incarnation` differs after the topic was recreated, `epoch` counts
+    the partition's offset resets. `token` is the unique name of the range in all groups: at most 400 printable ASCII
+    characters. `txn_app_id` is the same for all ranges of the partition, incarnation
     and epoch, and `txn_version`, the range's end, grows from each of them to the next: made for Delta's `txnAppId` and
     `txnVersion`.
     """
@@ -54,11 +54,10 @@ class FunctionBatch:
         before_step: Callable[[], None],
         record: Callable[[str], None],
     ) -> None:
-        """`before_step` returns when a step may begin, `record` when it is known for ever that one is done."""
+        """`before_step` returns when a step may begin, `record` when a step is stored as done."""
         self.ranges = tuple(ranges)
         self.is_replay = is_replay
-        """A member planned this very range and did not commit it: it may be written already, or half of it. It is the
-        only one of its batch."""
+        """The range, the only one of the batch, was planned, not committed: it may be written, or in part."""
         self._done = list(done)
         self._before_step = before_step
         self._record = record
@@ -71,17 +70,17 @@ class FunctionBatch:
 
     @property
     def records(self) -> int:
-        """How many came in: as many rows as the DataFrame has, but for those that the settings of columns left out."""
+        """Number of records consumed; the DataFrame may have fewer, by the settings of columns."""
         return sum(part.records for part in self.ranges)
 
     def once(self, step: str, run: Callable[[], object]) -> bool:
         """Call `run` unless `step` is known to be done for these records; whether it was called.
 
-        When this returns, it is: a replay, or another attempt, will not call it. Where the process dies between the end
-        of `run` and that, it is called again: each step is done at least once, and should stand being done twice. What
-        `run` raises goes through, and nothing is recorded. Raises ValueError for a step without a proper name (1 to 100
-        printable characters, 32 steps at most), RuntimeError where it cannot be recorded, as when the partitions have
-        gone to another member: then it must be raised on.
+        Once this returns, neither a replay nor another attempt calls it. If the process dies between the end of `run`
+        and the record, it is called again: each step is done at least once, and must be idempotent. Errors of `run`
+        are raised, and nothing is recorded. Raises ValueError for an invalid name (1 to 100 printable characters, 32
+        steps at most), and RuntimeError if the step cannot be recorded, for example because the partitions are lost:
+        do not catch it.
         """
         check_step(step, self._done)
         if step in self._done:
@@ -96,13 +95,13 @@ class FunctionBatch:
         return True
 
     def close(self) -> None:
-        """The function has returned: what it left running can no more record anything."""
+        """The function has returned: steps can no longer be recorded."""
         with self._recording:
             self._over = True
 
     def _require_open(self, step: str) -> None:
         if self._over:
-            raise RuntimeError(f'step "{step}" comes after the function returned')
+            raise RuntimeError(f'step "{step}" was called after the function had returned')
 
 
 def function_range(part: SpooledRange, scope: str) -> FunctionRange:
@@ -121,10 +120,10 @@ def function_range(part: SpooledRange, scope: str) -> FunctionRange:
 
 
 def takes_batch(function: Callable[..., Any]) -> bool:
-    """Whether a function wants the batch: its third positional parameter has no default, or is called `batch`."""
+    """Whether a function takes the batch: its third positional parameter has no default, or is called `batch`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:  # some functions written in C do not tell theirs
+    except ValueError:  # some functions written in C have no signature
         return False
     third = parameters[2] if len(parameters) > 2 else None
     if third is None or third.kind not in (third.POSITIONAL_ONLY, third.POSITIONAL_OR_KEYWORD):
@@ -133,7 +132,7 @@ def takes_batch(function: Callable[..., Any]) -> bool:
 
 
 def require_done(returned: object) -> None:
-    """Refuse what would still have to be run: a plain function may return the coroutine of an async one, say."""
+    """Raises TypeError for a coroutine or generator, whose work is not done yet."""
     if inspect.iscoroutine(returned):
         returned.close()  # avoids the warning that it was never awaited
     if inspect.isawaitable(returned) or inspect.isgenerator(returned) or inspect.isasyncgen(returned):

@@ -17,7 +17,7 @@ from kzconsumer_spark.ranges.tags import Shaping
 
 
 class FunctionDestination:
-    """Calls `function(df, batch_id)` or `function(df, batch_id, batch)`. Durable is what it says is by returning."""
+    """Calls `function(df, batch_id)` or `function(df, batch_id, batch)`. Once it returns, the batch is durable."""
 
     def __init__(
         self,
@@ -35,9 +35,6 @@ class FunctionDestination:
         self._lease = lease
         self._shaping = shaping
         self._steps = steps
-
-    def __repr__(self) -> str:
-        return f"FunctionDestination({getattr(self._function, '__qualname__', self._function)})"
 
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         rows = sum(part.records for part in ranges)

@@ -1,4 +1,4 @@
-"""Steps of the current batch in the worker: which are done, and asking the daemon to record one.
+"""The steps of the current batch in the worker, which the daemon records.
 
 The daemon answers each request. If it ends, the worker ends with it.
 """
@@ -21,14 +21,11 @@ class StepRecorder:
         self._answers: queue.SimpleQueue[StepRecorded] = queue.SimpleQueue()
         self.batch = RunBatch(number=0, ranges=())
 
-    def __repr__(self) -> str:
-        return f"StepRecorder(batch {self.batch.number})"
-
     def begin(self, batch: RunBatch) -> None:
         self.batch = batch
 
     def record(self, step: str) -> None:
-        """Return when it is known for ever that `step` is done for the batch in hand. Raises StepNotRecorded."""
+        """Return when `step` is stored as done for the current batch. Raises StepNotRecorded."""
         self._say(StepDone(number=self.batch.number, step=step))
         answer = self._answers.get()
         if answer.error is not None:

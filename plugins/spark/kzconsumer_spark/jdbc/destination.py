@@ -51,9 +51,6 @@ class JdbcDestination:
         self._held: tuple[Connection, str] | None = None
         _require_driver(session)
 
-    def __repr__(self) -> str:
-        return f"JdbcDestination({self._to.table})"
-
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         try:
             connection, stage = self._hold()

@@ -25,9 +25,6 @@ class Stages:
         self._schema = schema
         self._table = table
 
-    def __repr__(self) -> str:
-        return f"Stages({self._schema or ''})"
-
     def own(self, connection: Connection) -> str:
         """Remove the stages of dead workers; returns a new name, which is ours as long as the connection lives."""
         stages = SQL(

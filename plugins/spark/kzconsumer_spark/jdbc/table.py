@@ -12,7 +12,6 @@ import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 from psycopg.sql import SQL, Identifier
@@ -52,9 +51,6 @@ class JdbcTable:
         self._schema = schema[0] if schema else None
         self._table = self._name(name)
         self.stages = Stages(self._schema, self._table)
-
-    def __repr__(self) -> str:
-        return f"JdbcTable({self._to.table} at {urlsplit(self._to.url.removeprefix('jdbc:')).netloc})"
 
     @property
     def to(self) -> ToJdbc:

@@ -117,7 +117,7 @@ class RunBatch(msgspec.Struct, frozen=True, kw_only=True, tag="batch"):
 
 
 class StepRecorded(msgspec.Struct, frozen=True, kw_only=True, tag="recorded"):
-    """The answer to a StepDone: it is known for ever now, or why it is not."""
+    """The answer to a StepDone: it is stored, or why not."""
 
     error: str | None = None
 

@@ -73,11 +73,8 @@ class RangeFiles:
         self._shaping = shaping or AsTheyCame()
         self._codec = codec
         self._kafka = session.createDataFrame([], SCHEMA).schema
-        # On a cluster what executors have written may not be seen here (yet): Spark's own count tells.
+        # On a cluster files of executors may not be visible here yet: Spark's own count is used.
         self._elsewhere = is_cluster(session.sparkContext.master)
-
-    def __repr__(self) -> str:
-        return f"RangeFiles({self._to.format})"
 
     def stage(self, ranges: Sequence[SpooledRange], output: Path) -> StagedFiles:
         """Write into `output`, which is made. All of them have records."""

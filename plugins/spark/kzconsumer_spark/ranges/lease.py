@@ -23,9 +23,6 @@ class Lease:
         self._patience = patience
         self._changed = threading.Condition()
 
-    def __repr__(self) -> str:
-        return f"Lease({self._safe_until - clock.now():+.1f} s)"
-
     def renew(self, safe_until: float) -> None:
         with self._changed:
             self._safe_until = safe_until

@@ -66,7 +66,7 @@ def tagged(session: SparkSession, ranges: Sequence[SpooledRange], shaping: Shapi
 
 
 def count_rows(frame: DataFrame, ranges: Sequence[SpooledRange]) -> tuple[DataFrame, Callable[[], list[int]]]:
-    """The frame, and what tells, once it has been written, how many rows of each range it had."""
+    """The frame, and the row counts of its ranges, known once it has been written."""
     observation = Observation()
     here = [(sql.col(RANGE_TOPIC) == part.topic) & (sql.col(RANGE_PARTITION) == part.partition) for part in ranges]
     counts = [sql.count_if(condition).alias(str(number)) for number, condition in enumerate(here)]

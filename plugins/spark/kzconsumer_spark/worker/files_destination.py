@@ -43,9 +43,6 @@ class FilesDestination:
                 raise ConfigError([f"[sink.options]: {misfit}"]) from misfit
         self._writer = TargetWriter(self._target, lease.require)
 
-    def __repr__(self) -> str:
-        return f"FilesDestination({self._to.format} in {self._target.path})"
-
     def write(self, number: int, ranges: Sequence[SpooledRange]) -> Written:
         return self._writer.write(ranges, self._stage)
 

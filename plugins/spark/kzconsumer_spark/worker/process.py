@@ -128,7 +128,7 @@ def main() -> None:
 
 
 def _exit() -> NoReturn:
-    """Leave at once: with the JVM gone or hanging, threads that talk to it would keep this process for ever."""
+    """Leave at once: with the JVM gone or hanging, its threads would keep this process running."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

@@ -42,9 +42,6 @@ class RangeQuery:
             .start()
         )
 
-    def __repr__(self) -> str:
-        return f"RangeQuery(next batch {self.next_batch}, {'active' if self._query.isActive else 'over'})"
-
     def run(self, batch: RunBatch, write: Write) -> Done | Failed:
         """Have Spark run a batch by `write`; returns when that is over, or the query without having begun it."""
         assert batch.number == self.next_batch

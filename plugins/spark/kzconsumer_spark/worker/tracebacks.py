@@ -18,9 +18,6 @@ class Tracebacks:
         self._batch: int | None = None
         self._told: set[str] = set()
 
-    def __repr__(self) -> str:
-        return f"Tracebacks({len(self._told)} of batch {self._batch})"
-
     def tell(self, batch: int, error: BaseException) -> None:
         """Unless this batch has failed in this way before."""
         if batch != self._batch:

@@ -52,14 +52,16 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.misused("--from-time is not before --to-time")
     import anyio
 
-    from kzconsumer.cli.run import run_progress, unseen
+    from kzconsumer.cli.run import run_progress
     from kzconsumer.logs import setup
 
     times = arguments.from_time, arguments.to_time
     with layers.named(), run_progress(True, "replay") as progress:
         settings = _redirected(Settings.of(layers), arguments.into)
         setup.configure("warning", "auto")
-        done = anyio.run(_replay, settings, times, chosen_topics(arguments.topic), progress or unseen)
+        done = anyio.run(
+            _replay, settings, times, chosen_topics(arguments.topic), progress or (lambda done, total: None)
+        )
     return show(arguments, done, _text)
 
 

@@ -1,7 +1,6 @@
 """Record sets as brokers send them: every magic, every codec, and the oddities that old clients left in logs.
 
-For our own tests and those of plugin authors, who pass the bytes to `kzconsumer.records.decode.decode`.
-Concatenate results for a log that changes its format; cut the last one for a partial tail. Nothing here is fast.
+Concatenate results for a log that changes its format; cut the last one for a partial tail.
 """
 
 from __future__ import annotations
