@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeAlias, get_args
 
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
-from kzconsumer.errors import NotOwned
+from kzconsumer.errors import NotOwnedError
 from kzconsumer.group.listener import RebalanceListener
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
@@ -66,13 +66,13 @@ class ConsumerConnector:
         return {topic: [streams[topic, n] for n in range(number)] for topic, number in topics.items()}
 
     async def create_message_streams_by_filter(self, topics: TopicFilter, streams: int = 1) -> list[KafkaStream]:
-        """Join the group for every topic that a Whitelist or Blacklist allows, now or later; at most once.
+        """Join the group for every topic that an Include or Exclude filter allows, now or later; at most once.
 
         The streams are shared by all topics. Raises ValueError for an expression that Java would read otherwise.
         Source: `ZookeeperConsumerConnector.createMessageStreamsByFilter` (1.1.1).
         """
         if not isinstance(topics, TopicFilter):
-            raise TypeError('topics are given as a list, such as kzconsumer.Whitelist("orders.*")')
+            raise TypeError('topics are given as a list, such as kzconsumer.Include("orders.*")')
         topics.portable()
         if type(streams) is not int:
             raise TypeError(f"the number of streams is a whole number, not {streams!r}")
@@ -99,11 +99,12 @@ class ConsumerConnector:
     async def _reject(self, message: Message, error_class: str, reason: str, lost: Callable[[], bool]) -> bool:
         return await self._sessions.rejects.handle([RejectedRecord(message, error_class, reason)], lost)
 
-    async def commit_offsets(self) -> None:
+    async def commit(self) -> None:
         """Store the processed offsets, without the message or batch in hand, unless `stream.ack()` was called for it.
 
         With explicit acknowledgement: up to the first record of each partition that is not acknowledged. Does nothing
-        while there is no membership. Raises SessionExpired, ZooKeeperError, CoordinatorFailed; the next commit retries.
+        while there is no membership. Raises SessionExpiredError, ZooKeeperError, CoordinatorError; the next commit
+        retries.
         """
         await self._sessions.commit()
 
@@ -144,14 +145,14 @@ class ConsumerConnector:
 
         Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is
         handled by `[offsets] reset`. If the call is cancelled, the partition continues at `offset` all the same, and
-        the next commit stores it. Raises NotOwned, SessionExpired, ZooKeeperError, CoordinatorFailed.
+        the next commit stores it. Raises NotOwnedError, SessionExpiredError, ZooKeeperError, CoordinatorError.
         Source: `KafkaConsumer.seek`.
         """
         partition = TopicPartition.of(partition)
         if offset < 0:
             raise ValueError(f"{offset} is not an offset")
         if (member := self._sessions.member) is None:
-            raise NotOwned(partition)
+            raise NotOwnedError(partition)
         await member.owned.seek(partition, offset)
 
     async def beginning_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
@@ -165,8 +166,8 @@ class ConsumerConnector:
     async def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The first offset whose record's timestamp is at or after a time (ms since 1970), None when there is none.
 
-        Raises ConnectionLost, BrokersUnreachable, BrokerError when a leader does not answer in `[fetch]
-        request_timeout`, and UnsupportedVersion for brokers before 0.10.1. Source: KIP-79.
+        Raises ConnectionLostError, BrokersUnreachableError, BrokerError when a leader does not answer in `[fetch]
+        request_timeout`, and UnsupportedVersionError for brokers before 0.10.1. Source: KIP-79.
         """
         listed = await self._log_offsets(times)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in listed.items()}
@@ -207,8 +208,8 @@ async def connect(
 
     Raises ConfigError for invalid settings, for keys or passwords that cannot be read, and if offsets must be in
     ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server accepts
-    the credentials), NotPermitted, PluginError, OffsetLost, CorruptRecord (from its stream). TypeError for arguments
-    that contradict each other.
+    the credentials), NotPermittedError, PluginError, OffsetLostError, CorruptRecordError (from its stream). TypeError
+    for arguments that contradict each other.
     """
     if acknowledge not in get_args(Acknowledge):
         raise ValueError(f'acknowledge is "implicit" or "explicit", not {acknowledge!r}')

@@ -27,11 +27,11 @@ class PluginError(KzConsumerError):
     """A plugin cannot be found, loaded or run; the text names it and its distribution."""
 
 
-class SinkFailed(KzConsumerError):
+class SinkError(KzConsumerError):
     """The sink could not make a batch durable: the member stops, nothing of the batch is committed."""
 
 
-class RecordRejected(KzConsumerError):
+class RecordRejectedError(KzConsumerError):
     """A record was rejected, and `[rejected]` says "fail" for its class."""
 
     def __init__(self, topic: str, partition: int, offset: int, error_class: str, reason: str) -> None:
@@ -42,22 +42,22 @@ class RecordRejected(KzConsumerError):
         super().__init__(f"{self.topic_partition} at offset {offset} was rejected as {error_class}: {reason}")
 
 
-class NotKept(KzConsumerError):
+class DeadLetterError(KzConsumerError):
     """A dead letter could not be written; the write is repeated."""
 
 
-class ConnectionLost(KzConsumerError):
+class ConnectionLostError(KzConsumerError):
     """The connection broke; a request in flight may or may not have been executed."""
 
 
-class SecurityError(ConnectionLost):
+class SecurityError(ConnectionLostError):
     """TLS or SASL failed: one side does not accept the other. No request was executed.
 
     A setting has to be changed, here or on the server.
     """
 
 
-class BrokersUnreachable(KzConsumerError):
+class BrokersUnreachableError(KzConsumerError):
     """No broker has answered; the text has the reason for each."""
 
 
@@ -72,7 +72,7 @@ class BrokerError(KzConsumerError):
         super().__init__(f"{detail}: {name} ({code})" if detail else f"{name} ({code})")
 
 
-class CoordinatorFailed(KzConsumerError):
+class CoordinatorError(KzConsumerError):
     """The group's coordinator, a broker, could not store or return the group's offsets."""
 
 
@@ -80,11 +80,11 @@ class ProtocolError(KzConsumerError):
     """Malformed bytes from a peer. The connection is closed."""
 
 
-class UnsupportedVersion(KzConsumerError):
+class UnsupportedVersionError(KzConsumerError):
     """No version of a request is supported by both sides."""
 
 
-class CorruptRecord(KzConsumerError):
+class CorruptRecordError(KzConsumerError):
     """A record batch fails its checksum or its structure."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int, reason: str) -> None:
@@ -94,7 +94,7 @@ class CorruptRecord(KzConsumerError):
         super().__init__(f"corrupt batch in {topic_partition} at offset {offset}: {reason}")
 
 
-class NotOwned(KzConsumerError):
+class NotOwnedError(KzConsumerError):
     """This member does not own the partition."""
 
     def __init__(self, topic_partition: TopicPartition) -> None:
@@ -102,11 +102,11 @@ class NotOwned(KzConsumerError):
         super().__init__(f"{topic_partition} is not owned by this member")
 
 
-class OffsetLost(KzConsumerError):
+class OffsetLostError(KzConsumerError):
     """The next offset or a planned range is not in the log (any more), and the settings say to fail."""
 
 
-class RangeChanged(KzConsumerError):
+class RangeChangedError(KzConsumerError):
     """A planned range has other records than when it was planned (compaction, truncation); it is not written."""
 
 
@@ -118,34 +118,34 @@ class ZooKeeperError(KzConsumerError):
         super().__init__(f"{path}: {reason}" if path else reason)
 
 
-class NoNode(ZooKeeperError):
+class NoNodeError(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "no such node")
 
 
-class NodeExists(ZooKeeperError):
+class NodeExistsError(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "node exists")
 
 
-class NotPermitted(ZooKeeperError):
+class NotPermittedError(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(
             path, "not permitted: the ACL there is for another user ([zookeeper.sasl], [zookeeper.digest])"
         )
 
 
-class NotEmpty(ZooKeeperError):
+class NotEmptyError(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "node has children")
 
 
-class BadVersion(ZooKeeperError):
+class BadVersionError(ZooKeeperError):
     def __init__(self, path: str) -> None:
         super().__init__(path, "version is another")
 
 
-class MultiFailed(ZooKeeperError):
+class MultiFailedError(ZooKeeperError):
     """A transaction was refused as a whole; `index` and `error` are of the operation that failed."""
 
     def __init__(self, index: int, error: ZooKeeperError) -> None:
@@ -154,11 +154,11 @@ class MultiFailed(ZooKeeperError):
         super().__init__(error.path, f"transaction refused at operation {index}: {error}")
 
 
-class RunUnreadable(KzConsumerError):
+class RunUnreadableError(KzConsumerError):
     """The node of the group's run has an unknown format."""
 
 
-class GroupUnreadable(ZooKeeperError):
+class GroupUnreadableError(ZooKeeperError):
     """A node of the group is unreadable, so that no assignment can be computed; `problem` names the kind of node."""
 
     def __init__(self, problem: str, path: str, reason: str) -> None:
@@ -167,35 +167,35 @@ class GroupUnreadable(ZooKeeperError):
         super().__init__(path, reason)
 
 
-class SessionExpired(KzConsumerError):
+class SessionExpiredError(KzConsumerError):
     """The ZooKeeper session is over, and the membership with it."""
 
 
-class Unfit(KzConsumerError):
+class UnfitError(KzConsumerError):
     """This member cannot work while others can: it leaves the group and comes back later."""
 
 
-class ZooKeeperUnreachable(KzConsumerError):
+class ZooKeeperUnreachableError(KzConsumerError):
     """No ZooKeeper server answered in time."""
 
 
-class CannotListen(KzConsumerError):
+class CannotListenError(KzConsumerError):
     """The address for the status cannot be used; the text names it."""
 
 
-class AlreadyRunning(KzConsumerError):
+class AlreadyRunningError(KzConsumerError):
     """Another process of this machine runs the same instance; the text names it."""
 
 
-class NotThere(KzConsumerError):
+class NotFoundError(KzConsumerError):
     """A group, topic or cluster does not exist; the text names it."""
 
 
-class GroupInUse(KzConsumerError):
+class GroupInUseError(KzConsumerError):
     """The group has members, or got some meanwhile, and the operation requires none. The text says what was done."""
 
 
-class NotDone(KzConsumerError):
+class NotDoneError(KzConsumerError):
     """An operator's request was not carried out; the text says why, and what of it was done."""
 
 

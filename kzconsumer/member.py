@@ -17,7 +17,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS
 from kzconsumer.counters import Counters
-from kzconsumer.errors import CoordinatorFailed, SessionExpired, ZooKeeperError
+from kzconsumer.errors import CoordinatorError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.fetcher.reading import Reading
@@ -196,7 +196,7 @@ class Member:
             if self.patience:
                 await self._claims.settle(self.patience)
             await self._final_commit()
-        except* SessionExpired:
+        except* SessionExpiredError:
             if any(at.committed is not None and at.committed < at.processed for at in self.owned.positions()):
                 self._log_uncommitted("session expired")
             await self._claims.lose_all()
@@ -238,7 +238,7 @@ class Member:
                 await self._reconfigured.wait()
             try:
                 await self.owned.commit()
-            except (CoordinatorFailed, ZooKeeperError) as error:
+            except (CoordinatorError, ZooKeeperError) as error:
                 log.error("periodic commit failed, the next one retries", reason=str(error), again=True)
 
     async def _finish(self, end_offsets: EndOffsets) -> None:
@@ -254,7 +254,7 @@ class Member:
 
     async def _raise_on_expiry(self) -> None:
         await self._session.wait_expired()
-        raise SessionExpired("expired by the server")
+        raise SessionExpiredError("expired by the server")
 
     async def _final_commit(self) -> None:
         """Commit before the session is closed, which releases the partitions.
@@ -276,7 +276,7 @@ class Member:
                 reason = None
         except TimeoutError:
             reason = "no answer from ZooKeeper"
-        except (SessionExpired, CoordinatorFailed, ZooKeeperError) as error:
+        except (SessionExpiredError, CoordinatorError, ZooKeeperError) as error:
             reason = error
         finally:
             if reason is not None:

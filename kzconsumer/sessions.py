@@ -21,7 +21,7 @@ from kzconsumer.brokers.protocol.list_offsets import ListedOffset
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import ConnectionLost, SessionExpired, Unfit, sole_cause
+from kzconsumer.errors import ConnectionLostError, SessionExpiredError, UnfitError, sole_cause
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.group.fitness import HoldDown
 from kzconsumer.group.listener import ListenerCalls, RebalanceListener
@@ -213,7 +213,7 @@ class Sessions:
 
     def _present(self) -> Member:
         if self.member is None:
-            raise ConnectionLost("not a member of the group at the moment")
+            raise ConnectionLostError("not a member of the group at the moment")
         return self.member
 
     async def _load_kernels(self) -> None:
@@ -260,10 +260,10 @@ class Sessions:
             exits.callback(self.lease.set, None)
             try:
                 await self._be_member(session, registration)
-            except* SessionExpired as expired:
+            except* SessionExpiredError as expired:
                 log.warning("session expired, joining again", reason=str(expired.exceptions[0]))
                 self._former = session.former
-            except* Unfit as unfit:
+            except* UnfitError as unfit:
                 log.error("left the group to members that can work", reason=str(sole_cause(unfit)))
                 self._hold_down.begin(now())
 

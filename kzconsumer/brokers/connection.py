@@ -18,7 +18,7 @@ from kzconsumer.brokers.protocol.versions import BEFORE_API_VERSIONS, UNKNOWN, A
 from kzconsumer.brokers.security import Sasl, Security
 from kzconsumer.brokers.transport import BrokerTransport
 from kzconsumer.clock import now
-from kzconsumer.errors import ConnectionLost, SecurityError
+from kzconsumer.errors import ConnectionLostError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
 
@@ -52,8 +52,8 @@ class BrokerConnection:
         """Connect, ask for the broker's versions and authenticate, all within `timeout` seconds.
 
         A broker that hangs up on ApiVersions twice is taken to be 0.8 or 0.9 and connected to at their level.
-        Raises ConnectionLost (SecurityError when the reason is TLS or SASL), ProtocolError, UnsupportedVersion, or
-        BrokerError when the broker answers ApiVersions with an error.
+        Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
+        UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
         """
         try:
             with anyio.fail_after(timeout):
@@ -71,7 +71,7 @@ class BrokerConnection:
                 await connection._assume(BEFORE_API_VERSIONS, timeout)
                 return connection
         except TimeoutError:
-            raise ConnectionLost(f"{broker}: not connected within {timeout:g} s") from None
+            raise ConnectionLostError(f"{broker}: not connected within {timeout:g} s") from None
 
     @classmethod
     async def _connect(cls, broker: Broker, client_id: str, security: Security) -> Self:
@@ -89,7 +89,7 @@ class BrokerConnection:
             raise SecurityError(f"{broker}: {why}") from error
         except (OSError, ValueError, OverflowError) as error:  # the last two: no possible host name or port
             hung_up = security.tls is not None and isinstance(error, _HANG_UPS)
-            raise ConnectionLost(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else error}") from error
+            raise ConnectionLostError(f"{broker}: {tls_failures.BROKER.hung_up if hung_up else error}") from error
         return cls(transport)
 
     async def _authenticate(self, identity: Sasl | None, timeout: float) -> None:
@@ -108,7 +108,7 @@ class BrokerConnection:
         """False when the broker hung up on ApiVersions."""
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
-        except ConnectionLost:
+        except ConnectionLostError:
             if self._transport.ended_by_peer:
                 return False
             raise
@@ -126,8 +126,8 @@ class BrokerConnection:
         self.versions = versions
         try:
             await self.call(ListOffsetsRequest({}), timeout=timeout)
-        except ConnectionLost as error:
-            raise ConnectionLost(
+        except ConnectionLostError as error:
+            raise ConnectionLostError(
                 f"{error} (on ApiVersions too: is this a broker, and right for [brokers] security_protocol?)"
             ) from None
         except BaseException:
@@ -138,8 +138,8 @@ class BrokerConnection:
         """Send a request and wait at most `timeout` seconds for its response; calls may overlap.
 
         Brokers answer in order, so a late response holds up the others: after `timeout` the connection is aborted.
-        The response to a cancelled call is received and dropped. Raises ConnectionLost (the outcome is unknown),
-        ProtocolError (the connection is closed then), UnsupportedVersion (nothing was sent).
+        The response to a cancelled call is received and dropped. Raises ConnectionLostError (the outcome is unknown),
+        ProtocolError (the connection is closed then), UnsupportedVersionError (nothing was sent).
         """
         return await self.send(request, timeout=timeout)
 
@@ -158,5 +158,5 @@ class BrokerConnection:
         return now() >= self._good_until
 
     def close(self) -> None:
-        """Close at once: calls in flight raise ConnectionLost."""
+        """Close at once: calls in flight raise ConnectionLostError."""
         self._transport.end("closed by us")

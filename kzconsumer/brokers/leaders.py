@@ -12,10 +12,10 @@ from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataRespon
 from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,
-    BrokersUnreachable,
-    ConnectionLost,
+    BrokersUnreachableError,
+    ConnectionLostError,
     ProtocolError,
-    UnsupportedVersion,
+    UnsupportedVersionError,
 )
 from kzconsumer.model import Broker, TopicPartition
 
@@ -24,7 +24,7 @@ class KnownBrokers(Protocol):
     """The brokers of the cluster."""
 
     async def brokers(self) -> Sequence[Broker]:
-        """Raises ConnectionLost, ZooKeeperError if they cannot be looked up."""
+        """Raises ConnectionLostError, ZooKeeperError if they cannot be looked up."""
         ...
 
     @property
@@ -46,7 +46,8 @@ class Leaders:
     async def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Broker | str]:
         """The leader of each, or why there is none.
 
-        Raises BrokersUnreachable if no broker answers, ConnectionLost, ZooKeeperError if they cannot be looked up.
+        Raises BrokersUnreachableError if no broker answers, ConnectionLostError, ZooKeeperError if they cannot be
+        looked up.
         """
         metadata = await self._ask(MetadataRequest(tuple(sorted({partition.topic for partition in partitions}))))
         leaders: dict[TopicPartition, Broker | str] = {}
@@ -66,11 +67,11 @@ class Leaders:
             try:
                 connection = await self._brokers.connection(broker, "control")
                 answer = await connection.call(request, timeout=self._timeout)
-            except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
+            except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
                 reasons.append(str(error))
             else:
                 self.unreachable_since = None
                 return answer
         if self.unreachable_since is None:
             self.unreachable_since = now()
-        raise BrokersUnreachable("; ".join(reasons) or "none is up")
+        raise BrokersUnreachableError("; ".join(reasons) or "none is up")

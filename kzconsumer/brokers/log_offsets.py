@@ -11,7 +11,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.error_codes import broker_error
 from kzconsumer.brokers.protocol.list_offsets import ListedOffset, ListOffsetsRequest
 from kzconsumer.brokers.protocol.versions import LIST_OFFSETS
-from kzconsumer.errors import BrokerError, ConnectionLost, KzConsumerError, ProtocolError, UnsupportedVersion
+from kzconsumer.errors import BrokerError, ConnectionLostError, KzConsumerError, ProtocolError, UnsupportedVersionError
 from kzconsumer.model import Broker, TopicPartition
 
 # Seconds between two requests while a partition has no leader.
@@ -33,11 +33,12 @@ class LogOffsets:
     async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         """The offset of each partition at a time in ms, LATEST or EARLIEST (see `ListOffsetsRequest`).
 
-        Raises ConnectionLost, BrokerError or BrokersUnreachable if some are missing after `timeout`, UnsupportedVersion
+        Raises ConnectionLostError, BrokerError or BrokersUnreachableError if some are missing after `timeout`,
+        UnsupportedVersionError
         for a time and a broker before 0.10.1, which looks up segments only.
         """
         found: dict[TopicPartition, ListedOffset] = {}
-        reason: KzConsumerError = ConnectionLost("no leader was found in time")
+        reason: KzConsumerError = ConnectionLostError("no leader was found in time")
         with anyio.move_on_after(self._timeout):
             while True:
                 missing = {p: timestamp for p, timestamp in partitions.items() if p not in found}
@@ -49,7 +50,7 @@ class LogOffsets:
                             found[partition] = answer
                         else:
                             reason = answer
-                except (ConnectionLost, BrokerError) as error:
+                except (ConnectionLostError, BrokerError) as error:
                     reason = error
                 if isinstance(reason, BrokerError) and not reason.retriable:
                     break
@@ -59,30 +60,30 @@ class LogOffsets:
 
     async def once(
         self, partitions: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         """Each partition's answer, or why there is none; every leader is asked once.
 
-        Raises BrokersUnreachable or ConnectionLost if the leaders cannot be found, UnsupportedVersion.
+        Raises BrokersUnreachableError or ConnectionLostError if the leaders cannot be found, UnsupportedVersionError.
         """
-        found: dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError] = {}
+        found: dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError] = {}
         by_leader: dict[Broker, dict[TopicPartition, int]] = {}
         for partition, leader in (await self._leaders.of(partitions)).items():
             if isinstance(leader, Broker):
                 by_leader.setdefault(leader, {})[partition] = partitions[partition]
             else:
-                found[partition] = ConnectionLost(f"{partition} has no leader: {leader}")
+                found[partition] = ConnectionLostError(f"{partition} has no leader: {leader}")
         for leader, asked in by_leader.items():
             try:
                 answers = await self._ask(leader, asked)
-            except (ConnectionLost, BrokerError) as error:
+            except (ConnectionLostError, BrokerError) as error:
                 found |= dict.fromkeys(asked, error)
                 continue
             except ProtocolError as error:
-                found |= dict.fromkeys(asked, ConnectionLost(str(error)))
+                found |= dict.fromkeys(asked, ConnectionLostError(str(error)))
                 continue
             for partition in asked:
                 if (answer := answers.get(partition)) is None:
-                    found[partition] = ConnectionLost(f"{leader} left {partition} out of its answer")
+                    found[partition] = ConnectionLostError(f"{leader} left {partition} out of its answer")
                 else:
                     found[partition] = broker_error(answer.error, str(partition)) if answer.error else answer
         return found
@@ -90,5 +91,5 @@ class LogOffsets:
     async def _ask(self, leader: Broker, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         connection = await self._brokers.connection(leader, "control")
         if connection.versions.choose(LIST_OFFSETS) == 0 and any(timestamp >= 0 for timestamp in asked.values()):
-            raise UnsupportedVersion(f"{leader}: brokers before 0.10.1 cannot look up records by time")
+            raise UnsupportedVersionError(f"{leader}: brokers before 0.10.1 cannot look up records by time")
         return await connection.call(ListOffsetsRequest(asked, self._isolation), timeout=self._timeout)

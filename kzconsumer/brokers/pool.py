@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.security import Security
 from kzconsumer.clock import now
-from kzconsumer.errors import ConfigError, ConnectionLost, KzConsumerError, SecurityError
+from kzconsumer.errors import ConfigError, ConnectionLostError, KzConsumerError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 
@@ -68,10 +68,10 @@ class Brokers:
         """The connection for this purpose, opened if necessary; concurrent callers share one attempt.
 
         One to a former address of the broker, or near the end of its SASL session, is replaced. A cancelled caller does
-        not end the attempt. Raises ConnectionLost, ProtocolError, BrokerError (see `BrokerConnection.open`).
+        not end the attempt. Raises ConnectionLostError, ProtocolError, BrokerError (see `BrokerConnection.open`).
         """
         if self._tasks is None:
-            raise ConnectionLost(f"{broker}: connections are closed")
+            raise ConnectionLostError(f"{broker}: connections are closed")
         present = self._connections.get((broker.id, purpose))
         if present is not None:
             if present.broker == broker and not present.closed and not present.worn_out:
@@ -87,7 +87,7 @@ class Brokers:
         await opening.done.wait()
         if isinstance(opening.outcome, BrokerConnection):
             return opening.outcome
-        raise opening.outcome or ConnectionLost(f"{broker}: connections are closed")
+        raise opening.outcome or ConnectionLostError(f"{broker}: connections are closed")
 
     async def _open(self, broker: Broker, purpose: str, opening: _Opening) -> None:
         try:

@@ -12,14 +12,14 @@ from kzconsumer.brokers.protocol.sasl import SaslAuthenticateRequest, SaslHandsh
 from kzconsumer.brokers.protocol.versions import SASL_AUTHENTICATE, SASL_HANDSHAKE, Versions
 from kzconsumer.brokers.security import Sasl
 from kzconsumer.brokers.transport import BrokerTransport
-from kzconsumer.errors import ConnectionLost, SecurityError
+from kzconsumer.errors import ConnectionLostError, SecurityError
 
 
 async def authenticate(transport: BrokerTransport, versions: Versions, sasl: Sasl, timeout: float) -> float:
     """Authenticate; returns for how many seconds the broker accepts it, 0.0 without a limit.
 
-    `timeout` is for each response. Raises SecurityError when either side does not accept the other, ConnectionLost,
-    ProtocolError, UnsupportedVersion (a broker without SaslHandshake), BrokerError.
+    `timeout` is for each response. Raises SecurityError when either side does not accept the other,
+    ConnectionLostError, ProtocolError, UnsupportedVersionError (a broker without SaslHandshake), BrokerError.
     """
     try:
         version = versions.choose(SASL_HANDSHAKE)
@@ -62,7 +62,7 @@ async def _bare(transport: BrokerTransport, token: bytes, timeout: float) -> byt
         return await transport.exchange_bare(token, timeout)
     except SecurityError:
         raise
-    except ConnectionLost:
+    except ConnectionLostError:
         if not transport.ended_by_peer:
             raise
         raise SecurityError("the broker hung up; those before 1.0 do not say why: wrong name or password?") from None

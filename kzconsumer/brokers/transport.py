@@ -19,7 +19,7 @@ from kzconsumer.brokers.protocol.frames import (
 )
 from kzconsumer.brokers.protocol.versions import SPOKEN, is_flexible
 from kzconsumer.brokers.security import Security
-from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.model import Broker
 from kzconsumer.security import tls_failures
 
@@ -39,7 +39,7 @@ class _InFlight(NamedTuple):
     correlation: int | None
     """None for a bare SASL token, which has no header."""
     flexible: bool
-    response: asyncio.Future[memoryview | ConnectionLost | ProtocolError]
+    response: asyncio.Future[memoryview | ConnectionLostError | ProtocolError]
     timer: asyncio.TimerHandle
 
 
@@ -59,7 +59,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self._reader = FrameReader(MAX_FIRST_RESPONSE)
         self._correlation = 0
         self._responses = 0
-        self._lost: type[ConnectionLost] = ConnectionLost
+        self._lost: type[ConnectionLostError] = ConnectionLostError
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -129,7 +129,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
     def send(self, request: Request[R], version: int, timeout: float) -> Awaitable[R]:
         """Send now; awaiting the result waits for the response, which is also received if nobody awaits it.
 
-        Without a response after `timeout` seconds the connection is aborted. Raises ConnectionLost, here or when
+        Without a response after `timeout` seconds the connection is aborted. Raises ConnectionLostError, here or when
         awaited; awaiting also raises ProtocolError, and the connection has ended then.
         """
         self._raise_if_ended()
@@ -155,10 +155,10 @@ class BrokerTransport(asyncio.BufferedProtocol):
 
     def _write(
         self, frame: bytes, correlation: int | None, flexible: bool, what: str, timeout: float
-    ) -> asyncio.Future[memoryview | ConnectionLost | ProtocolError]:
+    ) -> asyncio.Future[memoryview | ConnectionLostError | ProtocolError]:
         """Errors are results of the future, not exceptions: a cancelled caller leaves no unretrieved exception."""
         assert self._transport is not None
-        response: asyncio.Future[memoryview | ConnectionLost | ProtocolError] = self._loop.create_future()
+        response: asyncio.Future[memoryview | ConnectionLostError | ProtocolError] = self._loop.create_future()
         timer = self._loop.call_later(timeout, self.end, f"no answer to {what} within {timeout:g} s")
         self.in_flight.append(_InFlight(correlation, flexible, response, timer))
         self._transport.write(frame)
@@ -171,7 +171,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.ended = reason
         if self._transport is not None:
             self._transport.abort()
-        outcome: ConnectionLost | ProtocolError | None = first
+        outcome: ConnectionLostError | ProtocolError | None = first
         while self.in_flight:
             request = self.in_flight.popleft()
             request.timer.cancel()
@@ -188,7 +188,7 @@ class _Response(Generic[R]):
         transport: BrokerTransport,
         request: Request[R],
         version: int,
-        body: asyncio.Future[memoryview | ConnectionLost | ProtocolError],
+        body: asyncio.Future[memoryview | ConnectionLostError | ProtocolError],
     ) -> None:
         self._transport = transport
         self._request = request

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kzconsumer.brokers.security import load_security
-from kzconsumer.errors import ConfigError, PluginError, SinkFailed
+from kzconsumer.errors import ConfigError, PluginError, SinkError
 from kzconsumer.offsets.authority import require_storage
 from kzconsumer.plugins import ASSIGNORS, load_chosen, require_extra
 from kzconsumer.rejected.rejects import check_rejected
@@ -27,7 +27,7 @@ _STAND_INS: dict[str, Mapping[str, object]] = {"zookeeper": {"connect": "localho
 def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | None = None) -> Settings:
     """A daemon's settings. Raises ConfigError with every fault, each with the line that it comes from.
 
-    `check_sink` builds the sink; its ConfigError, PluginError and SinkFailed are faults. `run` is the name of `--run`.
+    `check_sink` builds the sink; its ConfigError, PluginError and SinkError are faults. `run` is the name of `--run`.
     """
     with layers.named():
         settings, faulty, faults = _readable(layers)
@@ -39,7 +39,7 @@ def checked(layers: Layers, check_sink: Callable[[Settings], Sink], run: str | N
             if sound(table, keys):
                 faults.extend(_faults(found, settings.source))
 
-        check("subscription", "topics whitelist blacklist", settings.require_subscription)
+        check("subscription", "topics include exclude", settings.require_subscription)
         if run is not None:
             check("subscription", "stop_at", lambda: settings.in_run(run))
         assignor = settings.group.assignor
@@ -113,6 +113,6 @@ def _faults(check: Callable[[], object], source: str) -> tuple[str, ...]:
         return error.faults
     except PluginError as error:
         return (f"{source}: [sink] plugin: {error}",)
-    except SinkFailed as error:
+    except SinkError as error:
         return (f"{source}: {error}",)
     return ()

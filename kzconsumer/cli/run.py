@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(settings: Settings) -> Sink:
-    """As `check-config`, but a SinkFailed is left to the start of the sink, which reports it."""
-    from kzconsumer.errors import SinkFailed
+    """As `check-config`, but a SinkError is left to the start of the sink, which reports it."""
+    from kzconsumer.errors import SinkError
     from kzconsumer.sinks.configured import check_sink, look_at_sink
 
     try:
         return look_at_sink(settings)
-    except SinkFailed:
+    except SinkError:
         return check_sink(settings)
 
 

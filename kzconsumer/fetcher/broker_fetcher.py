@@ -25,7 +25,7 @@ from kzconsumer.brokers.protocol.fetch import (
 )
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import BrokerError, ConnectionLost, ProtocolError, SecurityError, UnsupportedVersion
+from kzconsumer.errors import BrokerError, ConnectionLostError, ProtocolError, SecurityError, UnsupportedVersionError
 from kzconsumer.fetcher.corrupt_batch import unreadable
 from kzconsumer.fetcher.delivery import SMALL_RESPONSE, Arrival, Delivery, size_of, take_back
 from kzconsumer.fetcher.fetch_outcome import ATTEMPTS, FetchOutcome, judge
@@ -96,7 +96,7 @@ class BrokerFetcher:
                     finally:
                         # An answer still in flight must not meet the next connection's requests.
                         self._brokers.drop(connection)
-                except (ConnectionLost, ProtocolError, BrokerError, UnsupportedVersion) as error:
+                except (ConnectionLostError, ProtocolError, BrokerError, UnsupportedVersionError) as error:
                     if not isinstance(error, SecurityError):  # the pool logs those, once
                         log.warning("broker lost", broker=self.broker.id, reason=str(error))
                     self._send_back(self._states.values())

@@ -11,7 +11,7 @@ import enum
 import struct
 from typing import NamedTuple
 
-from kzconsumer.errors import CorruptRecord, KzConsumerError
+from kzconsumer.errors import CorruptRecordError, KzConsumerError
 from kzconsumer.model import TopicPartition
 from kzconsumer.records import layout as L
 
@@ -36,7 +36,7 @@ class Unusable(NamedTuple):
     def error(self) -> KzConsumerError:
         if self.cut_off:
             return KzConsumerError(f"{self.topic_partition}: the batch at offset {self.offset} {self.reason}")
-        return CorruptRecord(self.topic_partition, self.offset, self.reason)
+        return CorruptRecordError(self.topic_partition, self.offset, self.reason)
 
 
 class Jump(NamedTuple):
@@ -100,7 +100,7 @@ def without_way(found: Unusable) -> KzConsumerError:
 
 def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerError:
     """The error of an offset at which the broker itself cannot read its log, so that there are no bytes to look at."""
-    return CorruptRecord(
+    return CorruptRecordError(
         partition,
         offset,
         f"the broker cannot read its log there ({code}); begin behind it, or have another replica lead",

@@ -20,7 +20,7 @@ from kzconsumer.brokers.protocol.error_codes import NONE
 from kzconsumer.brokers.protocol.fetch import FetchedPartition, FetchPosition, FetchRequest
 from kzconsumer.clock import now
 from kzconsumer.counters import Counters
-from kzconsumer.errors import ConnectionLost, KzConsumerError, ProtocolError
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, ProtocolError
 from kzconsumer.fetcher.corrupt_batch import Unusable, without_way
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.partition_state import PartitionFetchState
@@ -91,7 +91,7 @@ class Delivery:
         """Decode and queue all of `arrived`, and empty the list: what an exception leaves there was not queued.
 
         Batches that are not worth another attempt are skipped if the policy allows it, else their streams fail. Raises
-        ConnectionLost or ProtocolError when the broker cannot be asked where to go on.
+        ConnectionLostError or ProtocolError when the broker cannot be asked where to go on.
         """
         done = Delivered([], [], [])
         unusable: list[tuple[Arrival, Unusable]] = []
@@ -179,7 +179,7 @@ class Delivery:
             until = await self._corrupt.way_over(found, arrival.part.records, state.high_watermark or 0, leads_on)
             if until is None and not self._grow(state):
                 raise without_way(found)
-        except (ConnectionLost, ProtocolError):
+        except (ConnectionLostError, ProtocolError):
             raise  # nothing is known of the batch: it is fetched again
         except KzConsumerError as error:
             state.fail(error)

@@ -16,7 +16,7 @@ from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.counters import Counters
-from kzconsumer.errors import CoordinatorFailed, KzConsumerError, OffsetLost
+from kzconsumer.errors import CoordinatorError, KzConsumerError, OffsetLostError
 from kzconsumer.fetcher.broker_fetcher import BrokerFetcher
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 from kzconsumer.fetcher.offset_reset import OffsetReset
@@ -154,7 +154,7 @@ class FetcherManager:
                 if end < plan.until:
                     try:
                         goes_on = await self._reset.end_early(state, plan, begin, end)
-                    except CoordinatorFailed as error:
+                    except CoordinatorError as error:
                         event = "planned range not given up, trying again"
                         log.warning(event, **partition._asdict(), reason=str(error), again=True)
                         self._replays.setdefault(partition, state)
@@ -212,13 +212,15 @@ class FetcherManager:
             await fetcher.run()
 
 
-def _replay_lost(state: PartitionFetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int) -> OffsetLost:
+def _replay_lost(
+    state: PartitionFetchState, lacking: tuple[tuple[int, int], ...], begin: int, end: int
+) -> OffsetLostError:
     plan = state.tracker.replay
     assert plan is not None
     gone = " and ".join(f"{first} to {until}" for first, until in lacking)
     key = 'truncated = "continue"' if end < plan.until else 'reset = "smallest"'
     way_out = f"Set [offsets] {key} to go on without"
-    return OffsetLost(
+    return OffsetLostError(
         f"{state.topic_partition}: offsets {plan.first} to {plan.until} were planned and not committed, and the log, "
         f"which is from {begin} to {end}, has lost {gone}; the destination does not have the range. {way_out}"
     )

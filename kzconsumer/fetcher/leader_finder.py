@@ -12,7 +12,7 @@ import anyio
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
-from kzconsumer.errors import BrokersUnreachable, ConnectionLost, ZooKeeperError
+from kzconsumer.errors import BrokersUnreachableError, ConnectionLostError, ZooKeeperError
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
@@ -80,9 +80,9 @@ class LeaderFinder:
         """The leader of each, or why it has none; None when no broker could be asked."""
         try:
             return await self._leaders.of(due)
-        except (ConnectionLost, ZooKeeperError) as error:
+        except (ConnectionLostError, ZooKeeperError) as error:
             log.info("broker lookup failed", reason=str(error))
-        except BrokersUnreachable as error:
+        except BrokersUnreachableError as error:
             new = [partition for partition in self._leaderless if partition not in self._logged]
             if new:
                 log.warning("no broker returned a leader", partitions=len(self._leaderless), reason=str(error))

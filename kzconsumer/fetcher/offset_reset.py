@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
-from kzconsumer.errors import CoordinatorFailed, OffsetLost
+from kzconsumer.errors import CoordinatorError, OffsetLostError
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
@@ -43,13 +43,13 @@ class OffsetReset:
     def refuses(self) -> bool:
         return self._policy == FAIL
 
-    def refusal(self, state: PartitionFetchState) -> OffsetLost:
+    def refusal(self, state: PartitionFetchState) -> OffsetLostError:
         what = (
             "has no stored offset"
             if state.position is None
             else f"is not in the log any more, or not yet, at offset {state.position}"
         )
-        return OffsetLost(f'{state.topic_partition} {what}, and reset = "fail"')
+        return OffsetLostError(f'{state.topic_partition} {what}, and reset = "fail"')
 
     def begin_late(self, state: PartitionFetchState, plan: Plan, begin: int) -> bool:
         """The log begins behind the first offset of a planned range: fetch what is left of it, if the policy allows.
@@ -91,7 +91,7 @@ class OffsetReset:
     ) -> list[PartitionFetchState]:
         """Give each state a position; returns those that this broker could not resolve or that could not be stored.
 
-        Raises ConnectionLost, ProtocolError.
+        Raises ConnectionLostError, ProtocolError.
         """
         listed = await self._list(connection, {state: self._timestamp(state) for state in states})
         # For a position behind the end of the log that end is needed: the destination has what is before it.
@@ -106,7 +106,7 @@ class OffsetReset:
             elif state.open:
                 try:
                     await (self._shorten if state in behind else self._apply)(state, answer.offset)
-                except CoordinatorFailed as error:
+                except CoordinatorError as error:
                     log.warning(
                         "start position not stored, trying again",
                         partition=str(state.topic_partition),
@@ -171,8 +171,8 @@ class OffsetReset:
         log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, goes_on_at=at)
 
 
-def _truncation(state: PartitionFetchState, end: int) -> OffsetLost:
-    return OffsetLost(
+def _truncation(state: PartitionFetchState, end: int) -> OffsetLostError:
+    return OffsetLostError(
         f"{state.topic_partition}: the log ends at {end}, before offset {state.position} that was consumed: it was "
         'truncated (an unclean leader election); set [offsets] truncated = "continue" to go on at its end'
     )

@@ -22,7 +22,14 @@ from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, FetchedPartition
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST
 from kzconsumer.brokers.security import load_security
 from kzconsumer.clock import now
-from kzconsumer.errors import ConnectionLost, CorruptRecord, KzConsumerError, NotThere, OffsetLost, ZooKeeperUnreachable
+from kzconsumer.errors import (
+    ConnectionLostError,
+    CorruptRecordError,
+    KzConsumerError,
+    NotFoundError,
+    OffsetLostError,
+    ZooKeeperUnreachableError,
+)
 from kzconsumer.fetcher.fetch_outcome import FetchOutcome, judge
 from kzconsumer.fetcher.reading import reading
 from kzconsumer.model import Broker, OffsetRange, TopicPartition
@@ -53,14 +60,14 @@ class RangeReader:
         return [TopicPartition(name, number) for name, topic in found.items() for number in topic.partitions]
 
     async def topics(self, wanted: SubscriptionSettings) -> dict[str, Topic]:
-        """The topics that `wanted` selects. Raises NotThere if there is none, ZooKeeperError."""
+        """The topics that `wanted` selects. Raises NotFoundError if there is none, ZooKeeperError."""
         there = await self._topics.all_topics()
         allowed = wanted.filter.allows if wanted.filter is not None else wanted.topics.__contains__
         found = await self._topics.topics([name for name in there if allowed(name)])
         if not found:
             close = nearest(next(iter(wanted.topics), ""), there)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(sorted(there)[:5]) or 'none'}"
-            raise NotThere(f"none of the topics subscribed to exists; {hint}")
+            raise NotFoundError(f"none of the topics subscribed to exists; {hint}")
         return found
 
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int]:
@@ -93,20 +100,20 @@ class RangeReader:
         """The records of the ranges (columns: `kzconsumer.records.columns.SCHEMA`), in order within a partition.
 
         With `follow` it waits for records that the log does not have yet, as long as its leader answers.
-        Raises OffsetLost for offsets that the log does not have, CorruptRecord, ConnectionLost when nothing arrives
-        within `[fetch] request_timeout`, BrokersUnreachable, BrokerError.
+        Raises OffsetLostError for offsets that the log does not have, CorruptRecordError, ConnectionLostError when
+        nothing arrives within `[fetch] request_timeout`, BrokersUnreachableError, BrokerError.
         """
         left = {TopicPartition(each.topic, each.partition): each for each in ranges if each.first < each.until}
         sizes = dict.fromkeys(left, self._fetch.max_bytes)
         deadline = now() + self._fetch.request_timeout
         while left:
             before = dict(left)
-            reason: KzConsumerError = ConnectionLost("no records arrived within request_timeout")
+            reason: KzConsumerError = ConnectionLostError("no records arrived within request_timeout")
             answered: set[TopicPartition] = set()
             for leader, asked in (await self._by_leader(left)).items():
                 try:
                     fetched = await self._ask(leader, {each: left[each] for each in asked}, sizes)
-                except ConnectionLost as error:
+                except ConnectionLostError as error:
                     reason = error
                     continue
                 for part in fetched:
@@ -156,7 +163,7 @@ class RangeReader:
         )
         response = await connection.call(request, timeout=self._fetch.request_timeout)
         if response.error:
-            raise ConnectionLost(f"{leader}: fetch refused: {error_code(response.error).name}")
+            raise ConnectionLostError(f"{leader}: fetch refused: {error_code(response.error).name}")
         return response.partitions
 
     async def _records(
@@ -164,18 +171,21 @@ class RangeReader:
     ) -> tuple[Records, int]:
         """The records of the range, and the offset to continue at."""
         if judge(part.error) is FetchOutcome.OUT_OF_RANGE:
-            raise OffsetLost(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
+            raise OffsetLostError(f"{part.topic_partition}: the log does not hold offset {rest.first} any more")
         decoded = await to_thread.run_sync(self._decode, part, rest.first)
         if decoded.incomplete:
             sizes[part.topic_partition] *= 2
         if decoded.corrupt is not None and decoded.corrupt.offset < rest.until and not decoded.records:
-            raise CorruptRecord(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
+            raise CorruptRecordError(part.topic_partition, decoded.corrupt.offset, decoded.corrupt.reason)
         return decoded.records.below(rest.until), decoded.next_offset
 
 
 @asynccontextmanager
 async def range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
-    """A reader of the settings' cluster. Raises ZooKeeperUnreachable after 15 s, ConfigError for keys or passwords."""
+    """A reader of the settings' cluster.
+
+    Raises ZooKeeperUnreachableError after 15 s, ConfigError for keys or passwords.
+    """
     security = partial(load_security, settings.brokers, settings.source)
     security()
     async with AsyncExitStack() as exits:
@@ -184,7 +194,7 @@ async def range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
             session = await exits.enter_async_context(open_session(settings.zookeeper))
         if session is None:
             where = settings.zookeeper.connect
-            raise ZooKeeperUnreachable(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")
+            raise ZooKeeperUnreachableError(f"{where}: ZooKeeper did not answer within {LIMIT:.0f} s")
         topics = TopicRegistry(session, Watches(session), settings.brokers)
         brokers = await exits.enter_async_context(
             Brokers(client_id=settings.group.id, timeout=settings.fetch.request_timeout, security=security)

@@ -14,7 +14,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import KzConsumerError, SessionExpired, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, SessionExpiredError, ZooKeeperError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.group.listener import ListenerCalls
 from kzconsumer.group.owned import Claim, OwnedPartitions
@@ -99,7 +99,10 @@ class Claims:
     async def open(
         self, wanted: Mapping[TopicPartition, ConsumerThreadId], topics: Mapping[str, Topic]
     ) -> dict[TopicPartition, Blocked | Refused | KzConsumerError]:
-        """Claim each partition by itself and begin to fetch it; returns why others failed. Raises SessionExpired."""
+        """Claim each partition by itself and begin to fetch it; returns why others failed.
+
+        Raises SessionExpiredError.
+        """
         await self._listener.lost(self._owned.claims.keys() & wanted.keys())  # since the last sweep
         self._owned.doubtful.update(wanted)  # until the outcome of each is known
         results = await outcomes(
@@ -108,7 +111,7 @@ class Claims:
         failed: dict[TopicPartition, Blocked | Refused | KzConsumerError] = {}
         claims = []
         for partition, result in zip(wanted, results, strict=True):
-            if isinstance(result, SessionExpired):
+            if isinstance(result, SessionExpiredError):
                 raise result
             if isinstance(result, Claimed):
                 claims.append((partition, topics[partition.topic].incarnation, result))

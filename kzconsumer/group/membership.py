@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 
-from kzconsumer.errors import ConnectionLost, NodeExists
+from kzconsumer.errors import ConnectionLostError, NodeExistsError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry.members import ConsumerRegistry
 from kzconsumer.registry.paths import GroupPaths
@@ -45,17 +45,20 @@ class Membership:
         self.registration = registration
 
     async def register(self) -> None:
-        """Raises NodeExists while another session holds the id."""
+        """Raises NodeExistsError while another session holds the id."""
         await self._consumers.register(self.consumer, self.registration)
 
     async def join(self) -> None:
-        """Register, waiting for an earlier session that holds the id to end. Raises SessionExpired, ZooKeeperError."""
+        """Register, waiting for an earlier session that holds the id to end.
+
+        Raises SessionExpiredError, ZooKeeperError.
+        """
         path = self.paths.member(self.consumer)
         logged = False
         while True:
             try:
                 await self.register()
-            except NodeExists:
+            except NodeExistsError:
                 if not logged:
                     event = "consumer id still registered by an earlier session, waiting for it to expire"
                     log.info(event, consumer=self.consumer)
@@ -63,7 +66,7 @@ class Membership:
                 stat, gone = await repeated(lambda: self._session.watch_exists(path))
                 if stat is not None:
                     await gone.wait()
-            except ConnectionLost:
+            except ConnectionLostError:
                 continue  # the next attempt finds out whether this one was executed
             else:
                 log.info(

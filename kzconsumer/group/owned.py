@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from kzconsumer.errors import NotOwned
+from kzconsumer.errors import NotOwnedError
 from kzconsumer.fetcher.fetcher_manager import FetcherManager
 from kzconsumer.fetcher.partition_state import PartitionFetchState
 from kzconsumer.model import ConsumerThreadId, TopicPartition
@@ -104,7 +104,7 @@ class OwnedPartitions:
                 self._stream(claim.topic_partition, claim.thread).resume(claim.tracker)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwned."""
+        """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwnedError."""
         for claim in self.open([partition]):
             old = claim.tracker
             tracker = OffsetTracker(partition, offset, incarnation=old.incarnation, epoch=old.epoch)
@@ -118,7 +118,7 @@ class OwnedPartitions:
                 self._fetchers.start([begun.fetch])
             if self.open([partition]):
                 return  # a later seek goes on elsewhere
-        raise NotOwned(partition)
+        raise NotOwnedError(partition)
 
     async def resume_after_replay(self, replayed: OffsetTracker) -> None:
         """Read on behind a range that has been replayed and committed, unless the claim was lost."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.errors import BrokersUnreachable, KzConsumerError, UnsupportedVersion
+from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, UnsupportedVersionError
 from kzconsumer.registry.topics import TopicRegistry
 
 
@@ -13,11 +13,11 @@ async def bootstrap(topics: TopicRegistry, brokers: Brokers) -> str:
     for broker in found:
         connection = await brokers.connection(broker)
         if not connection.versions.keep_headers:
-            raise UnsupportedVersion(
+            raise UnsupportedVersionError(
                 f"{broker} keeps no headers (before Kafka 0.11), so no dead letters: set [rejected] directory"
             )
         return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
-    raise BrokersUnreachable("none is up")
+    raise BrokersUnreachableError("none is up")
 
 
 async def unreachable(topics: TopicRegistry, brokers: Brokers) -> str | None:

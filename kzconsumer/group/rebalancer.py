@@ -17,12 +17,12 @@ from kzconsumer.assignors.interface import Assignor
 from kzconsumer.clock import now
 from kzconsumer.counters import Rebalance, RebalanceCounters, RebalanceOutcome
 from kzconsumer.errors import (
-    ConnectionLost,
-    CoordinatorFailed,
-    GroupUnreadable,
+    ConnectionLostError,
+    CoordinatorError,
+    GroupUnreadableError,
     KzConsumerError,
-    NodeExists,
-    NotPermitted,
+    NodeExistsError,
+    NotPermittedError,
     ZooKeeperError,
 )
 from kzconsumer.group.assignment import AssignmentChange, compare, wanted_by
@@ -99,7 +99,7 @@ class Rebalancer:
         return self._complete and not self._trigger.fired
 
     async def run(self) -> None:
-        """Run until cancelled. Raises SessionExpired, PluginError, Unfit, NotPermitted."""
+        """Run until cancelled. Raises SessionExpiredError, PluginError, UnfitError, NotPermittedError."""
         self._trigger.fire("start")
         retry = 0.0  # seconds to the next attempt; 0 when the last one was complete
         while True:
@@ -111,9 +111,9 @@ class Rebalancer:
                 if self._reconciler.due:
                     await self._look_after()
                 retry = 0.0 if complete else longer(retry)
-            except NotPermitted:
+            except NotPermittedError:
                 raise  # waiting does not help, and meanwhile our partitions would have no owner
-            except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
+            except (ConnectionLostError, CoordinatorError, ZooKeeperError) as error:
                 log.warning("rebalance interrupted", reason=str(error))
                 retry = longer(retry)
 
@@ -121,7 +121,7 @@ class Rebalancer:
         began = now()
         try:
             return await self._rebalance(reasons, began)
-        except (ConnectionLost, ZooKeeperError):
+        except (ConnectionLostError, ZooKeeperError):
             self._count(began, reasons, "interrupted")
             raise
 
@@ -239,11 +239,11 @@ class Rebalancer:
                 log.warning("registration deleted, registering again", consumer=self._membership.consumer)
                 try:
                     await self._membership.register()
-                except NodeExists:
+                except NodeExistsError:
                     return None
                 members = await self._reader.members()
             return await self._reader.read(members)
-        except GroupUnreadable as error:
+        except GroupUnreadableError as error:
             self._notices.once(error.problem, error.path, error.reason)
             return None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.clock import now
-from kzconsumer.errors import Unfit
+from kzconsumer.errors import UnfitError
 from kzconsumer.group.fitness import Fitness
 from kzconsumer.group.notices import Notices
 from kzconsumer.group.original_members import LOOK_INTERVAL, OriginalMemberNudges, needs_looking
@@ -85,7 +85,7 @@ class Reconciler:
         """Compare what is expected, what ZooKeeper has and what is fetched; True if a rebalance is needed.
 
         `expected` is our part of the assignment without blocked partitions; None while a rebalance is due: then our own
-        claims are not checked. Raises Unfit if this member should leave its partitions to others.
+        claims are not checked. Raises UnfitError if this member should leave its partitions to others.
         """
         snapshot = self._snapshot
         assert snapshot is not None
@@ -165,4 +165,4 @@ class Reconciler:
             return
         others = owned.difference(self._owned.held)
         if self._fitness.others_advance(await self._storage.last_writes(others)):
-            raise Unfit("no broker answers, while other members go on")
+            raise UnfitError("no broker answers, while other members go on")

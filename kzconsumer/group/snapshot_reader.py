@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kzconsumer.errors import GroupUnreadable
+from kzconsumer.errors import GroupUnreadableError
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry import paths
@@ -45,7 +45,7 @@ class SnapshotReader:
         self._watched: set[str] = set()
 
     async def members(self) -> dict[str, Registration]:
-        """Every member's registration, by consumer id. Raises GroupUnreadable."""
+        """Every member's registration, by consumer id. Raises GroupUnreadableError."""
         return self._decoded(await self._consumers.members())
 
     async def read(self, members: Mapping[str, Registration]) -> GroupSnapshot:
@@ -67,7 +67,7 @@ class SnapshotReader:
                 members[consumer] = registration
             except ValueError as error:
                 if not self._ignore_unreadable:
-                    raise GroupUnreadable(
+                    raise GroupUnreadableError(
                         "member registration unreadable, waiting until it leaves", path, str(error)
                     ) from error
                 if path not in self._ignored:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from kzconsumer.errors import OffsetLost
+from kzconsumer.errors import OffsetLostError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import Clear, Replay, Start, compare, resume
@@ -61,8 +61,8 @@ class Adopter:
     async def adopt(self, claims: Iterable[tuple[TopicPartition, int, Claimed]]) -> list[Adopted]:
         """Begin claims, each given with its topic's incarnation. One that is lost meanwhile has a closed tracker.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed, OffsetLost, and what the destination raises: then
-        none of the claims is open.
+        Raises SessionExpiredError, ZooKeeperError, CoordinatorError, OffsetLostError, and what the destination raises:
+        then none of the claims is open.
         """
         claims = list(claims)
         copies = await self._coordinator.stored([partition for partition, *_ in claims]) if self._coordinator else {}
@@ -157,7 +157,7 @@ class Adopter:
     def _report_gone(self, planned: RangeIdentity) -> None:
         """The topic was deleted with records of a planned range that the destination does not have."""
         if self._refuses_loss:
-            raise OffsetLost(
+            raise OffsetLostError(
                 f"{planned.topic}-{planned.partition}: offsets {planned.first} to {planned.until} were planned and not "
                 "committed, and are lost with the topic, which was recreated; the destination does not have the range. "
                 'Set [offsets] reset = "smallest" to go on without them'

@@ -15,7 +15,7 @@ import msgspec
 
 from kzconsumer.clock import now
 from kzconsumer.counters import CommitCounters, CommitOutcome
-from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.errors import CoordinatorError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
@@ -77,7 +77,7 @@ class Committer:
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> set[OffsetTracker]:
         """Store these ranges as plans, and the offsets where they begin; the commit after the work empties the plans.
 
-        Returns the claims that are still ours: the others' ranges must not be written. Raises SessionExpired,
+        Returns the claims that are still ours: the others' ranges must not be written. Raises SessionExpiredError,
         ZooKeeperError: then it is unknown what was planned.
         """
         async with self._one_at_a_time:
@@ -89,7 +89,7 @@ class Committer:
     async def record_step(self, trackers: Collection[OffsetTracker], step: str) -> set[OffsetTracker]:
         """Record in the plans of these claims that a step of the work is done; stored offsets stay as they are.
 
-        Returns the claims for which it is recorded. Raises SessionExpired, ZooKeeperError: then that is unknown.
+        Returns the claims for which it is recorded. Raises SessionExpiredError, ZooKeeperError: then that is unknown.
         """
         async with self._one_at_a_time:
             await self._settle(trackers)
@@ -104,7 +104,7 @@ class Committer:
     async def commit(self) -> None:
         """Store what is processed of all claims; an unchanged offset is written again only before it expires.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: the next commit tries again.
+        Raises SessionExpiredError, ZooKeeperError, CoordinatorError: the next commit tries again.
         """
         async with self._one_at_a_time:
             again = now() - self._stored_again >= STORE_AGAIN
@@ -117,8 +117,8 @@ class Committer:
     async def close(self, trackers: Collection[OffsetTracker]) -> dict[OffsetTracker, Committed]:
         """The final commit of claims that end.
 
-        Returns those that are still ours. Raises SessionExpired, ZooKeeperError: then nothing is closed. The failure of
-        a coordinator is logged only: it must not keep a partition from its next owner.
+        Returns those that are still ours. Raises SessionExpiredError, ZooKeeperError: then nothing is closed. The
+        failure of a coordinator is logged only: it must not keep a partition from its next owner.
         """
         async with self._one_at_a_time:
             try:
@@ -126,7 +126,7 @@ class Committer:
                 # A step whose reply was given up makes no offset due, but may have changed the fence.
                 await self._settle(trackers)
                 await self._copy(trackers)
-            except CoordinatorFailed as error:
+            except CoordinatorError as error:
                 log.error("final commit to the coordinator failed", reason=str(error))
             positions = {tracker: self._positions.pop(tracker, None) for tracker in trackers}
         return {tracker: position.committed for tracker, position in positions.items() if position is not None}
@@ -135,7 +135,7 @@ class Committer:
         """Store a position from the reset policy or a seek, before anything is delivered. False if the claim is lost.
 
         With `new_epoch` offsets mean other records from now on, and the claim's tracker gets the new epoch. Raises
-        SessionExpired, ZooKeeperError, CoordinatorFailed.
+        SessionExpiredError, ZooKeeperError, CoordinatorError.
         """
         async with self._one_at_a_time:
             if not tracker.open:
@@ -235,8 +235,8 @@ class Committer:
             refused = await self._copies.store({tracker.topic_partition: copy for tracker, copy in due.items()})
         except BaseException as error:
             self._counters.offsets["kafka", "unknown"] += len(due)
-            if isinstance(error, CoordinatorFailed):
-                raise CoordinatorFailed(f"{error}{_IN_ZOOKEEPER}") from error
+            if isinstance(error, CoordinatorError):
+                raise CoordinatorError(f"{error}{_IN_ZOOKEEPER}") from error
             raise
         self._counters.offsets["kafka", "stored"] += len(due) - len(refused)
         self._counters.offsets["kafka", "refused"] += len(refused)
@@ -281,4 +281,4 @@ def _left(write: OffsetWrite, stored: Stored, copied: int | None) -> Committed:
 def _raise_refused(refused: Mapping[TopicPartition, str], but: str = "") -> None:
     if refused:
         reasons = "; ".join(f"{partition}: {reason}" for partition, reason in refused.items())
-        raise CoordinatorFailed(f"{reasons}{but}")
+        raise CoordinatorError(f"{reasons}{but}")

@@ -19,11 +19,11 @@ from kzconsumer.brokers.protocol.group_offsets import FindCoordinatorRequest, Of
 from kzconsumer.brokers.protocol.versions import OFFSET_COMMIT, OFFSET_FETCH
 from kzconsumer.errors import (
     BrokerError,
-    ConnectionLost,
-    CoordinatorFailed,
+    ConnectionLostError,
+    CoordinatorError,
     KzConsumerError,
     ProtocolError,
-    UnsupportedVersion,
+    UnsupportedVersionError,
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker, TopicPartition
@@ -70,8 +70,8 @@ class GroupCoordinator:
     async def store(self, offsets: Mapping[TopicPartition, WithBrokers]) -> dict[TopicPartition, str]:
         """Store them, forwards or back; returns those that were refused, with the reason.
 
-        Raises CoordinatorFailed if no coordinator has accepted them within COMMIT_PATIENCE: it is unknown then whether
-        they are stored. Raises SessionExpired.
+        Raises CoordinatorError if no coordinator has accepted them within COMMIT_PATIENCE: it is unknown then whether
+        they are stored. Raises SessionExpiredError.
         """
         refused: dict[TopicPartition, str] = {}
         left = dict(offsets)
@@ -103,7 +103,7 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, WithBrokers]:
         """The offsets of those that have one; with `others` all of the group's (brokers from 0.10.2 on).
 
-        Raises CoordinatorFailed, SessionExpired.
+        Raises CoordinatorError, SessionExpiredError.
         """
         found: dict[TopicPartition, WithBrokers] = {}
 
@@ -116,11 +116,11 @@ class GroupCoordinator:
             errors -= {error_codes.NONE, error_codes.UNKNOWN_TOPIC_OR_PARTITION}
             for error in errors:
                 if error not in _MOVED | _WAIT:
-                    raise CoordinatorFailed(f"offsets of group {self._group}: {broker_error(error)}")
+                    raise CoordinatorError(f"offsets of group {self._group}: {broker_error(error)}")
                 return self._to_repeat(connection, error)
             left_out = [] if every else [str(each) for each in partitions if each not in answer.offsets]
             if left_out:
-                return ConnectionLost(f"{connection.broker} left {', '.join(left_out)} out of its answer")
+                return ConnectionLostError(f"{connection.broker} left {', '.join(left_out)} out of its answer")
             for partition, each in answer.offsets.items():
                 if each.offset >= 0:
                     found[partition] = WithBrokers.read(each.offset, each.metadata)
@@ -142,14 +142,14 @@ class GroupCoordinator:
                 try:
                     connection = await self._connection()
                     if connection.versions.choose(api_key) == 0:
-                        raise UnsupportedVersion(f"{connection.broker}: brokers before 0.8.2 do not store offsets")
+                        raise UnsupportedVersionError(f"{connection.broker}: brokers before 0.8.2 do not store offsets")
                     asked = connection
                     reason = await attempt(connection)
                     if reason is None:
                         return
-                except UnsupportedVersion as error:
-                    raise CoordinatorFailed(f"offsets of group {self._group}: {error}") from error
-                except (ConnectionLost, ProtocolError, BrokerError) as error:
+                except UnsupportedVersionError as error:
+                    raise CoordinatorError(f"offsets of group {self._group}: {error}") from error
+                except (ConnectionLostError, ProtocolError, BrokerError) as error:
                     self._coordinator = None
                     reason = error
                 asked = None
@@ -160,7 +160,7 @@ class GroupCoordinator:
             why = f"{asked.broker} does not answer"
             self._brokers.drop(asked)  # its requests must not be executed after the next ones
         self._coordinator = None
-        raise CoordinatorFailed(f"offsets of group {self._group}: {why} (tried for {patience:g} s)")
+        raise CoordinatorError(f"offsets of group {self._group}: {why} (tried for {patience:g} s)")
 
     async def _connection(self) -> BrokerConnection:
         if self._coordinator is None:
@@ -173,12 +173,12 @@ class GroupCoordinator:
     async def _find(self) -> Broker:
         """Ask any broker, in random order as `ClientUtils.channelToOffsetManager` (1.1.1)."""
         brokers = await self._topics.brokers()
-        reason: KzConsumerError = ConnectionLost("no broker is up")
+        reason: KzConsumerError = ConnectionLostError("no broker is up")
         for broker in random.sample(brokers, len(brokers)):
             try:
                 connection = await self._brokers.connection(broker, "control")
                 found = await connection.call(FindCoordinatorRequest(self._group), timeout=self._timeout)
-            except (ConnectionLost, ProtocolError, BrokerError) as error:
+            except (ConnectionLostError, ProtocolError, BrokerError) as error:
                 reason = error
                 continue
             if found.error == error_codes.NONE:

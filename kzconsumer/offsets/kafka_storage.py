@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from kzconsumer.errors import MultiFailed
+from kzconsumer.errors import MultiFailedError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -33,7 +33,7 @@ class KafkaOffsetStorage:
         self._coordinator = coordinator
 
     async def write(self, writes: Sequence[OffsetWrite]) -> dict[TopicPartition, Stored | Lost | Refused]:
-        """Store all whose claim holds. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
+        """Store all whose claim holds. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
         results: dict[TopicPartition, Stored | Lost | Refused] = {}
         for lost in await together([self._lost(part) for part in by_transaction(writes)]):
             results.update(lost)
@@ -59,7 +59,7 @@ class KafkaOffsetStorage:
             checks = [check for write in pending for check in write.fence.checks()]
             try:
                 await repeated(partial(self._session.multi, checks))
-            except MultiFailed as refused:
+            except MultiFailedError as refused:
                 write = pending.pop(refused.index // CHECKS_PER_PARTITION)
                 lost[write.topic_partition] = Lost(str(refused.error))
             else:

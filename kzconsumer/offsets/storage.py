@@ -33,7 +33,7 @@ class OffsetStorage(Protocol):
     async def write(self, writes: Sequence[OffsetWrite]) -> Mapping[TopicPartition, Stored | Lost | Refused]:
         """The outcome of each; one that is lost or refused does not affect the others.
 
-        Raises SessionExpired, ZooKeeperError, CoordinatorFailed: then it is unknown what was stored.
+        Raises SessionExpiredError, ZooKeeperError, CoordinatorError: then it is unknown what was stored.
         """
         ...
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
+from kzconsumer.errors import BadVersionError, ConnectionLostError, MultiFailedError, NodeExistsError, NoNodeError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.storage import Lost, OffsetWrite, Stored
@@ -62,16 +62,16 @@ class ZooKeeperOffsetStorage:
         while pending:
             try:
                 await self._session.multi([op for write in pending for op in self._operations(write)])
-            except MultiFailed as refused:
+            except MultiFailedError as refused:
                 index, role = divmod(refused.index, OPERATIONS_PER_PARTITION)
                 write = pending.pop(index)
                 if role < 2:
                     results[write.topic_partition] = Lost(str(refused.error))
-                elif isinstance(refused.error, (BadVersion, NodeExists, NoNode)):
+                elif isinstance(refused.error, (BadVersionError, NodeExistsError, NoNodeError)):
                     pending.append(await repeated(partial(self._reread, write)))
                 else:
                     raise refused.error from refused
-            except ConnectionLost:
+            except ConnectionLostError:
                 made = await self.executed(pending)
                 results.update(made)
                 pending = [write for write in pending if write.topic_partition not in made]

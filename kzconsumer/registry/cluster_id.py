@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 
-from kzconsumer.errors import ConnectionLost, SessionExpired
+from kzconsumer.errors import ConnectionLostError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.registry.topics import TopicRegistry
@@ -26,7 +26,7 @@ async def cluster_identity(zookeeper: ZooKeeperSettings) -> str:
         try:
             async with open_session(zookeeper, brief=True) as session:
                 return await _identity(session, connect_string)
-        except (ConnectionLost, SessionExpired):
+        except (ConnectionLostError, SessionExpiredError):
             continue
 
 

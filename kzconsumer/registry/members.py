@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from kzconsumer.errors import NodeExists
+from kzconsumer.errors import NodeExistsError
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.registry.registration import Registration, encode_registration
 from kzconsumer.version import __version__
@@ -22,7 +22,10 @@ class ConsumerRegistry:
         self._paths = paths
 
     async def register(self, consumer: str, registration: Registration) -> None:
-        """Create our registration. Raises NodeExists if another session holds the id, also an earlier one of ours."""
+        """Create our registration.
+
+        Raises NodeExistsError if another session holds the id, also an earlier one of ours.
+        """
         path = self._paths.member(consumer)
         await self._session.ensure(self._paths.ids)
         data = encode_registration(
@@ -30,7 +33,7 @@ class ConsumerRegistry:
         )
         try:
             await self._session.create(path, data, ephemeral=True)
-        except NodeExists:
+        except NodeExistsError:
             stat = await self._session.exists(path)
             if stat is None or stat.ephemeral_owner != self._session.id:
                 raise

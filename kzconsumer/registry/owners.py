@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import BadVersion, ConnectionLost, MultiFailed, NodeExists, NoNode
+from kzconsumer.errors import BadVersionError, ConnectionLostError, MultiFailedError, NodeExistsError, NoNodeError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import ConsumerThreadId, TopicPartition
 from kzconsumer.registry import paths
@@ -69,14 +69,14 @@ class OwnerRegistry:
                         *withdrawn,
                     ]
                 )
-            except ConnectionLost:
+            except ConnectionLostError:
                 # The node shows whether it was executed: ours, still free, or another member's.
                 fence = await repeated(partial(self._fence_of_ours, path, record_path))
                 if fence is None:
                     continue
                 fence = await self.change_thread(fence, thread)
-            except MultiFailed as refused:
-                if refused.index == 0 and isinstance(refused.error, NodeExists):
+            except MultiFailedError as refused:
+                if refused.index == 0 and isinstance(refused.error, NodeExistsError):
                     owner = await repeated(partial(self._session.find, path))
                     if owner is None:
                         continue  # deleted between the two requests
@@ -86,12 +86,12 @@ class OwnerRegistry:
                     if fence is None:
                         continue
                     fence = await self.change_thread(fence, thread)
-                elif refused.index > 2 and isinstance(refused.error, (BadVersion, NoNode)):
+                elif refused.index > 2 and isinstance(refused.error, (BadVersionError, NoNodeError)):
                     continue  # the offset was stored again, or deleted, since it was read
-                elif isinstance(refused.error, NoNode):
+                elif isinstance(refused.error, NoNodeError):
                     await self._make_containers(partition.topic, made)
                     continue
-                elif isinstance(refused.error, (BadVersion, NodeExists)):
+                elif isinstance(refused.error, (BadVersionError, NodeExistsError)):
                     continue  # the record has changed since it was read
                 else:
                     raise refused.error from refused
@@ -103,7 +103,10 @@ class OwnerRegistry:
             return Claimed(fence, record, stored, version)
 
     async def change_thread(self, fence: Fence, thread: ConsumerThreadId) -> Fence:
-        """Make another thread of this member the owner, without releasing. Raises MultiFailed if the claim is lost."""
+        """Make another thread of this member the owner, without releasing.
+
+        Raises MultiFailedError if the claim is lost.
+        """
         data = str(thread).encode()
         try:
             stats = await self._session.multi(
@@ -112,7 +115,7 @@ class OwnerRegistry:
                     SetData(fence.owner.path, data, fence.owner.version),
                 ]
             )
-        except ConnectionLost:
+        except ConnectionLostError:
             node = await repeated(partial(self._synced, fence.owner.path))
             if node is None or node.data != data or node.stat.version != fence.owner.version + 1:
                 return await self.change_thread(fence, thread)  # not executed, or refused now if the claim is lost
@@ -131,11 +134,11 @@ class OwnerRegistry:
             await self._session.multi(
                 [Check(fence.record_path, fence.record_version), Delete(fence.owner.path, fence.owner.version), *more]
             )
-        except ConnectionLost:
+        except ConnectionLostError:
             node = await repeated(partial(self._synced, fence.owner.path))
             if node is not None and node.stat.ephemeral_owner == self._session.id:
                 return await self.release(fence, withdrawn)
-        except MultiFailed as refused:
+        except MultiFailedError as refused:
             return refused.index > 1 and await self.release(fence)
         return True
 
@@ -203,7 +206,7 @@ class OwnerRegistry:
     async def _owned(self, topic: str) -> list[str]:
         try:
             children = await self._session.children(self._paths.containers(topic)[0])
-        except NoNode:
+        except NoNodeError:
             return []
         return [name for name in children if is_number(name)]
 

@@ -10,7 +10,7 @@ from kzconsumer.model import MOST_STREAMS
 from kzconsumer.registry.node_json import read_object
 from kzconsumer.registry.nodes import MOST_SHOWN
 from kzconsumer.settings.sections import SubscriptionSettings
-from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Blacklist, TopicFilter, Whitelist
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Exclude, Include, TopicFilter
 from kzconsumer.zookeeper.connect_string import path_fault
 
 
@@ -33,7 +33,7 @@ def streams_by_topic(registration: Registration, all_topics: Iterable[str]) -> d
     if registration.pattern == STATIC:
         return registration.subscription
     text, streams = next(iter(registration.subscription.items()))
-    topics: TopicFilter = Whitelist(text) if registration.pattern == WHITE_LIST else Blacklist(text)
+    topics: TopicFilter = Include(text) if registration.pattern == WHITE_LIST else Exclude(text)
     return {topic: streams for topic in all_topics if topics.allows(topic)}
 
 

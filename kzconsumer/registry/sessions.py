@@ -8,7 +8,7 @@ from functools import partial
 
 import anyio
 
-from kzconsumer.errors import ZooKeeperUnreachable
+from kzconsumer.errors import ZooKeeperUnreachableError
 from kzconsumer.registry import paths
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.access import load_access, needs_access
@@ -35,7 +35,7 @@ def open_session(settings: ZooKeeperSettings, *, brief: bool = False, insist: bo
 async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> AsyncIterator[ZooKeeperSession]:
     """A session for a few reads, synced with the leader.
 
-    Raises ZooKeeperUnreachable if the block lasts longer than LIMIT and `more` seconds, ConfigError if all servers
+    Raises ZooKeeperUnreachableError if the block lasts longer than LIMIT and `more` seconds, ConfigError if all servers
     refuse the session.
     """
     limit = LIMIT + more
@@ -48,4 +48,4 @@ async def short_session(zookeeper: ZooKeeperSettings, more: float = 0.0) -> Asyn
     except TimeoutError:
         why = f" ({'; '.join(session.refusals)})" if session.refusals else ""
         reason = f"{zookeeper.connect}: ZooKeeper did not answer within {limit:.0f} s{why}"
-        raise ZooKeeperUnreachable(reason) from None
+        raise ZooKeeperUnreachableError(reason) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.errors import NoNode, ZooKeeperError
+from kzconsumer.errors import NoNodeError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import Broker
 from kzconsumer.registry import paths
@@ -52,7 +52,7 @@ class TopicRegistry:
         """The registered brokers, each at the configured listener. Brokers without it are logged and left out."""
         try:
             ids = _numbers(await self._session.children(paths.BROKER_IDS))
-        except NoNode:
+        except NoNodeError:
             return []
         nodes = await together([self._session.find(paths.broker(number)) for number in ids])
         found = []

@@ -15,7 +15,7 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer.durable_files import AppendedFile
-from kzconsumer.errors import NotKept
+from kzconsumer.errors import DeadLetterError
 from kzconsumer.rejected.dead_letter import DeadLetter
 
 
@@ -29,12 +29,12 @@ class LetterFiles:
         self._one_at_a_time = anyio.Lock()
 
     async def write(self, letters: Sequence[DeadLetter]) -> None:
-        """Write all of them to disk. Raises NotKept: then some of them may have been written."""
+        """Write all of them to disk. Raises DeadLetterError: then some of them may have been written."""
         async with self._one_at_a_time:
             try:
                 await to_thread.run_sync(self._write, letters)
             except OSError as error:
-                raise NotKept(f"{self._directory}: {error}") from error
+                raise DeadLetterError(f"{self._directory}: {error}") from error
 
     def _write(self, letters: Sequence[DeadLetter]) -> None:
         lines = b"".join(letter.line(time.time_ns() // 1_000_000) for letter in letters)

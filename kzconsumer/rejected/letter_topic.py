@@ -14,7 +14,7 @@ import anyio.from_thread
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.errors import ConfigError, NotKept
+from kzconsumer.errors import ConfigError, DeadLetterError
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.settings.secret import read_secret
 from kzconsumer.settings.sections import BrokersSettings
@@ -48,7 +48,7 @@ class LetterTopic:
         self._one_at_a_time = anyio.Lock()
 
     async def write(self, letters: Sequence[DeadLetter]) -> None:
-        """Write all of them. Raises NotKept, and what `bootstrap` raises: then some may have been written."""
+        """Write all of them. Raises DeadLetterError, and what `bootstrap` raises: then some may have been written."""
         async with self._one_at_a_time:
             bootstrap = "" if self._producer is not None else await self._bootstrap()
             await to_thread.run_sync(self._write, letters, bootstrap)
@@ -66,7 +66,7 @@ class LetterTopic:
             self._send(letters, bootstrap)
         except (KafkaException, BufferError) as error:
             self.close()
-            raise NotKept(f"topic {self._topic}: {error}") from error
+            raise DeadLetterError(f"topic {self._topic}: {error}") from error
         except BaseException:
             self.close()  # what it still has must not be sent along with the next attempt
             raise
@@ -88,7 +88,7 @@ class LetterTopic:
             anyio.from_thread.check_cancelled()
         if left or failed:
             reasons = dict.fromkeys([*failed[:1], self._heard])
-            raise NotKept(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
+            raise DeadLetterError(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
 
     def _made(self, bootstrap: str) -> Any:
         from confluent_kafka import Producer
@@ -115,7 +115,7 @@ class LetterTopic:
 
 
 def producer_security(settings: BrokersSettings) -> dict[str, object]:
-    """TLS and SASL as librdkafka's settings. Raises NotKept if a file cannot be read."""
+    """TLS and SASL as librdkafka's settings. Raises DeadLetterError if a file cannot be read."""
     tls, sasl, faults = settings.tls, settings.sasl, list[str]()
     properties: dict[str, object] = {"security.protocol": settings.security_protocol}
     if settings.uses_tls:
@@ -136,7 +136,7 @@ def producer_security(settings: BrokersSettings) -> dict[str, object]:
             "sasl.password": secret.decode() if secret is not None else None,
         }
     if faults:
-        raise NotKept("; ".join(faults))
+        raise DeadLetterError("; ".join(faults))
     return {name: value for name, value in properties.items() if value is not None}
 
 

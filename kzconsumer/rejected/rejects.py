@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from kzconsumer.clock import now
-from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejected
+from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejectedError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
@@ -71,7 +71,7 @@ class RejectedRecords:
         """Apply the policy of each record's class; returns when the records may be committed.
 
         Waits while a dead letter cannot be written; False if the partitions are `lost` meanwhile: their next owner gets
-        the records. Raises RecordRejected if a policy is "fail": then nothing was done with any of them.
+        the records. Raises RecordRejectedError if a policy is "fail": then nothing was done with any of them.
         """
         by_policy: dict[RejectPolicy, list[RejectedRecord]] = {}
         for record in rejected:
@@ -80,7 +80,7 @@ class RejectedRecords:
             by_policy.setdefault(self._settings.of(record.error_class), []).append(record)
         for message, error_class, reason in by_policy.get("fail", ()):
             self._counts[self._label(error_class), "fail"] += 1
-            raise RecordRejected(message.topic, message.partition, message.offset, error_class, reason)
+            raise RecordRejectedError(message.topic, message.partition, message.offset, error_class, reason)
         letters = [DeadLetter(*record, self._group) for record in by_policy.get("dead-letter", ())]
         if letters and not await self._write(letters, lost):
             return False

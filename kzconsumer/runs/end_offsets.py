@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import anyio
 
-from kzconsumer.errors import ConnectionLost, CoordinatorFailed, ZooKeeperError
+from kzconsumer.errors import ConnectionLostError, CoordinatorError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.position import Position
@@ -93,7 +93,7 @@ async def run_finished(
             if any((at.committed or 0) < at.processed for at in done):
                 await commit()
             run = await runs.look(run)
-        except (ConnectionLost, CoordinatorFailed, ZooKeeperError) as error:
+        except (ConnectionLostError, CoordinatorError, ZooKeeperError) as error:
             log.warning("progress of the run is unknown", reason=str(error))
 
 

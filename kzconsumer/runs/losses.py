@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from kzconsumer.brokers.log_offsets import LogOffsets
 from kzconsumer.brokers.protocol.list_offsets import LATEST, ListedOffset
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired
+from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry import paths as nodes
@@ -45,8 +45,8 @@ class RunLosses:
     async def reachable(self, run: GroupRun, short: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """New ends for partitions that cannot be read up to their ends; `short` has the stored offset of each.
 
-        A deleted or recreated topic ends where it is committed. Raises OffsetLost if the settings say to fail,
-        SessionExpired, ConnectionLost, ZooKeeperError.
+        A deleted or recreated topic ends where it is committed. Raises OffsetLostError if the settings say to fail,
+        SessionExpiredError, ConnectionLostError, ZooKeeperError.
         """
         topics = sorted({partition.topic for partition in short})
         stats = await together([self._session.exists(nodes.topic(topic)) for topic in topics])
@@ -81,7 +81,7 @@ class RunLosses:
         self._looked = time
         try:
             found = await self._log_offsets.once(dict.fromkeys(partitions, LATEST))
-        except SessionExpired:
+        except SessionExpiredError:
             raise
         except KzConsumerError as error:
             log.debug("log offsets of the run unavailable", reason=str(error))
@@ -96,8 +96,8 @@ class RunLosses:
         return {p: end for p, end in too_short.items() if time - self._too_short[p] >= PATIENCE}
 
 
-def _lost(run: GroupRun, partition: TopicPartition, what: str, setting: str) -> OffsetLost:
-    return OffsetLost(
+def _lost(run: GroupRun, partition: TopicPartition, what: str, setting: str) -> OffsetLostError:
+    return OffsetLostError(
         f"{partition} {what}; run {run.id} reads it up to {run.ends[partition]}. "
         f"Set [offsets] {setting} to end the run without these records"
     )

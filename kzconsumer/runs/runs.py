@@ -20,15 +20,15 @@ from kzconsumer.brokers.protocol.fetch import ISOLATION_LEVELS, READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import LATEST
 from kzconsumer.brokers.security import load_security
 from kzconsumer.errors import (
-    BadVersion,
-    ConnectionLost,
+    BadVersionError,
+    ConnectionLostError,
     KzConsumerError,
-    NodeExists,
-    NoNode,
-    NotThere,
-    RunUnreadable,
-    SessionExpired,
-    UnsupportedVersion,
+    NodeExistsError,
+    NoNodeError,
+    NotFoundError,
+    RunUnreadableError,
+    SessionExpiredError,
+    UnsupportedVersionError,
 )
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
@@ -84,9 +84,9 @@ class Runs:
     async def join(self) -> GroupRun:
         """The present run, or a new one, with our subscription added to it.
 
-        A finished run of the configured name is returned as it is. Raises SessionExpired, ZooKeeperError,
-        RunUnreadable, UnsupportedVersion for a time with brokers that cannot look it up, and NotThere for a topic that
-        does not exist: a job with a misspelt topic must not look complete.
+        A finished run of the configured name is returned as it is. Raises SessionExpiredError, ZooKeeperError,
+        RunUnreadableError, UnsupportedVersionError for a time with brokers that cannot look it up, and NotFoundError
+        for a topic that does not exist: a job with a misspelt topic must not look complete.
         """
         key = msgspec.json.encode([self._registration.pattern, *sorted(self._registration.subscription)]).decode()
         while True:
@@ -119,8 +119,9 @@ class Runs:
     async def look(self, run: GroupRun) -> GroupRun:
         """The run as it is now; it is marked `finished` once every partition is committed up to its end.
 
-        If the log has no more records below an end, the end is moved and every member logs it, or OffsetLost is raised,
-        as the settings say. Raises SessionExpired, ConnectionLost, ZooKeeperError, RunUnreadable.
+        If the log has no more records below an end, the end is moved and every member logs it, or OffsetLostError is
+        raised, as the settings say. Raises SessionExpiredError, ConnectionLostError, ZooKeeperError,
+        RunUnreadableError.
         """
         node = await self._session.find(self._paths.run)
         found = self._decoded(node)
@@ -164,7 +165,7 @@ class Runs:
         listed = () if has_wildcard(self._registration) else self._registration.subscription
         if missing := sorted(name for name in listed if name not in ends):
             paths = ", ".join(map(nodes.topic, missing))
-            raise NotThere(f"{paths}: no such topic; a run reads what exists when it begins")
+            raise NotFoundError(f"{paths}: no such topic; a run reads what exists when it begins")
 
     async def _ends(self, stop_at: int) -> dict[str, TopicEnds]:
         """The ends of all existing topics that we subscribe to; repeated until all are known."""
@@ -179,7 +180,7 @@ class Runs:
                 # No record at or after the time: the end of the log.
                 after_all = dict.fromkeys((each for each, at in found.items() if at.offset < 0), LATEST)
                 found |= await self._log_offsets.look_up(after_all)
-            except (SessionExpired, UnsupportedVersion):
+            except (SessionExpiredError, UnsupportedVersionError):
                 raise
             except KzConsumerError as error:
                 log.warning("run ends unavailable", reason=str(error))
@@ -201,7 +202,7 @@ class Runs:
                 await self._session.create(self._paths.run, data)
             else:
                 await self._session.set(self._paths.run, data, before.stat.version)
-        except (NodeExists, NoNode, BadVersion, ConnectionLost):
+        except (NodeExistsError, NoNodeError, BadVersionError, ConnectionLostError):
             return False
         return True
 
@@ -211,7 +212,7 @@ class Runs:
         try:
             return decode_group_run(node.data)
         except ValueError as error:
-            raise RunUnreadable(f"{self._paths.run}: {error}") from error
+            raise RunUnreadableError(f"{self._paths.run}: {error}") from error
 
     @staticmethod
     def _log(event: str, run: GroupRun) -> None:
@@ -255,7 +256,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
             try:
                 async with open_session(settings.zookeeper, brief=True) as session:
                     return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
-            except (ConnectionLost, SessionExpired) as error:
+            except (ConnectionLostError, SessionExpiredError) as error:
                 log.info("checking again whether there is anything to do", reason=str(error))
 
 

@@ -38,7 +38,7 @@ LIVE = frozenset(
 )
 
 #: Applied by leaving and joining again with a new sink, but not in a bounded run, which keeps its topics.
-REJOINING = frozenset(("subscription", key) for key in ("topics", "whitelist", "blacklist", "streams"))
+REJOINING = frozenset(("subscription", key) for key in ("topics", "include", "exclude", "streams"))
 
 
 class Change(msgspec.Struct, frozen=True):

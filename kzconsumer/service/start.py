@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 
-from kzconsumer.errors import AlreadyRunning, ConfigError, KzConsumerError, NotPermitted, PluginError
+from kzconsumer.errors import AlreadyRunningError, ConfigError, KzConsumerError, NotPermittedError, PluginError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.setup import finish
 from kzconsumer.service.daemon import Daemon
@@ -33,15 +33,15 @@ def run(settings: Settings, load: Callable[[], Settings], show: Callable[[int, i
     `load` reads the settings again after a SIGHUP; it raises ConfigError or PluginError, and may block. `show` is
     called at intervals with how much this member has read of its part of a run, and how much that is.
     The settings have been checked (`cli/checks`). Raises ConfigError and PluginError for faults in them that only a
-    server or the start of the sink shows, AlreadyRunning.
+    server or the start of the sink shows, AlreadyRunningError.
     """
     manager = Manager.from_environment(os.environ, os.getpid())
     try:
         with instance_lock(lock_path(settings.service.lock, settings.source, os.environ)):
             return anyio.run(_run_daemons, settings, load, manager, show)
-    except (AlreadyRunning, ConfigError, PluginError):
+    except (AlreadyRunningError, ConfigError, PluginError):
         raise
-    except NotPermitted as error:
+    except NotPermittedError as error:
         raise ConfigError([f"{settings.source}: [zookeeper]: {error}"]) from None
     except KzConsumerError as error:
         log.error("stopped by a failure", error=type(error).__name__, reason=str(error))
@@ -88,7 +88,7 @@ def lock_path(setting: str | None, source: str, environment: Mapping[str, str]) 
 
 @contextmanager
 def instance_lock(path: Path | None) -> Iterator[None]:
-    """Raises AlreadyRunning if another process has the lock, ConfigError if the file cannot be opened."""
+    """Raises AlreadyRunningError if another process has the lock, ConfigError if the file cannot be opened."""
     if path is None:
         yield
         return
@@ -101,7 +101,7 @@ def instance_lock(path: Path | None) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            raise AlreadyRunning(f"{path}: process {holder or '?'} runs this instance already") from None
+            raise AlreadyRunningError(f"{path}: process {holder or '?'} runs this instance already") from None
         os.fchmod(descriptor, 0o644)  # regardless of the umask: the holder is shown to other users
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)

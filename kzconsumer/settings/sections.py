@@ -14,7 +14,7 @@ from msgspec import Meta
 from kzconsumer.model import MOST_STREAMS, TopicPartition
 from kzconsumer.settings.quantities import ByteSize, Duration, PositiveDuration
 from kzconsumer.settings.tables import Table
-from kzconsumer.settings.topic_filter import Blacklist, TopicFilter, Whitelist
+from kzconsumer.settings.topic_filter import Exclude, Include, TopicFilter
 from kzconsumer.settings.values import (
     AtLeastOne,
     Connect,
@@ -109,8 +109,8 @@ class SubscriptionSettings(Table, frozen=True, kw_only=True):
     """`[subscription]`: what to consume. The daemon requires it; an application names its topics itself."""
 
     topics: Topics = msgspec.field(default_factory=dict)
-    whitelist: ListText | None = None
-    blacklist: ListText | None = None
+    include: ListText | None = None
+    exclude: ListText | None = None
     streams: AtLeastOne = 1
     paused: tuple[Partition, ...] = ()
     stop_at: StopAt | None = None
@@ -129,9 +129,9 @@ class SubscriptionSettings(Table, frozen=True, kw_only=True):
 
     @property
     def filter(self) -> TopicFilter | None:
-        if self.whitelist is not None:
-            return Whitelist(self.whitelist)
-        return Blacklist(self.blacklist) if self.blacklist is not None else None
+        if self.include is not None:
+            return Include(self.include)
+        return Exclude(self.exclude) if self.exclude is not None else None
 
 
 class OffsetsSettings(Table, frozen=True, kw_only=True):

@@ -83,9 +83,9 @@ class Settings(_File, frozen=True, kw_only=True):
 
     def require_subscription(self) -> SubscriptionSettings:
         """What to consume. Raises ConfigError if the file does not say it, or says it in two ways."""
-        given = [name for name in ("topics", "whitelist", "blacklist") if getattr(self.subscription, name)]
+        given = [name for name in ("topics", "include", "exclude") if getattr(self.subscription, name)]
         if not given:
-            raise ConfigError([f"{self.source}: [subscription] topics: missing (or whitelist, or blacklist)"])
+            raise ConfigError([f"{self.source}: [subscription] topics: missing (or include, or exclude)"])
         if len(given) > 1:
             fault = f"{self.source}: [subscription] {given[1]}: cannot be given together with {given[0]}"
             raise ConfigError([fault])

@@ -39,7 +39,7 @@ _NOT_PORTABLE = {
 
 
 class TopicFilter:
-    """A list's expression; use Whitelist or Blacklist.
+    """A list's expression; use Include or Exclude.
 
     The text is normalised first: outer white space and quotes go, commas become `|`, spaces vanish. A topic must match
     the whole expression. Internal topics are never matched. Source: `kafka.consumer.TopicFilter` (1.1.1).
@@ -76,13 +76,13 @@ class TopicFilter:
                 raise ValueError(f"{self.regex!r} has {meaning}, which Java and Python read differently")
 
 
-class Whitelist(TopicFilter):
+class Include(TopicFilter):
     """Topics that match."""
 
     pattern = WHITE_LIST
 
 
-class Blacklist(TopicFilter):
+class Exclude(TopicFilter):
     """Topics that do not match."""
 
     pattern = BLACK_LIST

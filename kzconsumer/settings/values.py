@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from kzconsumer.settings.quantities import read_byte_size, reader, show_byte_size
-from kzconsumer.settings.topic_filter import Whitelist
+from kzconsumer.settings.topic_filter import Include
 
 _LOG_END = -1  # as ListOffsets asks for it
 _INT32_MAX = 2**31 - 1
@@ -113,7 +113,7 @@ def read_list(value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("is not a regular expression")
     try:
-        Whitelist(value).portable()
+        Include(value).portable()
     except ValueError as error:
         raise ValueError(f"cannot be used: {error}") from None
     return value

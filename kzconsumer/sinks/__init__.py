@@ -9,7 +9,7 @@ from kzconsumer.sinks.interface import (
     Checkable,
     Preparing,
     RangeData,
-    RecordsRejected,
+    RecordsRejectedError,
     Rejected,
     SettingAside,
     Sink,
@@ -17,7 +17,7 @@ from kzconsumer.sinks.interface import (
     SinkPlugin,
 )
 from kzconsumer.sinks.reports import Accountable, BadRecord, HeldRange, Holdings, Preview, Previewing, Redirectable
-from kzconsumer.sinks.steps import StepNotRecorded, Steps, check_step
+from kzconsumer.sinks.steps import StepNotRecordedError, Steps, check_step
 
 __all__ = [
     "SCHEMA",
@@ -31,14 +31,14 @@ __all__ = [
     "Preview",
     "Previewing",
     "RangeData",
-    "RecordsRejected",
+    "RecordsRejectedError",
     "Redirectable",
     "Rejected",
     "SettingAside",
     "Sink",
     "SinkContext",
     "SinkPlugin",
-    "StepNotRecorded",
+    "StepNotRecordedError",
     "Steps",
     "check_step",
     "load_async_function",

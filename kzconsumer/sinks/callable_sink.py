@@ -1,7 +1,7 @@
 """The sink `callable`: the user's own coroutine function, `async def f(batch)`.
 
-There are no retries: when the function returns, the batch is durable; an error other than RecordsRejected stops the
-member.
+There are no retries: when the function returns, the batch is durable; an error other than RecordsRejectedError stops
+the member.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Self
 
 import msgspec
 
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.function_reference import load_async_function
-from kzconsumer.sinks.interface import Batch, RecordsRejected, SinkContext
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, SinkContext
 
 _WHERE = "[sink.options]"
 
@@ -48,7 +48,7 @@ class CallableSink:
     async def write(self, batch: Batch) -> None:
         try:
             await self._function(batch)
-        except RecordsRejected:
+        except RecordsRejectedError:
             raise
         except Exception as error:
-            raise SinkFailed(f"{self._reference} raised {type(error).__name__}: {error}") from error
+            raise SinkError(f"{self._reference} raised {type(error).__name__}: {error}") from error

@@ -19,7 +19,7 @@ def check_sink(settings: Settings) -> Sink:
 
 
 def look_at_sink(settings: Settings) -> Sink:
-    """As `check_sink`, and calls `check` of a sink that has it. Raises also SinkFailed."""
+    """As `check_sink`, and calls `check` of a sink that has it. Raises also SinkError."""
     sink = check_sink(settings)
     if (check := capabilities(sink).check) is not None:
         with faults_in(settings.source):

@@ -1,4 +1,4 @@
-"""The destination of a replayable sink: its errors, and answers that take too long, are raised as SinkFailed."""
+"""The destination of a replayable sink: its errors, and answers that take too long, are raised as SinkError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 import anyio
 
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.destination import Destination
 from kzconsumer.sinks.capabilities import Capabilities
@@ -62,8 +62,8 @@ class _Asked:
         try:
             with sink_failures(self._name), anyio.fail_after(PATIENCE):
                 return await answer
-        except SinkFailed as error:
+        except SinkError as error:
             if not isinstance(error.__cause__, TimeoutError):
                 raise
             reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
-            raise SinkFailed(f"sink {self._name}: {reason}") from error.__cause__
+            raise SinkError(f"sink {self._name}: {reason}") from error.__cause__

@@ -85,7 +85,7 @@ class Rejected(msgspec.Struct, frozen=True):
     error_class: str = "rejected"
 
 
-class RecordsRejected(KzConsumerError):
+class RecordsRejectedError(KzConsumerError):
     """Raised by `Sink.write`: the batch is durable except these records, which `[rejected]` decides about."""
 
     def __init__(self, records: Iterable[Rejected]) -> None:
@@ -113,9 +113,9 @@ class Sink(Protocol):
     by `[sink] on_batch_failure`, its ranges are written again one by one. A slow `write` is the backpressure. It is
     never called twice at once. It is cancelled when the member must stop, and when all partitions of the batch have
     been lost: other members may be writing the same records then, and the next batch follows. Records that cannot be
-    used are named by raising RecordsRejected, once all the others are durable: `[rejected]` decides about each, and the
-    batch is written after that. A sink of bytes and a replayable sink cannot reject single records: the range might be
-    found published without them.
+    used are named by raising RecordsRejectedError, once all the others are durable: `[rejected]` decides about each,
+    and the batch is written after that. A sink of bytes and a replayable sink cannot reject single records: the range
+    might be found published without them.
 
     `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes is also given ranges that hold none
     (`raw` is empty): what the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
@@ -171,7 +171,7 @@ class Checkable(Protocol):
     """A sink that can report, before it is entered, why entering it would fail.
 
     `check-config` and the daemon's start call `check`, which changes nothing. No server has been asked, so the
-    context's `cluster` is empty. It raises ConfigError or PluginError for what a restart does not change, SinkFailed
+    context's `cluster` is empty. It raises ConfigError or PluginError for what a restart does not change, SinkError
     for the rest.
     """
 

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer.clock import now
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.records.json_content import Content, content
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
@@ -50,7 +50,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class JsonLinesSink:
-    """`write` raises SinkFailed if standard output was closed by its reader. A reader that stalls is backpressure."""
+    """`write` raises SinkError if standard output was closed by its reader. A reader that stalls is backpressure."""
 
     def __init__(self, options: Mapping[str, object], context: SinkContext) -> None:
         read_table(options, JsonLinesOptions, "[sink.options]")
@@ -73,9 +73,9 @@ class JsonLinesSink:
         try:
             await anyio.to_thread.run_sync(self._print, batch)
         except BrokenPipeError as error:
-            raise SinkFailed("jsonlines: standard output was closed by its reader") from error
+            raise SinkError("jsonlines: standard output was closed by its reader") from error
         except OSError as error:
-            raise SinkFailed(f"jsonlines: cannot write to standard output: {error}") from error
+            raise SinkError(f"jsonlines: cannot write to standard output: {error}") from error
 
     def _print(self, batch: Batch) -> None:
         descriptor = sys.stdout.fileno()

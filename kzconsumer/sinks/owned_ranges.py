@@ -22,7 +22,10 @@ class OwnedRanges(Protocol):
         ...
 
     async def plan(self, plans: Mapping[OffsetTracker, Plan]) -> Collection[OffsetTracker]:
-        """Store these ranges as in flight. Returns the claims still owned; raises SessionExpired, ZooKeeperError."""
+        """Store these ranges as in flight.
+
+        Returns the claims still owned; raises SessionExpiredError, ZooKeeperError.
+        """
         ...
 
     async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
@@ -30,12 +33,12 @@ class OwnedRanges(Protocol):
         ...
 
     async def commit(self) -> None:
-        """Store what is processed. Raises SessionExpired, ZooKeeperError, CoordinatorFailed."""
+        """Store what is processed. Raises SessionExpiredError, ZooKeeperError, CoordinatorError."""
         ...
 
     async def resume_after_replay(self, claim: OffsetTracker) -> None:
         """Fetch on behind the planned range of a claim, which has been written again and committed.
 
-        Raises SessionExpired, ZooKeeperError.
+        Raises SessionExpiredError, ZooKeeperError.
         """
         ...

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from kzconsumer.errors import RangeChanged, SessionExpired
+from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
@@ -43,15 +43,15 @@ class RangePlans:
     async def begin(self, batch: Batch, trackers: list[OffsetTracker]) -> tuple[Batch, list[OffsetTracker]]:
         """Returns the part of the batch that may be written: of claims still owned, and planned.
 
-        A replay whose records differ from those planned is logged, or raises RangeChanged. Raises ZooKeeperError when
-        it is unknown whether the plans are stored.
+        A replay whose records differ from those planned is logged, or raises RangeChangedError. Raises ZooKeeperError
+        when it is unknown whether the plans are stored.
         """
         if batch.is_replay:
             plan = trackers[0].replay
             assert plan is not None
             changed = _changed(batch.ranges[0], plan)
             if changed is not None and self._refuses_loss:
-                raise RangeChanged(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
+                raise RangeChangedError(f'{changed}. Set [offsets] reset = "smallest" to continue with these')
             if changed is not None:
                 part = batch.ranges[0]
                 log.error("planned range has changed in the log", **part.range._asdict(), reason=changed)
@@ -61,7 +61,7 @@ class RangePlans:
             ours = await self._owned.plan(
                 {tracker: self._plan(part) for tracker, part in parts.items() if part.records}
             )
-        except SessionExpired:
+        except SessionExpiredError:
             ours = ()  # reported by `sessions`; the claims are gone
         kept = {tracker: part for tracker, part in parts.items() if tracker in ours or not part.records}
         return Batch(tuple(kept.values()), steps=self.steps(kept, ())), list(kept)
@@ -69,7 +69,7 @@ class RangePlans:
     async def end(self, batch: Batch, trackers: list[OffsetTracker]) -> None:
         """The batch is written, and committed unless the session expired."""
         if batch.is_replay:
-            with contextlib.suppress(SessionExpired):  # as above
+            with contextlib.suppress(SessionExpiredError):  # as above
                 await self._owned.resume_after_replay(trackers[0])
 
     def steps(self, trackers: Collection[OffsetTracker], done: Iterable[str]) -> Steps:
@@ -78,7 +78,7 @@ class RangePlans:
         async def record(step: str) -> bool:
             try:
                 return bool(await self._owned.record_step(trackers, step))
-            except SessionExpired:
+            except SessionExpiredError:
                 return False  # as above
 
         return Steps(done, record)

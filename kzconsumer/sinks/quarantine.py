@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from anyio import CancelScope, to_thread
 
 from kzconsumer.durable_files import publish, staged_name, sync_file
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import RangeData
@@ -30,7 +30,7 @@ _FILE: Final = re.compile(r"([^+]+)\+(\d+)\+(-?[0-9a-f]+)\.(\d+)\+(\d{20})\+(\d{
 
 
 def kept_ranges(directory: Path) -> list[KeptRange]:
-    """The ranges in a directory, which need not exist. Raises SinkFailed if it cannot be read."""
+    """The ranges in a directory, which need not exist. Raises SinkError if it cannot be read."""
     found = []
     try:
         for file in sorted(directory.iterdir()) if directory.exists() else []:
@@ -40,7 +40,7 @@ def kept_ranges(directory: Path) -> list[KeptRange]:
                 records = pq.read_metadata(file).num_rows if kind == "parquet" else None
                 found.append(KeptRange(RangeIdentity(topic, int(partition), *numbers), records))
     except (OSError, pa.ArrowException) as error:
-        raise SinkFailed(f"[sink] quarantine: {error}") from error
+        raise SinkError(f"[sink] quarantine: {error}") from error
     return found
 
 
@@ -55,7 +55,7 @@ class RangeQuarantine:
         """Keep a range's records; returns the file, or None if `decide` refuses.
 
         `decide` is called when the records are on disk and only lack their final name, so a decision that other members
-        see may rely on them. Raises SinkFailed if the range cannot be kept.
+        see may rely on them. Raises SinkError if the range cannot be kept.
         """
         final = self._directory / f"{_name(part)}.{'parquet' if part.raw is None else 'bin'}"
         staged = staged_name(final)
@@ -70,7 +70,7 @@ class RangeQuarantine:
                     await to_thread.run_sync(_remove, staged)
         except (OSError, pa.ArrowException) as error:
             why = f"the sink cannot write it ({reason}), nor can it be quarantined: {error}"
-            raise SinkFailed(f"{part.range}: {why}") from error
+            raise SinkError(f"{part.range}: {why}") from error
         return final
 
     def _stage(self, part: RangeData, reason: str, staged: Path) -> None:

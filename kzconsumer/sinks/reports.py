@@ -42,7 +42,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 class Previewing(Protocol):
     """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
 
-    Nothing is published, marked or put aside. Raises ConfigError for options that turn out to be wrong, SinkFailed.
+    Nothing is published, marked or put aside. Raises ConfigError for options that turn out to be wrong, SinkError.
     """
 
     async def preview(self, batch: Batch) -> Preview: ...
@@ -89,7 +89,7 @@ class Accountable(Protocol):
 
     It need not have been entered; nothing is changed, made or marked. Members may be writing meanwhile: a range that is
     there whole when this is called is listed, one that is only under way is neither listed nor a stray. Without
-    `count_rows` only the ledger is read. Raises SinkFailed when there is no destination, or it is another group's.
+    `count_rows` only the ledger is read. Raises SinkError when there is no destination, or it is another group's.
     """
 
     async def holdings(self, *, count_rows: bool) -> Holdings: ...

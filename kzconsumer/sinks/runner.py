@@ -15,7 +15,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from kzconsumer.clock import now
-from kzconsumer.errors import CoordinatorFailed, KzConsumerError, SessionExpired, ZooKeeperError
+from kzconsumer.errors import CoordinatorError, KzConsumerError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
@@ -80,7 +80,7 @@ class SinkRunner:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Enter the sink, then write what comes from the queues of `feed`, until `stop`.
 
-        Raises SinkFailed, or the error a stream ended with, after what came before it has been written and committed.
+        Raises SinkError, or the error a stream ended with, after what came before it has been written and committed.
         """
         try:
             with self._scope:
@@ -249,9 +249,9 @@ class SinkRunner:
     async def _commit(self) -> None:
         try:
             await self._owned.commit()
-        except SessionExpired:
+        except SessionExpiredError:
             pass  # reported by `sessions`; the claims are gone
-        except (CoordinatorFailed, ZooKeeperError) as error:
+        except (CoordinatorError, ZooKeeperError) as error:
             log.error("commit failed, the next one retries", reason=str(error), again=True)
 
 

@@ -11,7 +11,7 @@ LONGEST_STEP = 100
 """In characters. With the limit above: 64 plans still fit into one request to ZooKeeper."""
 
 
-class StepNotRecorded(KzConsumerError):
+class StepNotRecordedError(KzConsumerError):
     """The step is not stored: the next write of the range repeats it."""
 
 
@@ -34,12 +34,12 @@ class Steps:
     async def record(self, step: str) -> None:
         """Store that this step is done for each range that is still owned.
 
-        Raises StepNotRecorded when none is, ValueError for a name that `check_step` refuses.
+        Raises StepNotRecordedError when none is, ValueError for a name that `check_step` refuses.
         """
         check_step(step, self._done)
         if step not in self._done:
             if not await self._record(step):
-                raise StepNotRecorded(f'step "{step}" is not recorded: the partitions of the batch are lost')
+                raise StepNotRecordedError(f'step "{step}" is not recorded: the partitions of the batch are lost')
             self._done = (*self._done, step)
 
 

@@ -14,14 +14,14 @@ from typing import TypeAlias
 import anyio
 import numpy as np
 
-from kzconsumer.errors import RecordRejected, SinkFailed
+from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.records.forms import ColumnRecords
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.sinks.failures import sink_failures
-from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejected, Rejected, Sink
+from kzconsumer.sinks.interface import Batch, RangeData, RecordsRejectedError, Rejected, Sink
 from kzconsumer.sinks.owned_ranges import OwnedRanges
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import RangeQuarantine
@@ -56,10 +56,10 @@ class BatchWriter:
         self._rejected = rejected
 
     async def write(self, batch: Batch, claims: list[OffsetTracker]) -> bool:
-        """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkFailed."""
+        """Whether the batch was written as a whole. Ranges written or quarantined are marked. Raises SinkError."""
         try:
             return await self._write_in_lease(batch, claims)
-        except SinkFailed as error:
+        except SinkError as error:
             if self._quarantine is None:
                 log.error("batch failed, nothing of it is committed", ranges=[str(part.range) for part in batch.ranges])
                 raise
@@ -82,7 +82,7 @@ class BatchWriter:
         await self._owned.lease.wait()
         try:
             await self._write_in_lease(batch, [claim])
-        except SinkFailed as error:
+        except SinkError as error:
             (part,) = batch.ranges
             kept = await quarantine.keep(part, str(error), partial(self._set_aside, part, claim, error))
             if kept is not None:
@@ -93,7 +93,7 @@ class BatchWriter:
             else:
                 _mark_written(claim, part)
 
-    async def _set_aside(self, part: RangeData, claim: OffsetTracker, failure: SinkFailed) -> bool:
+    async def _set_aside(self, part: RangeData, claim: OffsetTracker, failure: SinkError) -> bool:
         """Whether the range is to be quarantined: then no member publishes it any more.
 
         False for a range that was published although its write failed.
@@ -105,9 +105,9 @@ class BatchWriter:
             return True
         try:
             aside = await self._plans.destination.set_aside(part.identity, part.records)
-        except SinkFailed as error:
+        except SinkError as error:
             doubt = f"and whether the destination has it is unknown: {error}"
-            raise SinkFailed(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
+            raise SinkError(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
         if not aside:
             log.warning("range was published, though its write failed", **part.range._asdict(), reason=str(failure))
         return aside
@@ -118,7 +118,7 @@ class BatchWriter:
         while not written and not all(claim.lost for claim in claims):
             try:
                 written = await self._attempt(batch, claims)
-            except SinkFailed as error:
+            except SinkError as error:
                 if all(claim.lost for claim in claims):
                     log.warning("batch failed, its partitions are lost", reason=str(error))
                 elif self._owned.lease.held:
@@ -145,10 +145,10 @@ class BatchWriter:
             try:
                 with sink_failures(self._name):
                     await self._sink.write(batch)
-            except RecordsRejected as error:
+            except RecordsRejectedError as error:
                 if self._rejected is None or self._plans is not None or any(p.raw is not None for p in batch.ranges):
                     reason = "this sink type cannot reject single records"
-                    raise SinkFailed(f"sink {self._name}: {error}, and {reason}") from error
+                    raise SinkError(f"sink {self._name}: {error}, and {reason}") from error
                 await _handle_rejected(self._rejected, batch, error, lambda: all(claim.lost for claim in claims))
             finally:
                 for claim in claims:
@@ -164,16 +164,16 @@ def _mark_written(claim: OffsetTracker, part: RangeData) -> None:
 
 
 async def _handle_rejected(
-    handle: HandleRejected, batch: Batch, rejected: RecordsRejected, lost: Callable[[], bool]
+    handle: HandleRejected, batch: Batch, rejected: RecordsRejectedError, lost: Callable[[], bool]
 ) -> None:
-    """Return when each record is handled as `[rejected]` says, or lost. Raises SinkFailed if its policy is "fail"."""
+    """Return when each record is handled as `[rejected]` says, or lost. Raises SinkError if its policy is "fail"."""
     found = _found(batch, rejected.records)
     try:
         while piece := list(islice(found, _PIECE)):
             if not await handle(piece, lost):
                 return
-    except (RecordRejected, ValueError) as error:
-        raise SinkFailed(str(error)) from error
+    except (RecordRejectedError, ValueError) as error:
+        raise SinkError(str(error)) from error
 
 
 def _found(batch: Batch, records: Sequence[Rejected]) -> Iterator[RejectedRecord]:

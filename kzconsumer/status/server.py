@@ -22,7 +22,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from kzconsumer.errors import CannotListen
+from kzconsumer.errors import CannotListenError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.logs.troubles import TROUBLES
 from kzconsumer.settings.values import host_and_port
@@ -48,7 +48,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(observer: Observer) -> AsyncIterator[None]:
-    """Serve at `[status] listen` during the block. Raises ConfigError for the token, CannotListen."""
+    """Serve at `[status] listen` during the block. Raises ConfigError for the token, CannotListenError."""
     status, source = observer.settings.status, observer.settings.source
     assert status.listen is not None
     app = application(observer, load_token(status, source))
@@ -195,12 +195,12 @@ def _json(content: object, status: int = 200) -> web.Response:
 
 
 def _listen(address: str, source: str) -> socket.socket:
-    """Raises CannotListen."""
+    """Raises CannotListenError."""
     try:
         return _unix(address.removeprefix("unix:")) if address.startswith("unix:") else _tcp(*host_and_port(address))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CannotListen(f"{source}: [status] listen: cannot listen at {address}: {reason}") from None
+        raise CannotListenError(f"{source}: [status] listen: cannot listen at {address}: {reason}") from None
 
 
 def _tcp(host: str, port: int) -> socket.socket:

@@ -144,8 +144,8 @@ class KafkaStream:
         """Handle a message that cannot be used as `[rejected]` says for its class of errors, then acknowledge it.
 
         Returns once the dead letter is on disk or in its topic, and waits while it cannot be written. False if the
-        partition was lost meanwhile: its present owner gets the record again. Raises RecordRejected if the policy is
-        "fail", and ValueError as `ack` does.
+        partition was lost meanwhile: its present owner gets the record again. Raises RecordRejectedError if the policy
+        is "fail", and ValueError as `ack` does.
         """
         handed_out = self._handed_out(message)
         if handed_out is None or self._set_aside is None:

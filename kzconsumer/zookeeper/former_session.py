@@ -32,7 +32,7 @@ class FormerSession:
         """Close it; False if the server, as one of a quorum, no longer knows it.
 
         Waits until it could have expired by itself: until then a writer of this process may rely on it. Raises
-        ConnectionLost, ProtocolError, SecurityError, TimeoutError.
+        ConnectionLostError, ProtocolError, SecurityError, TimeoutError.
         """
         greeting = wire.handshake(self.id, self._password, self._timeout, 0)
         patience = self._timeout / 3

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import anyio
 
-from kzconsumer.errors import SessionExpired
+from kzconsumer.errors import SessionExpiredError
 from kzconsumer.zookeeper.session import ZooKeeperSession
 
 
@@ -40,6 +40,6 @@ class Lease:
                 if self._session is not None:
                     await self._session.wait_trusted()
                     continue
-            except SessionExpired:
+            except SessionExpiredError:
                 pass  # the connector sets the next session, or none
             await changed.wait()

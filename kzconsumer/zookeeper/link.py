@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, cast
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost, ProtocolError, SecurityError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, SecurityError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.security.tls_failures import ZOOKEEPER, explain
 from kzconsumer.zookeeper import wire, wire_frames
@@ -36,7 +36,7 @@ _SIZE = struct.Struct("!i")
 _SIZE_XID = struct.Struct("!ii")
 
 
-class HungUp(ConnectionLost):
+class HungUp(ConnectionLostError):
     """The server closed a connection without TLS before it answered the handshake."""
 
 
@@ -44,7 +44,7 @@ class Call(Protocol):
     """A request that awaits its reply."""
 
     def answered(self, reply: wire_frames.Reply) -> None:
-        """Runs while the reply is read. Raises ConnectionLost or ProtocolError if the connection has to end."""
+        """Runs while the reply is read. Raises ConnectionLostError or ProtocolError if the connection has to end."""
 
     def lost(self, reason: str) -> None:
         """There will be no reply."""
@@ -94,7 +94,7 @@ class Link(asyncio.Protocol):
     ) -> tuple[Link, wire_frames.Established]:
         """Connect, shake hands and authenticate within `timeout` seconds.
 
-        Raises ConnectionLost (HungUp), ProtocolError; SecurityError when either side does not accept the other.
+        Raises ConnectionLostError (HungUp), ProtocolError; SecurityError when either side does not accept the other.
         """
         link = cls((host, port), on_event, on_zxid, access)
         try:
@@ -109,18 +109,18 @@ class Link(asyncio.Protocol):
                 return link, answer
         except TimeoutError:
             link.abort("no answer")
-            raise ConnectionLost(f"{link.where}: no answer within {timeout:.1f} s") from None
+            raise ConnectionLostError(f"{link.where}: no answer within {timeout:.1f} s") from None
         except ssl.SSLError as error:
             link.abort(str(error))
             why = explain(error, ZOOKEEPER, certificate_given=access.certificate_given)
             raise SecurityError(f"{link.where}: {why}") from error
         except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
             link.abort(str(error))
-            raise ConnectionLost(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
+            raise ConnectionLostError(f"{link.where}: {ZOOKEEPER.hung_up if access.tls else error}") from error
         except SecurityError as error:
             link.abort(str(error))
             raise SecurityError(f"{link.where}: {error}") from None
-        except ConnectionLost as error:
+        except ConnectionLostError as error:
             link.abort(str(error))
             if link._hung_up:
                 raise HungUp(str(error)) from error
@@ -129,7 +129,7 @@ class Link(asyncio.Protocol):
             raise SecurityError(f"{link.where}: {link.refused}") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name no DNS label can hold
             link.abort(str(error))
-            raise ConnectionLost(f"{link.where}: {error}") from error
+            raise ConnectionLostError(f"{link.where}: {error}") from error
         except BaseException as error:
             link.abort(str(error))
             raise
@@ -145,12 +145,15 @@ class Link(asyncio.Protocol):
         self._write(_SIZE_XID.pack(len(body) + 4, xid) + body)
 
     async def ask(self, request: wire_frames.Request[R], xid: int | None = None) -> R:
-        """The decoded reply. Raises the server's refusal, ConnectionLost, SecurityError if the server rejects us."""
-        call = Asked(request, ConnectionLost)
+        """The decoded reply.
+
+        Raises the server's refusal, ConnectionLostError, SecurityError if the server rejects us.
+        """
+        call = Asked(request, ConnectionLostError)
         self.send(request.body, call, xid)
         try:
             return await call.outcome
-        except ConnectionLost:
+        except ConnectionLostError:
             if self.refused is None:
                 raise
             raise SecurityError(self.refused) from None
@@ -220,7 +223,7 @@ class Link(asyncio.Protocol):
                     break
                 self._frame(bytes(buffer[start + _SIZE.size : end]))
                 start = end
-        except (ProtocolError, ConnectionLost) as error:
+        except (ProtocolError, ConnectionLostError) as error:
             self._fail(str(error))
         except Exception as error:  # a bug of ours; asyncio would close the connection without a log line
             log.exception("reading from ZooKeeper failed", host=self.where)
@@ -255,7 +258,7 @@ class Link(asyncio.Protocol):
 
     def _fail(self, reason: str) -> None:
         if not self._hello.done():
-            self._hello.set_exception(ConnectionLost(f"{self.where}: {reason}"))
+            self._hello.set_exception(ConnectionLostError(f"{self.where}: {reason}"))
             self._hello.exception()  # read here: an `open` that was cancelled just now will not
         self.abort(reason)
 

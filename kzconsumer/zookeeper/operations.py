@@ -27,7 +27,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Create(msgspec.Struct, frozen=True):
-    """Create a node; refused with NodeExists, or NoNode without a parent. `sequential`: the server adds a number."""
+    """Create a node; refused with NodeExistsError, or NoNodeError without a parent.
+
+    `sequential`: the server adds a number.
+    """
 
     path: str
     data: bytes
@@ -36,7 +39,7 @@ class Create(msgspec.Struct, frozen=True):
 
 
 class SetData(msgspec.Struct, frozen=True):
-    """Replace a node's content; refused with NoNode, or BadVersion unless `version` is the node's (-1: any)."""
+    """Replace a node's content; refused with NoNodeError, or BadVersionError for another `version` (-1: any)."""
 
     path: str
     data: bytes
@@ -44,14 +47,14 @@ class SetData(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Remove a node without children; refused with NoNode, or BadVersion unless `version` is the node's (-1: any)."""
+    """Remove a node without children; refused with NoNodeError, or BadVersionError for another `version` (-1: any)."""
 
     path: str
     version: int
 
 
 class Check(msgspec.Struct, frozen=True):
-    """Change nothing; refused with NoNode, or BadVersion unless `version` is the node's."""
+    """Change nothing; refused with NoNodeError, or BadVersionError unless `version` is the node's."""
 
     path: str
     version: int

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from kzconsumer.errors import ConnectionLost, KzConsumerError
+from kzconsumer.errors import ConnectionLostError, KzConsumerError
 
 T = TypeVar("T")
 
@@ -47,5 +47,5 @@ async def repeated(read: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await read()
-        except ConnectionLost:
+        except ConnectionLostError:
             continue

@@ -13,7 +13,7 @@ import anyio
 from anyio import to_thread
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SecurityError, SessionExpired
+from kzconsumer.errors import ConfigError, ConnectionLostError, ProtocolError, SecurityError, SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
@@ -91,7 +91,7 @@ class ServerChoice:
     async def connect(self, session: Handshake, last: tuple[str, int] | None) -> Found:
         """Connect to a server, the one lost `last` after all others; for as long as it takes.
 
-        Raises SessionExpired if a server no longer knows the session, ConfigError if all refuse it.
+        Raises SessionExpiredError if a server no longer knows the session, ConfigError if all refuse it.
         """
         reported: list[str] = []
         while True:
@@ -141,7 +141,7 @@ class ServerChoice:
                 why = "it has no quorum, or is behind" if session.session else await _why_hung_up(host, port)
                 failures.append(f"{error}: {why}")
                 continue
-            except (ConnectionLost, ProtocolError) as error:
+            except (ConnectionLostError, ProtocolError) as error:
                 log.debug("connection refused", reason=str(error))
                 failures.append(str(error))
                 continue
@@ -149,7 +149,7 @@ class ServerChoice:
                 return Found(link, answer, sent)
             link.abort("the server does not know the session")
             if session.session:
-                raise SessionExpired("expired")
+                raise SessionExpiredError("expired")
             failures.append(f"{link.where}: no session given")
         return None
 

@@ -1,6 +1,6 @@
 """The ZooKeeper session: one object is one session; it outlives connections and ends once.
 
-It never retries a request and never begins a second session: after the end every call raises SessionExpired.
+It never retries a request and never begins a second session: after the end every call raises SessionExpiredError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol, Self, TypeVar
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import NodeExists, NoNode, ZooKeeperError
+from kzconsumer.errors import NodeExistsError, NoNodeError, ZooKeeperError
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.access import Access
 from kzconsumer.zookeeper.connect_string import ConnectString
@@ -48,10 +48,11 @@ class _Watching(Protocol[R]):
 class ZooKeeperSession(SessionLife):
     """An ensemble's nodes as seen by one session, below the connect string's chroot.
 
-    `async with` begins it, without a time limit, and closes it. Every call raises ConnectionLost (the outcome is
-    unknown, the caller re-reads), SessionExpired (also when closed), NoNode, NodeExists, BadVersion, ZooKeeperError.
-    Concurrent calls are pipelined in call order; without a connection they wait for one. `timeout` is in seconds: the
-    requested one, after the first connection the negotiated one. Connections of a `brief` session are logged at debug.
+    `async with` begins it, without a time limit, and closes it. Every call raises ConnectionLostError (the outcome is
+    unknown, the caller re-reads), SessionExpiredError (also when closed), NoNodeError, NodeExistsError,
+    BadVersionError, ZooKeeperError. Concurrent calls are pipelined in call order; without a connection they wait for
+    one. `timeout` is in seconds: the requested one, after the first connection the negotiated one. Connections of a
+    `brief` session are logged at debug.
 
     `access` reads files and is called in a thread, for each round over the servers. If all servers refuse a session
     that none has let in before, it is over, and every call raises ConfigError; with `insist` it goes on trying.
@@ -126,7 +127,7 @@ class ZooKeeperSession(SessionLife):
         return clock.now() < self.safe_until
 
     async def wait_trusted(self) -> None:
-        """Wait until the lease holds. Raises SessionExpired after the end."""
+        """Wait until the lease holds. Raises SessionExpiredError after the end."""
         while not self.trusted():
             self.check()
             await self.changed.wait()
@@ -145,14 +146,14 @@ class ZooKeeperSession(SessionLife):
         """The node, or None."""
         try:
             return await self.get(path)
-        except NoNode:
+        except NoNodeError:
             return None
 
     async def exists(self, path: str) -> Stat | None:
         """The node's stat, or None."""
         try:
             return await self.ask(wire.exists(path, self._full(path)))
-        except NoNode:
+        except NoNodeError:
             return None
 
     async def children(self, path: str) -> list[str]:
@@ -165,7 +166,7 @@ class ZooKeeperSession(SessionLife):
             watch = Watch(path)
             try:
                 return await self._watch(wire.get, watch, {wire_frames.OK: WatchKind.DATA}), watch
-            except NoNode:
+            except NoNodeError:
                 stat, watch = await self.watch_exists(path)
                 if stat is None:
                     return None, watch
@@ -177,11 +178,11 @@ class ZooKeeperSession(SessionLife):
         kinds = {wire_frames.OK: WatchKind.DATA, wire_frames.NO_NODE: WatchKind.EXIST}
         try:
             return await self._watch(wire.exists, watch, kinds), watch
-        except NoNode:
+        except NoNodeError:
             return None, watch
 
     async def watch_children(self, path: str) -> tuple[list[str], Watch]:
-        """The sorted children and a watch for one coming or going, or the node's deletion. Raises NoNode."""
+        """The sorted children and a watch for one coming or going, or the node's deletion. Raises NoNodeError."""
         watch = Watch(path)
         return await self._watch(wire.children, watch, {wire_frames.OK: WatchKind.CHILD}), watch
 
@@ -198,18 +199,18 @@ class ZooKeeperSession(SessionLife):
         # Existing parents are not created again: that may be forbidden above them.
         try:
             await self.ask(wire.exists(path, full))
-        except NoNode:
+        except NoNodeError:
             pass
         else:
             return
         try:
             await self._create_empty(path, full)
-        except NoNode:
+        except NoNodeError:
             await self._ensure(path, full.rpartition("/")[0] or "/")
             await self._create_empty(path, full)
 
     async def _create_empty(self, path: str, full: str) -> None:
-        with contextlib.suppress(NodeExists):
+        with contextlib.suppress(NodeExistsError):
             await self.ask(wire.create(path, full, b"", ephemeral=False, acl=self._acl_of(full)))
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
@@ -221,7 +222,7 @@ class ZooKeeperSession(SessionLife):
         await self.ask(wire.delete(path, self._full(path), version))
 
     async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
-        """All operations or none: per operation the new stat of a SetData, else None. Raises MultiFailed."""
+        """All operations or none: per operation the new stat of a SetData, else None. Raises MultiFailedError."""
         if not operations:
             return []
         return await self.ask(wire.multi(operations, self._full, self._acl_of))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from kzconsumer.errors import ConnectionLost, KzConsumerError, ZooKeeperError
+from kzconsumer.errors import ConnectionLostError, KzConsumerError, ZooKeeperError
 from kzconsumer.zookeeper import wire_frames
 from kzconsumer.zookeeper.watch import Watch, WatchKind, WatchTable
 
@@ -67,7 +67,7 @@ class Own:
 
     def answered(self, reply: wire_frames.Reply) -> None:
         if reply.code != wire_frames.OK:
-            raise ConnectionLost(f"the server refuses to continue the session ({reply.code})")
+            raise ConnectionLostError(f"the server refuses to continue the session ({reply.code})")
         self._then()
 
     def lost(self, reason: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, ConnectionLost, ProtocolError, SessionExpired, ZooKeeperError
+from kzconsumer.errors import ConfigError, ConnectionLostError, ProtocolError, SessionExpiredError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.access import Access
@@ -107,24 +107,24 @@ class SessionLife:
                 if await former.end(self._link.host, access):
                     log.info("former session closed", former=repr(former))
                 return
-            except (ConnectionLost, ProtocolError, TimeoutError, ZooKeeperError) as error:
+            except (ConnectionLostError, ProtocolError, TimeoutError, ZooKeeperError) as error:
                 reason = error
                 await anyio.sleep(PAUSE[0])
         log.warning("former session left to expire", former=repr(former), reason=str(reason))
 
     def check(self) -> None:
-        """Raises SessionExpired after the end, ConfigError if no server let us in."""
+        """Raises SessionExpiredError after the end, ConfigError if no server let us in."""
         if self._over:
             raise self._end()
 
     async def ask(self, request: wire_frames.Request[R], arming: Arming | None = None) -> R:
         """Send a request, in the order of calls, as soon as there is a connection; returns the reply.
 
-        Raises ConnectionLost (sent, no reply), SessionExpired, and the server's refusal.
+        Raises ConnectionLostError (sent, no reply), SessionExpiredError, and the server's refusal.
         """
         self.check()
         if self._closing:
-            raise SessionExpired("the session is being closed")
+            raise SessionExpiredError("the session is being closed")
         return await self._ask(Asked(request, self._loss, arming, self.watches))
 
     async def close_at_server(self) -> None:
@@ -134,9 +134,9 @@ class SessionLife:
         while self.id and not self._over:
             try:
                 await self._ask(Asked(closing, self._loss))
-            except ConnectionLost:
+            except ConnectionLostError:
                 continue
-            except (SessionExpired, ZooKeeperError):
+            except (SessionExpiredError, ZooKeeperError):
                 return
 
     def end(self, state: SessionState, reason: str) -> None:
@@ -169,7 +169,7 @@ class SessionLife:
         except ConfigError as error:
             self._refusal = error.faults
             self.end(SessionState.REFUSED, str(error))
-        except SessionExpired as error:
+        except SessionExpiredError as error:
             self.end(SessionState.CLOSED if self._closing else SessionState.EXPIRED, str(error))
             if not self._closing:
                 log.warning("session expired", session=self.name)
@@ -241,15 +241,15 @@ class SessionLife:
         self._heartbeat.probe_sent(sent)
         link.send(wire.multi([Check("/", -1)], str).body, Own(answered))
 
-    def _loss(self, reason: str) -> ConnectionLost | SessionExpired | ConfigError:
+    def _loss(self, reason: str) -> ConnectionLostError | SessionExpiredError | ConfigError:
         if self._over:
             return self._end()
         if self._link is not None and self._link.refused is not None and not self._servers.insist:
             return ConfigError([f"{self._link.where}: {self._link.refused}"])
-        return ConnectionLost(reason)
+        return ConnectionLostError(reason)
 
-    def _end(self) -> SessionExpired | ConfigError:
-        return ConfigError(self._refusal) if self._refusal else SessionExpired(self._over)
+    def _end(self) -> SessionExpiredError | ConfigError:
+        return ConfigError(self._refusal) if self._refusal else SessionExpiredError(self._over)
 
     def _restored(self) -> None:
         self._restoring -= 1

@@ -9,7 +9,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Iterator
 
-from kzconsumer.errors import SessionExpired
+from kzconsumer.errors import SessionExpiredError
 from kzconsumer.logs.logger import get_logger
 
 log = get_logger("kzconsumer.zookeeper")
@@ -62,10 +62,13 @@ class Watch:
             self._callbacks.append(callback)
 
     async def wait(self) -> None:
-        """Wait for the event. Raises SessionExpired if the session ends first; a cancelled watch waits for ever."""
+        """Wait for the event.
+
+        Raises SessionExpiredError if the session ends first; a cancelled watch waits for ever.
+        """
         await self._over.wait()
         if self._ended is not None:
-            raise SessionExpired(self._ended)
+            raise SessionExpiredError(self._ended)
 
     def cancel(self) -> None:
         """Drop the watch on this side; the server's event, if there is one, is ignored."""
@@ -106,7 +109,7 @@ class WatchTable:
             watch._fire()
 
     def end(self, reason: str) -> None:
-        """The session is over: `wait` raises SessionExpired."""
+        """The session is over: `wait` raises SessionExpiredError."""
         watches = [watch for paths in self._armed.values() for armed in paths.values() for watch in armed]
         for paths in self._armed.values():
             paths.clear()

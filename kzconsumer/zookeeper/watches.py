@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from kzconsumer.errors import NoNode
+from kzconsumer.errors import NoNodeError
 from kzconsumer.zookeeper.session import Node, Stat, Watch, ZooKeeperSession
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class Watches:
         while True:
             try:
                 names = await self._read("children", path, reason, self._session.watch_children, self._session.children)
-            except NoNode:
+            except NoNodeError:
                 if await self.exists(path, reason) is None:
                     return []
             else:

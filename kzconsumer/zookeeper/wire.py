@@ -55,7 +55,7 @@ def get(path: str, full: str, *, watch: bool = False) -> Request[Node]:
 
 
 def exists(path: str, full: str, *, watch: bool = False) -> Request[Stat]:
-    """The reply is NoNode if there is none."""
+    """The reply is NoNodeError if there is none."""
     request = protocol.ExistsRequest(path=full, watch=watch)
     return _request(path, request, lambda body: stat_of(protocol.ExistsResponse.deserialize(body).stat))
 
@@ -95,7 +95,7 @@ def close_session(answered: Callable[[], None]) -> Request[None]:
 def multi(
     operations: Sequence[Operation], full: Callable[[str], str], acl: Callable[[str], Acl] = lambda full: "open"
 ) -> Request[list[Stat | None]]:
-    """All or nothing; decoding the reply raises MultiFailed with the operation that failed."""
+    """All or nothing; decoding the reply raises MultiFailedError with the operation that failed."""
     transaction = protocol.TransactionRequest()
     for operation in operations:
         at = full(operation.path)

@@ -14,14 +14,14 @@ from aiozk import exc, protocol
 from aiozk.protocol.transaction import MultiHeader
 
 from kzconsumer.errors import (
-    BadVersion,
-    ConnectionLost,
+    BadVersionError,
+    ConnectionLostError,
     KzConsumerError,
-    MultiFailed,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    NotPermitted,
+    MultiFailedError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    NotPermittedError,
     ProtocolError,
     ZooKeeperError,
 )
@@ -40,13 +40,13 @@ RUNTIME_INCONSISTENCY = -2  # of the operations after the one that failed in a t
 NO_NODE = -101
 
 _REFUSALS: dict[int, Callable[[str], ZooKeeperError]] = {
-    NO_NODE: NoNode,
-    -102: NotPermitted,
-    -103: BadVersion,
-    -110: NodeExists,
-    -111: NotEmpty,
+    NO_NODE: NoNodeError,
+    -102: NotPermittedError,
+    -103: BadVersionError,
+    -110: NodeExistsError,
+    -111: NotEmptyError,
 }
-_DROPS_US = frozenset({-112, -118})  # SessionExpired, SessionMoved
+_DROPS_US = frozenset({-112, -118})  # SessionExpiredError, SessionMoved
 
 REFUSES_US: Final = {
     -115: "the server does not accept our authentication (AUTH_FAILED)",
@@ -108,7 +108,7 @@ def event(body: bytes) -> tuple[EventType, str] | None:
 
 
 def result(request: Request[R], answer: Reply) -> R:
-    """The reply's value. Raises the server's refusal, ConnectionLost if it drops the session, ProtocolError."""
+    """The reply's value. Raises the server's refusal, ConnectionLostError if it drops the session, ProtocolError."""
     if answer.code != OK:
         raise _error(answer.code, request.path)
     return _read(request.decode, answer.body)
@@ -137,13 +137,13 @@ def results(body: bytes, paths: Sequence[str]) -> list[Stat | None]:
     reasons = (index for index, code in enumerate(codes) if code not in (OK, RUNTIME_INCONSISTENCY))
     index = next(reasons, 0)
     error = _error(codes[index], paths[index])
-    raise MultiFailed(index, error) if isinstance(error, ZooKeeperError) else error
+    raise MultiFailedError(index, error) if isinstance(error, ZooKeeperError) else error
 
 
-def _error(code: int, path: str) -> ZooKeeperError | ConnectionLost:
+def _error(code: int, path: str) -> ZooKeeperError | ConnectionLostError:
     if code in _DROPS_US:
         # The session need not be over: the server closes the connection, and the next handshake decides.
-        return ConnectionLost(f"the server does not serve this session here: {_name(code)}")
+        return ConnectionLostError(f"the server does not serve this session here: {_name(code)}")
     if refusal := _REFUSALS.get(code):
         return refusal(path)
     return ZooKeeperError(path, _name(code))

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost
+from kzconsumer.errors import ConnectionLostError
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.session import FormerSession, SessionState, ZooKeeperSession
@@ -150,7 +150,7 @@ async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_soon(thr
 
         async def read() -> None:
             while not left:
-                with contextlib.suppress(ConnectionLost):
+                with contextlib.suppress(ConnectionLostError):
                     await zk.exists("/")
                     answers[clock.now() > cut] += 1
                 await anyio.sleep(0.005)

@@ -115,7 +115,7 @@ async def test_a_clean_stop_commits_the_prefix_and_the_rest_comes_again(cluster:
         messages = await take(stream, 20)
         for number in (4, 3, 0, 1, 7, 2, 12):
             assert stream.ack(messages[number])
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await stored_offsets(cluster.connect, unique, unique, 1) == [5]
         assert stream.ack(messages[5])
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [6]
@@ -170,7 +170,7 @@ async def test_seeking_leaves_behind_what_was_handed_out(cluster: Cluster, uniqu
         after = await take(stream, 2)
         assert [message.offset for message in after] == [15, 16]
         assert stream.ack(after[1])
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await stored_offsets(cluster.connect, unique, unique, 1) == [15]
         assert stream.ack(after[0])
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [17]

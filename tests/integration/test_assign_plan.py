@@ -76,7 +76,7 @@ async def test_what_it_foretells_is_what_happens(cluster: Cluster, unique: str, 
 
 async def test_a_group_before_anyone_joins(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 4)
-    file = group_file(tmp_path, cluster.connect, unique, f'whitelist = "{unique}.*"')
+    file = group_file(tmp_path, cluster.connect, unique, f'include = "{unique}.*"')
     answer = await plan_json(file, "--member", "2", "1")
     assert sorted(each["streams"] for each in answer["members"]) == [1, 2]
     assert answer["changes"] == {"stays": 0, "stream": 0, "moves": 0, "claimed": 4}

@@ -14,7 +14,7 @@ from kzconsumer.brokers import pool as brokers_module
 from kzconsumer.brokers.connection import BrokerConnection
 from kzconsumer.brokers.protocol.metadata import MetadataRequest, MetadataResponse
 from kzconsumer.brokers.security import load_security
-from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.errors import ConnectionLostError, ProtocolError
 from kzconsumer.model import Broker
 from kzconsumer.settings.settings import Settings
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -156,7 +156,7 @@ async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str
                 continue
             if "Authentication failed" in said:
                 said = r"\S+ as \S+: the broker hung up; those before 1.0 do not say why: wrong name or password\?"
-        with pytest.raises((ConnectionLost, ProtocolError)) as caught:
+        with pytest.raises((ConnectionLostError, ProtocolError)) as caught:
             await metadata(address(cluster, listener), table)
         told = str(caught.value)
         assert re.fullmatch(r"broker 1 \(127\.0\.0\.1:\d+\): " + said, told), (name, told)
@@ -166,10 +166,12 @@ async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str
 async def test_the_host_name_is_compared_unless_that_is_switched_off(secured: Secured, version: str) -> None:
     cluster = secured.cluster_of(version)
     by_name = address(cluster, "SSL", "localhost")  # the certificate is for 127.0.0.1
-    with pytest.raises(ConnectionLost, match=r"certificate is for other host names .*'localhost'.*verify_hostname"):
+    with pytest.raises(
+        ConnectionLostError, match=r"certificate is for other host names .*'localhost'.*verify_hostname"
+    ):
         await metadata(by_name, secured.table(cluster, "SSL"))
     await metadata(by_name, secured.table(cluster, "SSL", tls={"verify_hostname": False}))
-    with pytest.raises(ConnectionLost, match="no authority"):
+    with pytest.raises(ConnectionLostError, match="no authority"):
         await metadata(
             by_name, secured.table(cluster, "SSL", tls={"verify_hostname": False, "ca": secured.other_ca_file})
         )
@@ -178,7 +180,7 @@ async def test_the_host_name_is_compared_unless_that_is_switched_off(secured: Se
 async def test_a_mechanism_the_listener_does_not_have(secured: Secured) -> None:
     cluster = secured.cluster_of("3.9.1")
     with pytest.raises(
-        ConnectionLost, match=r"SCRAM-SHA-512 as .*: not a mechanism of this listener; it has PLAIN: .*"
+        ConnectionLostError, match=r"SCRAM-SHA-512 as .*: not a mechanism of this listener; it has PLAIN: .*"
     ):
         await metadata(address(cluster, "SHORT"), secured.table(cluster, "SHORT", "SCRAM-SHA-512"))
 

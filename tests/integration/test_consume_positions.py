@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kzconsumer import ConsumerConnector, OffsetLost
+from kzconsumer import ConsumerConnector, OffsetLostError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import LIMIT, as_messages, member, stored_offset, take, take_batches
@@ -73,11 +73,11 @@ async def test_commit_in_the_loop_leaves_out_the_message_in_hand(cluster: Cluste
         with anyio.fail_after(LIMIT):
             async for message in stream:
                 if message.offset == 4:
-                    await consumer.commit_offsets()
+                    await consumer.commit()
                     assert await stored_offset(cluster, unique, unique) == 4
                 elif message.offset == 5:
                     stream.ack()
-                    await consumer.commit_offsets()
+                    await consumer.commit()
                     assert await stored_offset(cluster, unique, unique) == 6
                 elif message.offset == 9:
                     break
@@ -91,13 +91,13 @@ async def test_commit_leaves_out_the_batch_in_hand(cluster: Cluster, unique: str
         with anyio.fail_after(LIMIT):
             async for batch in stream.batches():
                 assert batch.num_rows == 3
-                await consumer.commit_offsets()
+                await consumer.commit()
                 assert await stored_offset(cluster, unique, unique) == seen
                 seen += batch.num_rows
                 if seen == 9:
                     break
         stream.ack()
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await stored_offset(cluster, unique, unique) == 9
 
 
@@ -223,7 +223,7 @@ async def test_reset_policies(cluster: Cluster, unique: str) -> None:
         await until(lambda: [position.fetched for position in consumer.positions()] == [10])
         await append(cluster, unique, range(10, 11))
         assert (await take(streams[unique][0], 1))[0].offset == 10
-    with pytest.raises(OffsetLost, match="has no stored offset"):
+    with pytest.raises(OffsetLostError, match="has no stored offset"):
         async with member(cluster, f"{unique}-f", {unique: 1}, offsets={"reset": "fail"}) as (_, streams):
             await take(streams[unique][0], 1)
 

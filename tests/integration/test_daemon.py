@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from kzconsumer.errors import CorruptRecord
+from kzconsumer.errors import CorruptRecordError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.ports import free_port
 from kzconsumer_sandbox.servers.sandbox import start_server, stop_server
@@ -244,7 +244,7 @@ async def test_a_corrupt_batch_stops_there_with_everything_before_it_done(
         with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
             assert await member.ended(30) == 1
         (stopped,) = member.events("stopped by a failure")
-        assert stopped["error"] == "CorruptRecord"
+        assert stopped["error"] == "CorruptRecordError"
         assert f"{unique}-0 at offset 10" in stopped["reason"]
         assert "Traceback" not in member.err.read_text()
         assert [record["offset"] for record in member.records()] == list(range(10))
@@ -256,7 +256,7 @@ async def test_a_corrupt_batch_stops_there_with_everything_before_it_done(
                 seen.append(member)
                 await anyio.sleep(20)
 
-        with pytest.raises(CorruptRecord) as raised:
+        with pytest.raises(CorruptRecordError) as raised:
             await read()
         assert (raised.value.topic_partition, raised.value.offset) == ((unique, 0), 10)
         assert [message.offset for message in seen[0].messages] == list(range(10))

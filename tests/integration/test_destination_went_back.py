@@ -10,7 +10,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import CommitMark, decode_claim_record
 from kzconsumer.registry.paths import GroupPaths
@@ -138,7 +138,7 @@ async def test_what_the_destination_never_had_is_not_missed(cluster: Cluster, un
     await consume(cluster, unique, Sink(target), lambda: whole(target, (0, 1), 10))
     before = await mark_of(cluster, unique, 0)
     await produced(cluster, unique, 10, 20)
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await consume(cluster, unique, Sink(target, "before"), lambda: False)
     await retained_from(cluster, unique, 20)  # of partition 0
     done = Asked(target)

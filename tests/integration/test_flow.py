@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import kzconsumer
-from kzconsumer import NotOwned
+from kzconsumer import NotOwnedError
 from kzconsumer.clock import now
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -70,12 +70,12 @@ async def test_seek_back_and_forth_is_stored_at_once(cluster: Cluster, unique: s
         await consumer.seek(partition, 90)
         assert [message.offset for message in await take(stream, 10)] == list(range(90, 100))
         stream.ack()
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await stored_offset(cluster, unique, unique) == 100
         await consumer.seek(partition, 3)
     async with member(cluster, unique, {unique: 1}) as (consumer, streams):
         assert [message.offset for message in await take(streams[unique][0], 2)] == [3, 4]
-        with pytest.raises(NotOwned, match="is not owned by this member"):
+        with pytest.raises(NotOwnedError, match="is not owned by this member"):
             await consumer.seek(TopicPartition(unique, 7), 0)
         with pytest.raises(ValueError, match="-1 is not an offset"):
             await consumer.seek(partition, -1)
@@ -206,11 +206,11 @@ async def test_a_seek_that_is_given_up_is_stored_by_the_next_commit(cluster: Clu
     async with member(cluster, unique, {unique: 1}, offsets=rarely) as (consumer, streams):
         await take(streams[unique][0], 10)
         streams[unique][0].ack()
-        await consumer.commit_offsets()
+        await consumer.commit()
         for offset in (3, 15, 0):
             with anyio.move_on_after(0):
                 await consumer.seek(TopicPartition(unique, 0), offset)
-            await consumer.commit_offsets()
+            await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == offset
             assert (await take(streams[unique][0], 1, limit=5))[0].offset == offset
 

@@ -185,7 +185,7 @@ async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cl
         path = f"/consumers/{unique}/owners/{unique}/0"
         await other.delete(path, -1)
         await other.create(path, b"somebody-0", ephemeral=True)
-        await member.consumer.commit_offsets()
+        await member.consumer.commit()
         assert member.owned == set()
         node = await other.get(f"/consumers/{unique}/offsets/{unique}/0")
         assert node.data == b"0"
@@ -200,7 +200,7 @@ async def test_an_outside_write_to_an_offset_is_told_and_set_right(cluster: Clus
         path = f"/consumers/{unique}/offsets/{unique}/0"
         await other.set(path, b"7", -1)
         await anyio.lowlevel.checkpoint()
-        await member.consumer.commit_offsets()
+        await member.consumer.commit()
         assert int((await other.get(path)).data) in (99, 100)
 
 
@@ -239,13 +239,13 @@ async def test_a_commit_cancelled_midway_is_no_foreign_write(
                     stream.ack()
                     proxy.mute = True
                     with anyio.move_on_after(0.5):
-                        await consumer.commit_offsets()
+                        await consumer.commit()
                     assert await stored_offsets(cluster.connect, unique, unique, 1) == [2]
                     proxy.mute = False
                 if message.offset == 2:
                     break
             stream.ack()
-            await consumer.commit_offsets()
+            await consumer.commit()
             assert await stored_offsets(cluster.connect, unique, unique, 1) == [3]
     assert "offset changed by" not in "".join(capfd.readouterr())
 
@@ -264,7 +264,7 @@ async def test_a_white_list_takes_its_topics_also_those_made_later(cluster: Clus
             seen.append(message)  # noqa: PERF401  (an endless stream: nothing would be seen before its end)
 
     async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
-        for stream in await consumer.create_message_streams_by_filter(kzconsumer.Whitelist(f"{unique}.*"), 2):
+        for stream in await consumer.create_message_streams_by_filter(kzconsumer.Include(f"{unique}.*"), 2):
             tasks.start_soon(read, stream)
         await until(lambda: len(seen) == 100)
         await create_topic(cluster.connect, later, 4)

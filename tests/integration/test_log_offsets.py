@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kzconsumer.errors import ConnectionLost, UnsupportedVersion
+from kzconsumer.errors import ConnectionLostError, UnsupportedVersionError
 from kzconsumer.model import TopicPartition
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
@@ -30,7 +30,7 @@ async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], vers
         assert await consumer.end_offsets([full, empty]) == {full: 10, empty: 0}
         assert await consumer.end_offsets([]) == {}
         if not dated:
-            with pytest.raises(UnsupportedVersion, match=r"before 0\.10\.1 cannot look up records by time"):
+            with pytest.raises(UnsupportedVersionError, match=r"before 0\.10\.1 cannot look up records by time"):
                 await consumer.offsets_for_times({full: TIME})
             return
         for time, offset in ((0, 0), (TIME + 3000, 3), (TIME + 3001, 4), (TIME + 9001, None)):
@@ -40,7 +40,7 @@ async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], vers
 async def test_a_topic_that_does_not_exist_is_given_up(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "1s"}) as (consumer, _):
-        with pytest.raises(ConnectionLost, match="-not-0 has no leader: UNKNOWN_TOPIC_OR_PARTITION"):
+        with pytest.raises(ConnectionLostError, match="-not-0 has no leader: UNKNOWN_TOPIC_OR_PARTITION"):
             await consumer.end_offsets([TopicPartition(f"{unique}-not", 0), TopicPartition(unique, 0)])
-    with pytest.raises(ConnectionLost, match="not a member"):
+    with pytest.raises(ConnectionLostError, match="not a member"):
         await consumer.end_offsets([TopicPartition(unique, 0)])

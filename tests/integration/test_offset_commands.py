@@ -14,7 +14,7 @@ import anyio.to_thread
 import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from kzconsumer.errors import GroupInUse, NotDone
+from kzconsumer.errors import GroupInUseError, NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
@@ -261,7 +261,7 @@ async def test_who_comes_between_plan_and_execution(
             case "offset":
                 await zookeeper.set(f"{root}/offsets/{topic}/1", b"4", -1)
         before = await contents(zookeeper, root)
-        expected = NotDone if what == "offset" else GroupInUse
+        expected = NotDoneError if what == "offset" else GroupInUseError
         with pytest.raises(expected, match="nothing was changed"):
             await OffsetChanges(nodes, moves).apply(access)
     assert await contents(zookeeper, root) == before

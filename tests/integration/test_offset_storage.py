@@ -11,7 +11,7 @@ import anyio
 import pytest
 from confluent_kafka import Consumer
 
-from kzconsumer.errors import CoordinatorFailed, SinkFailed
+from kzconsumer.errors import CoordinatorError, SinkError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets import committer
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -106,17 +106,17 @@ async def test_an_unchanged_offset_is_not_written_again_but_once_an_hour(
     for offsets in (KAFKA, DUAL):
         async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
             await take(streams[unique][0], 3)
-            await consumer.commit_offsets()
+            await consumer.commit()
             before = await offsets_written(cluster)
             for _ in range(3):
-                await consumer.commit_offsets()
+                await consumer.commit()
             assert await offsets_written(cluster) == before
             streams[unique][0].ack()
-            await consumer.commit_offsets()
+            await consumer.commit()
             assert await offsets_written(cluster) == before + 1
             with monkeypatch.context() as passed:
                 passed.setattr(committer, "STORE_AGAIN", 0.0)
-                await consumer.commit_offsets()
+                await consumer.commit()
             assert await offsets_written(cluster) == before + 2
 
 
@@ -125,7 +125,7 @@ async def test_a_seek_back_holds_for_the_next_owner(cluster: Cluster, unique: st
     await fill(cluster, unique)
     async with member(cluster, unique, {unique: 1}, offsets=DUAL) as (consumer, streams):
         await take(streams[unique][0], 10)
-        await consumer.commit_offsets()
+        await consumer.commit()
         await consumer.seek(TopicPartition(unique, 0), 4)
         assert (await kafka_offset(cluster, unique, unique), await stored_offset(cluster, unique, unique)) == (4, 4)
     assert await consume(cluster, unique, 1, DUAL) == [4]
@@ -139,11 +139,11 @@ async def test_a_commit_that_is_refused_is_raised_and_made_up_for(
     async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
         await take(streams[unique][0], 5)
         async with newer_consumer(cluster, unique):
-            with pytest.raises(CoordinatorFailed, match="newer consumer"):
-                await consumer.commit_offsets()
+            with pytest.raises(CoordinatorError, match="newer consumer"):
+                await consumer.commit()
         stored = 4 if offsets is DUAL else None
         assert await stored_offset(cluster, unique, unique) == stored
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await kafka_offset(cluster, unique, unique) == 4
 
 
@@ -190,7 +190,7 @@ async def test_who_has_lost_a_partition_stores_nothing(cluster: Cluster, unique:
             node = await zookeeper.find(path)
             assert node is not None
             await zookeeper.set(path, node.data, -1)  # as the next owner's claim does; nobody watches this one
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await kafka_offset(cluster, unique, unique) == 0  # where it began, stored before anything came
         await until(lambda: consumer.positions() and consumer.positions()[0].processed == 0)
 
@@ -199,7 +199,7 @@ async def test_beside_a_replayable_sink_the_coordinator_has_a_copy(cluster: Clus
     """The range in flight is written as it was planned, and what follows behind it, whatever the copy says."""
     await fill(cluster, unique)
     target = replay.Target()
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await replay.consume(cluster, unique, replay.Sink(target, "before"), lambda: False, storage="kafka")
     assert await replay.plan_of(cluster, unique) is not None
     await replay.produced(cluster, unique, 30)

@@ -91,7 +91,7 @@ async def test_a_white_list_with_a_backslash_means_what_it_says(cluster: Cluster
     await create_topic(cluster.connect, dotted, 2)
     await create_topic(cluster.connect, f"{unique}-dotted", 2)
     configured = settings(cluster.connect, unique)
-    white_list = kzconsumer.Whitelist(rf"{unique}\.dot.*")
+    white_list = kzconsumer.Include(rf"{unique}\.dot.*")
     async with kzconsumer.connect(configured) as consumer, session(cluster.connect) as other:
         await consumer.create_message_streams_by_filter(white_list)
         assert {at.topic for at in consumer.positions()} == {dotted}
@@ -125,7 +125,7 @@ async def test_a_stream_without_a_partition_is_named_once(
     configured = settings(cluster.connect, unique)
     async with kzconsumer.connect(configured) as consumer:
         if by_list:
-            await consumer.create_message_streams_by_filter(kzconsumer.Whitelist(unique), 3)
+            await consumer.create_message_streams_by_filter(kzconsumer.Include(unique), 3)
         else:
             await consumer.create_message_streams({unique: 3})
         assert len(consumer.positions()) == 2

@@ -15,7 +15,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import RecordRejected
+from kzconsumer.errors import RecordRejectedError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
@@ -66,7 +66,7 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
                         (letter,) = await asyncio.to_thread(read_letters, cluster.bootstrap, letters, 1)
                         assert letter.original_offset == 3
 
-            with pytest.raises(RecordRejected, match="at offset 15 was rejected as grave: of no use"):
+            with pytest.raises(RecordRejectedError, match="at offset 15 was rejected as grave: of no use"):
                 await consume()
             counts = dict(sessions_of(consumer).counters.rejected)
     assert good == [n for n in range(15) if n not in (3, 5, 11)]
@@ -102,13 +102,13 @@ async def test_while_a_dead_letter_cannot_be_written_its_partition_waits(cluster
             rejecting = asyncio.create_task(stream.reject(poison, "of no use"))
             waits = "dead letter not written, partition waits"
             await until(lambda: any(line["event"] == waits for line in told), LIMIT)
-            await consumer.commit_offsets()
+            await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == 2
             assert not rejecting.done()
             await create_topic(cluster.connect, letters, 1)
             async with asyncio.timeout(LIMIT):
                 assert await rejecting
-            await consumer.commit_offsets()
+            await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == 3
     (line, *_) = [line for line in told if line["event"] == waits]
     assert letters in line["reason"]

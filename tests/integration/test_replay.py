@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import OffsetLost, SinkFailed
+from kzconsumer.errors import OffsetLostError, SinkError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
 from kzconsumer.registry.paths import GroupPaths
@@ -148,7 +148,7 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     await produced(cluster, unique, 30)
     target = Target()
     ended = Sink(target, fails)
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await consume(cluster, unique, ended, lambda: False)
     plan = await plan_of(cluster, unique)
     assert plan is not None
@@ -173,7 +173,7 @@ async def test_the_next_member_knows_the_steps_that_are_done(cluster: Cluster, u
     await produced(cluster, unique, 30)
     target = Target()
     for step in ("table", "index", "index"):
-        with pytest.raises(SinkFailed):
+        with pytest.raises(SinkError):
             await consume(cluster, unique, Sink(target, "before", step=step), lambda: False)
     plan = await plan_of(cluster, unique)
     assert plan is not None
@@ -191,7 +191,7 @@ async def test_without_a_plan_the_same_end_doubles(cluster: Cluster, unique: str
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
     target = Target()
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await consume(cluster, unique, Sink(target, "after", fingerprint=""), lambda: False)
     await produced(cluster, unique, 30)
     following = Sink(target, fingerprint="")
@@ -203,7 +203,7 @@ async def planned(cluster: Cluster, topic: str, target: Target) -> Plan:
     """Thirty records, all in a plan of which nothing is published."""
     await create_topic(cluster.connect, topic, 1)
     await produced(cluster, topic, 30)
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await consume(cluster, topic, Sink(target, "before"), lambda: False)
     plan = await plan_of(cluster, topic)
     assert plan is not None
@@ -229,7 +229,7 @@ async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster
 
     strict = Sink(target)
     lost = r"offsets 0 to 30 were planned .* from 10 to 30, has lost 0 to 10; .* reset = \"smallest\""
-    with pytest.raises(OffsetLost, match=lost):
+    with pytest.raises(OffsetLostError, match=lost):
         await consume(cluster, unique, strict, lambda: False, reset="fail")
     assert (strict.batches, target.ranges, await plan_of(cluster, unique)) == ([], {}, before)
 
@@ -277,7 +277,7 @@ async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
     target = Target()
     plan = await planned(cluster, unique, target)
     await beyond_the_end(cluster, unique, plan if in_flight else None)
-    with pytest.raises(OffsetLost, match='truncated = "continue"'):
+    with pytest.raises(OffsetLostError, match='truncated = "continue"'):
         await consume(cluster, unique, Sink(target), lambda: False)
     assert not target.ranges
 
@@ -310,7 +310,7 @@ async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str
     await planned(cluster, unique, target)
     await recreate_topic(cluster, unique, 1)
     await produced(cluster, unique, 5)
-    with pytest.raises(OffsetLost, match=r"offsets 0 to 30 were planned .* lost with the topic"):
+    with pytest.raises(OffsetLostError, match=r"offsets 0 to 30 were planned .* lost with the topic"):
         await consume(cluster, unique, Sink(target), lambda: False, reset="fail")
     with capture_logs() as logs:
         await consume(cluster, unique, Sink(target), lambda: target.ranges)
@@ -322,7 +322,7 @@ async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str
 async def test_who_cannot_replay_does_not_consume(cluster: Cluster, unique: str, fingerprint: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
-    with pytest.raises(SinkFailed):
+    with pytest.raises(SinkError):
         await consume(cluster, unique, Sink(Target(), "before"), lambda: False)
     before = await plan_of(cluster, unique)
     other = Sink(Target(), fingerprint=fingerprint)

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import OffsetLost
+from kzconsumer.errors import OffsetLostError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.registry.run_record import GroupRun, TopicEnds, decode_group_run, encode_group_run
 from kzconsumer.runs import losses
@@ -102,7 +102,9 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15)
-    with pytest.raises(OffsetLost, match=rf'^{unique}-0 has a log that ends at 10 .* up to 15\. .* reset = "smallest"'):
+    with pytest.raises(
+        OffsetLostError, match=rf'^{unique}-0 has a log that ends at 10 .* up to 15\. .* reset = "smallest"'
+    ):
         await finish_unread(configured(cluster, unique, reset="fail"), unique)
     assert (await run_of(cluster, unique)).finished is None
 
@@ -127,7 +129,7 @@ async def test_a_replayable_sink_goes_on_without_only_where_it_is_told(cluster: 
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15, stored=10)
-    with pytest.raises(OffsetLost, match='truncated = "continue" to end the run without'):
+    with pytest.raises(OffsetLostError, match='truncated = "continue" to end the run without'):
         await finish_unread(configured(cluster, unique), unique, Replayable())
     await finish_unread(configured(cluster, unique, truncated="continue"), unique, Replayable())
     assert (await run_of(cluster, unique)).ends == {TopicPartition(unique, 0): 10}
@@ -170,7 +172,7 @@ async def test_a_topic_that_is_gone(cluster: Cluster, unique: str) -> None:
     await begun(cluster, unique, 15, incarnation="0x1", stored=4)
     gone = f"^{unique}-0 is committed up to 4, and its topic was deleted; "
     gone += r'run nightly .* up to 15. .* reset = "smallest"'
-    with pytest.raises(OffsetLost, match=gone):
+    with pytest.raises(OffsetLostError, match=gone):
         await finish(configured(cluster, unique, reset="fail"), unique)
     with capture_logs() as logs:
         assert await finish(configured(cluster, unique), unique) == []

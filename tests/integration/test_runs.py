@@ -13,7 +13,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import NotThere
+from kzconsumer.errors import NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.run_record import GroupRun, decode_group_run, encode_group_run
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -144,14 +144,14 @@ async def test_a_topic_made_anew_is_no_part_of_the_run(cluster: Cluster, unique:
         await operator.create(f"/consumers/{unique}/run", run.encode())
     with anyio.fail_after(LIMIT):
         async with kzconsumer.connect(scheduled(cluster, unique)) as consumer:
-            white = kzconsumer.Whitelist(f"{unique}.*")
+            white = kzconsumer.Include(f"{unique}.*")
             (stream,) = await consumer.create_message_streams_by_filter(white)
             assert [(message.topic, message.offset) async for message in stream] == [(kept, n) for n in range(4)]
 
 
 async def test_without_its_topic_there_is_no_run(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
-    with pytest.raises(NotThere, match=f"^/brokers/topics/{unique}-x: no such topic"):
+    with pytest.raises(NotFoundError, match=f"^/brokers/topics/{unique}-x: no such topic"):
         await read(scheduled(cluster, unique), f"{unique}-x")
     assert await read(scheduled(cluster, unique), unique) == [], "nothing stands in the way of the right one"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kzconsumer.errors import NodeExists
+from kzconsumer.errors import NodeExistsError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.readiness import known_brokers
 from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
@@ -38,7 +38,7 @@ async def test_a_topic_is_created_once(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     with pytest.raises(Exception, match="exists") as caught:
         await create_topic(cluster.connect, unique, 1)
-    assert isinstance(getattr(caught.value, "error", caught.value), NodeExists)
+    assert isinstance(getattr(caught.value, "error", caught.value), NodeExistsError)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

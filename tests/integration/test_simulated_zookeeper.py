@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kzconsumer.errors import KzConsumerError, MultiFailed
+from kzconsumer.errors import KzConsumerError, MultiFailedError
 from kzconsumer.zookeeper.session import (
     Check,
     ConnectString,
@@ -100,7 +100,7 @@ class Player:
                 return None
             call: Callable[..., Awaitable[object]] = getattr(session, step.call)
             return self._plain(await call(*step.arguments), self.seen[step.session])
-        except MultiFailed as error:
+        except MultiFailedError as error:
             return error.index, type(error.error).__name__, str(error)
         except KzConsumerError as error:
             return type(error).__name__, str(error)

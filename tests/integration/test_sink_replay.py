@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kzconsumer.clock import now
-from kzconsumer.errors import NotDone, SinkFailed
+from kzconsumer.errors import NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, RangeIdentity, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
@@ -92,7 +92,7 @@ async def test_a_replay_goes_on_where_it_ended(cluster: Cluster, unique: str, mo
                     lambda *at: shown.append(at),
                 )
                 break
-            except SinkFailed as error:
+            except SinkError as error:
                 reasons.append(str(error))
     assert len(reasons) >= 3
     assert set(reasons) == {"OSError: no more"}
@@ -107,7 +107,7 @@ async def test_a_replay_goes_on_where_it_ended(cluster: Cluster, unique: str, mo
 def test_one_replay_of_a_group_runs_at_a_time(unique: str) -> None:
     with alone("c", unique):
         with (
-            pytest.raises(NotDone, match=f"another replay of group {unique} is running on this machine"),
+            pytest.raises(NotDoneError, match=f"another replay of group {unique} is running on this machine"),
             alone("c", unique),
         ):
             pass

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.errors import NotThere, OffsetLost
+from kzconsumer.errors import NotFoundError, OffsetLostError
 from kzconsumer.fetcher.range_reader import range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry import paths
@@ -46,9 +46,9 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
         async for partition, batch in reader.read([*ranges[:1], OffsetRange(unique, 1, 3, 5)]):
             found.setdefault(partition.partition, []).extend(batch.column("offset").to_pylist())
         assert found == {0: [15, 16, 17, 18, 19], 1: [3, 4]}
-        with pytest.raises(OffsetLost, match=f"{unique}-0: the log does not hold offset 25 any more"):
+        with pytest.raises(OffsetLostError, match=f"{unique}-0: the log does not hold offset 25 any more"):
             await anext(reader.read([OffsetRange(unique, 0, 25, 26)]))
-        with pytest.raises(NotThere, match="none of the topics subscribed to exists; did you mean"):
+        with pytest.raises(NotFoundError, match="none of the topics subscribed to exists; did you mean"):
             await reader.partitions(settings(cluster, f"{unique}x").subscription)
     async with ZooKeeperSession(ConnectString.parse(cluster.connect), 6) as session:
         assert await session.exists(f"{paths.CONSUMERS}/{unique}") is None

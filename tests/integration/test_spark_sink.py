@@ -28,7 +28,7 @@ from deltalake.schema import PrimitiveType
 from structlog.testing import capture_logs
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer_files.names import Owner, data_file
@@ -102,7 +102,7 @@ async def test_a_worker_that_dies_while_it_starts_is_started_as_often_as_a_batch
     sink = SparkSink({**options, "retry_backoff": "100ms"}, context())
     with capture_logs() as logs:
         async with killed_while_starting(3):
-            with pytest.raises(SinkFailed, match="did not start in 3 attempts: the Spark worker process died"):
+            with pytest.raises(SinkError, match="did not start in 3 attempts: the Spark worker process died"):
                 await sink.__aenter__()
     assert [each["attempt"] for each in logs if each["event"] == "spark start failed"] == [1, 2, 3]
     with capture_logs() as logs, pytest.raises(ConfigError) as caught:
@@ -184,7 +184,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         attempts = out / "_kzconsumer" / "attempts"
         (staging,) = [each for each in attempts.iterdir() if each.is_dir()]
         staging.rename(tmp_path / "aside")
-        with pytest.raises(SinkFailed, match=r"could not write big-4\[0\.\.2\) in 2 attempts: FileNotFoundError: "):
+        with pytest.raises(SinkError, match=r"could not write big-4\[0\.\.2\) in 2 attempts: FileNotFoundError: "):
             await sink.write(Batch((range_data("big", 4, 0, 2),)))
         assert not [row for row in published(out) if row["partition"] == 4]
         (tmp_path / "aside").rename(staging)
@@ -310,13 +310,13 @@ async def test_a_delta_table_gets_each_range_once_and_no_columns_that_it_has_not
     first, second = range_data("t", 0, 0, 3000), range_data("t", 0, 3000, 3001)
     async with SparkSink(options, context()) as sink:
         fault = r'Delta table .*: the table has no column "more" \(integer\): add it, or leave it out by select$'
-        with pytest.raises(SinkFailed, match=fault):
+        with pytest.raises(SinkError, match=fault):
             await sink.write(Batch((first,)))
         DeltaTable(path).alter.add_columns(Field("more", PrimitiveType("integer")))
         await sink.write(Batch((first,)))
         await sink.write(Batch((first,), is_replay=True))
         assert await sink.set_aside(second.identity, 1)
-        with pytest.raises(SinkFailed, match="was kept aside"):
+        with pytest.raises(SinkError, match="was kept aside"):
             await sink.write(Batch((second,)))
         assert await sink.has([second.identity, first.identity]) == [first.identity]
         holdings = await sink.holdings(count_rows=True)
@@ -364,7 +364,7 @@ async def test_a_function_is_called_as_by_foreach_batch(
 
         # What it raises is tried again under the same number, then told in one line.
         fail.touch()
-        with pytest.raises(SinkFailed, match=r"could not write t-0\[2\.\.4\) in 2 attempts: ValueError: told to fail$"):
+        with pytest.raises(SinkError, match=r"could not write t-0\[2\.\.4\) in 2 attempts: ValueError: told to fail$"):
             await sink.write(Batch((range_data("t", 0, 2, 4),)))
         fail.unlink()
         assert [each["batch_id"] - call["batch_id"] for each in called()] == [0, 1, 1]

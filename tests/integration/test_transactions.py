@@ -123,7 +123,7 @@ async def test_positions_go_over_what_is_not_delivered(cluster_of: ClusterOf, un
             await take(streams[unique][0], 1)
             pytest.fail("there is no more")
         await until(lambda: [(each.fetched, each.processed) for each in consumer.positions()] == [(end, end)])
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await stored_offset(cluster, unique, unique) == end
 
 

@@ -7,7 +7,15 @@ import asyncio
 import anyio
 import pytest
 
-from kzconsumer.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty, SessionExpired, ZooKeeperError
+from kzconsumer.errors import (
+    BadVersionError,
+    MultiFailedError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+    ZooKeeperError,
+)
 from kzconsumer.zookeeper.session import Check, ConnectString, Create, Delete, SetData, ZooKeeperSession
 from kzconsumer.zookeeper.watch import WatchKind
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
@@ -48,16 +56,16 @@ async def test_nodes_and_their_versions(connect: str) -> None:
 async def test_refusals_have_names(connect: str) -> None:
     async with session(connect) as zk:
         await zk.ensure("/a/b")
-        with pytest.raises(NodeExists, match=r"^/a: "):
+        with pytest.raises(NodeExistsError, match=r"^/a: "):
             await zk.create("/a")
         for call in (zk.get("/x"), zk.children("/x"), zk.set("/x", b"", -1), zk.delete("/x", -1), zk.create("/x/y")):
-            with pytest.raises(NoNode, match=r"^/x"):
+            with pytest.raises(NoNodeError, match=r"^/x"):
                 await call
-        with pytest.raises(BadVersion, match=r"^/a: "):
+        with pytest.raises(BadVersionError, match=r"^/a: "):
             await zk.set("/a", b"", 7)
-        with pytest.raises(BadVersion):
+        with pytest.raises(BadVersionError):
             await zk.delete("/a/b", 1)
-        with pytest.raises(NotEmpty, match=r"^/a: "):
+        with pytest.raises(NotEmptyError, match=r"^/a: "):
             await zk.delete("/a", 0)
         await zk.create("/e", ephemeral=True)
         with pytest.raises(ZooKeeperError, match=r"^/e/f: NoChildrenForEphemerals"):
@@ -80,7 +88,7 @@ async def test_a_request_too_large_is_refused_before_it_costs_the_connection(con
 
 async def test_the_chroot_is_where_paths_begin(zookeeper: ZooKeeperServer, unique: str) -> None:
     async with session(zookeeper.connect) as plain, session(f"{zookeeper.connect}/{unique}/in") as rooted:
-        with pytest.raises(NoNode):
+        with pytest.raises(NoNodeError):
             await rooted.create("/a")
         await rooted.ensure("/")
         await rooted.create("/a", b"x")
@@ -120,7 +128,7 @@ async def test_after_close_every_call_is_refused(connect: str) -> None:
         assert not zk.trusted()
         assert zk.safe_until == 0.0
         for call in (zk.get("/a"), zk.watch_exists("/b"), zk.multi([Check("/a", 0)]), zk.wait_trusted(), watch.wait()):
-            with pytest.raises(SessionExpired):
+            with pytest.raises(SessionExpiredError):
                 await call
         with anyio.move_on_after(0.05) as scope:
             await zk.wait_expired()
@@ -130,7 +138,7 @@ async def test_after_close_every_call_is_refused(connect: str) -> None:
 async def test_closing_what_was_never_opened(connect: str) -> None:
     zk = ZooKeeperSession(ConnectString.parse(connect), 6.0)
     await zk.close()
-    with pytest.raises(SessionExpired):
+    with pytest.raises(SessionExpiredError):
         await zk.get("/")
 
 
@@ -150,14 +158,14 @@ async def test_a_transaction_is_all_or_nothing(connect: str) -> None:
 @pytest.mark.parametrize(
     ("operation", "error"),
     [
-        (Check("/a", 5), BadVersion),
-        (Check("/x", 0), NoNode),
-        (Create("/a", b""), NodeExists),
-        (Create("/x/y", b""), NoNode),
-        (SetData("/a", b"", 5), BadVersion),
-        (SetData("/x", b"", 0), NoNode),
-        (Delete("/a", 5), BadVersion),
-        (Delete("/", -1), NotEmpty),
+        (Check("/a", 5), BadVersionError),
+        (Check("/x", 0), NoNodeError),
+        (Create("/a", b""), NodeExistsError),
+        (Create("/x/y", b""), NoNodeError),
+        (SetData("/a", b"", 5), BadVersionError),
+        (SetData("/x", b"", 0), NoNodeError),
+        (Delete("/a", 5), BadVersionError),
+        (Delete("/", -1), NotEmptyError),
     ],
     ids=str,
 )
@@ -174,7 +182,7 @@ async def test_a_refused_transaction_names_the_operation(
             Create("/n", b""),
         ]
         operations.insert(index, operation)
-        with pytest.raises(MultiFailed) as failure:
+        with pytest.raises(MultiFailedError) as failure:
             await zk.multi(operations)
         assert failure.value.index == index
         assert type(failure.value.error) is error
@@ -196,7 +204,7 @@ async def test_watches_fire_once_and_say_what_was_read(connect: str) -> None:
         assert node is not None
         assert there == node.stat
         assert (names, absent, missing) == ([], None, None)
-        with pytest.raises(NoNode):
+        with pytest.raises(NoNodeError):
             await zk.watch_children("/n")
         watches = {"data": data, "children": children, "created": created, "appears": appears, "changes": changes}
         for name, watch in watches.items():

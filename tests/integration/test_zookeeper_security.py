@@ -19,7 +19,7 @@ from aiozk import protocol
 from cryptography.hazmat.primitives import serialization
 
 from kzconsumer import ConsumerConnector, connect
-from kzconsumer.errors import ConfigError, ConnectionLost, NotPermitted
+from kzconsumer.errors import ConfigError, ConnectionLostError, NotPermittedError
 from kzconsumer.registry.sessions import open_session
 from kzconsumer.settings.settings import Settings
 from kzconsumer.status.documents import DOCUMENTS
@@ -124,12 +124,12 @@ async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeepe
             assert await acl(session, "/consumers") == OPEN, "other groups' members make nodes there, too"
     async with opened(secure.table()) as nobody:
         assert (await nobody.get(f"{root}-creator-writes/two")).data == b""
-        with pytest.raises(NotPermitted, match=r"/two: not permitted: .*\[zookeeper.sasl\]"):
+        with pytest.raises(NotPermittedError, match=r"/two: not permitted: .*\[zookeeper.sasl\]"):
             await nobody.set(f"{root}-creator-writes/two", b"mine", -1)
-        with pytest.raises(NotPermitted):
+        with pytest.raises(NotPermittedError):
             await nobody.get(f"{root}-creator-only/two")
     async with opened(secure.table(user="eve")) as eve:
-        with pytest.raises(NotPermitted):
+        with pytest.raises(NotPermittedError):
             await eve.set(f"{root}-creator-writes/two", b"mine", -1)
 
     digested = functools.partial(secure.table, user="bob", scheme="digest", acl="creator-only")
@@ -139,7 +139,7 @@ async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeepe
         assert (scheme, name.partition(":")[0]) == ("digest", "bob")
         assert PASSWORDS["bob"] not in name
     async with opened(digested(password="another")) as session:  # is somebody else, and nobody tells
-        with pytest.raises(NotPermitted):
+        with pytest.raises(NotPermittedError):
             await session.get(f"{root}-digest")
 
 
@@ -246,7 +246,7 @@ async def kept(session: ZooKeeperSession, path: str) -> None:
     while True:
         try:
             await session.get(path)
-        except ConnectionLost:
+        except ConnectionLostError:
             continue
         return
 
@@ -272,7 +272,7 @@ async def test_a_group_that_others_cannot_see(
         await send(b"one")
         assert [each.value for each in await take(stream, 1)] == [b"one"]
         stream.ack()
-        await consumer.commit_offsets()
+        await consumer.commit()
 
         kzconsumer = CommandLine(capsys, "--config", written(tmp_path, table, unique))
         for words in (("groups", "describe"), ("offsets", "show"), ("lag",), ("groups", "doctor")):
@@ -299,8 +299,8 @@ async def test_a_group_that_others_cannot_see(
 async def commit(consumer: ConsumerConnector) -> None:
     while True:
         try:
-            await consumer.commit_offsets()
-        except ConnectionLost:
+            await consumer.commit()
+        except ConnectionLostError:
             continue
         return
 

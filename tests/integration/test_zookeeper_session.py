@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer import clock
-from kzconsumer.errors import ConnectionLost, NoNode, SessionExpired
+from kzconsumer.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from kzconsumer.zookeeper.session import ConnectString, Create, FormerSession, SessionState, ZooKeeperSession
 from kzconsumer_sandbox.servers.jars import resolve_jars
 from kzconsumer_sandbox.servers.ports import free_port
@@ -76,7 +76,7 @@ async def test_silence_is_noticed_after_a_third_of_the_timeout(zookeeper: ZooKee
         proxy.silent = True
         start = time.monotonic()
         call = asyncio.ensure_future(zk.set(root, b"lost", -1))
-        with pytest.raises(ConnectionLost, match=r"no probe answered for 1\.0 s"):
+        with pytest.raises(ConnectionLostError, match=r"no probe answered for 1\.0 s"):
             await call
         assert T / 6 < seconds_since(start) < T / 3 + SLACK
         proxy.silent = False
@@ -98,7 +98,7 @@ async def test_a_request_in_flight_is_lost_and_never_sent_again(
         proxy.mute = False
         break_(proxy)
         for result in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(result, ConnectionLost)
+            assert isinstance(result, ConnectionLostError)
         await zk.sync()
         node = await zk.get(root)
         assert (node.data, node.stat.version) == (b"9", 10)  # executed once each, whatever we were told
@@ -197,7 +197,7 @@ async def test_a_reply_cut_short_costs_the_connection_and_not_the_loop(
         await zk.ensure(root)
         proxy.cut_reply_after = after
         start = time.monotonic()
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionLostError):
             await asyncio.gather(*(zk.get(root) for _ in range(3)))
         assert seconds_since(start) < T / 6
         assert (await zk.get(root)).data == b""
@@ -250,13 +250,13 @@ async def test_a_session_that_ended_on_the_server_is_over_for_everybody(zookeepe
         await proxy.listen()
         with anyio.fail_after(T):
             results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(result) for result in results] == [SessionExpired] * 3 + [type(None)]
+        assert [type(result) for result in results] == [SessionExpiredError] * 3 + [type(None)]
         assert states == [SessionState.SUSPENDED, SessionState.EXPIRED]
         assert zk.expired
         assert not zk.trusted()
         assert called == []
         for call in (zk.get(root), zk.watch_children(root), zk.create(f"{root}/x"), zk.wait_trusted(), zk.sync()):
-            with pytest.raises(SessionExpired):
+            with pytest.raises(SessionExpiredError):
                 await call
         await zk.wait_expired()
         assert await witness.children(root) == []  # nothing that waited ran in a later session
@@ -397,7 +397,7 @@ async def test_close_tells_the_server_over_a_new_connection(zookeeper: ZooKeeper
         proxy.finish()
         await zk.close()
         assert SessionState.EXPIRED not in states
-        with pytest.raises(NoNode):
+        with pytest.raises(NoNodeError):
             await witness.get(f"{root}/e")
 
 

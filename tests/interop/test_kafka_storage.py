@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from kzconsumer import ConsumerConnector
-from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.errors import CoordinatorError
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.topics import create_topic
 from tests.support.consuming import LIMIT, member, stored_offset, take
@@ -55,9 +55,9 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
         with anyio.fail_after(2 * LIMIT):
             while True:
                 try:
-                    await consumer.commit_offsets()
+                    await consumer.commit()
                     break
-                except CoordinatorFailed:
+                except CoordinatorError:
                     refused += 1
                     assert await stored_offset(cluster, unique, unique) == offset
         assert refused
@@ -85,7 +85,7 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
         stream = streams[unique][0]
         assert [message.offset for message in await take(stream, 10)] == list(range(20, 30))
         stream.ack()
-        await consumer.commit_offsets()
+        await consumer.commit()
         assert await both() == (30, 30)
 
         assert [message.offset for message in await take(stream, 10)] == list(range(30, 40))

@@ -128,7 +128,7 @@ class Group:
     async def stored(self, *, in_zookeeper: bool) -> None:
         """All that was produced is stored."""
         for consumer, _, _ in self.ours.values():
-            await consumer.commit_offsets()
+            await consumer.commit()
 
         async def offsets() -> list[int | None]:
             if not in_zookeeper:

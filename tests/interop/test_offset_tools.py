@@ -59,7 +59,7 @@ async def test_a_running_group_looks_the_same(
 
     async with reader(settings(cluster.connect, unique), {unique: 2}) as member:
         await until(lambda: len(member.messages) == sum(EACH - 3 * n - 1 for n in range(PARTITIONS)))
-        await member.consumer.commit_offsets()
+        await member.consumer.commit()
         sessions_of(member.consumer).stop_fetching()
         # Records that nobody reads, so that there is a lag.
         more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
@@ -105,7 +105,7 @@ async def test_a_group_with_the_brokers_looks_the_same(
     async with reader(settings(cluster.connect, unique, offsets=offsets), {unique: 1}) as member:
         await until(lambda: len(member.messages) == EACH * PARTITIONS)
         sessions_of(member.consumer).stop_fetching()
-        await member.consumer.commit_offsets()
+        await member.consumer.commit()
         more = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(partition)]
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, more)
         describe = "kafka.admin.ConsumerGroupCommand", "--describe", "--group", unique

@@ -83,7 +83,7 @@ async def test_what_an_original_does_and_what_happens_to_topics(
             *where, tmp_path / "a", consumer="a", version=version, from_beginning=True, **ROUND_ROBIN
         ) as first:
             await group.settled("original alone", expected.among(a=1))
-            filter_ = kzconsumer.Whitelist(white_list)
+            filter_ = kzconsumer.Include(white_list)
             async with our_member(cluster, unique, filter_, "m", assignor=assignor) as ours:
                 await group.settled("ours joins", expected.among(a=1, m=1))
                 await group.delivering(first.delivered, ours.delivered)

@@ -85,7 +85,7 @@ async def test_a_topic_made_under_the_white_lists_of_both(
             servers, cluster, unique, f"{unique}.*", tmp_path / "m", consumer="m", from_beginning=True
         ) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
-            async with our_member(cluster, unique, kzconsumer.Whitelist(f"{unique}, {later}"), "a") as ours:
+            async with our_member(cluster, unique, kzconsumer.Include(f"{unique}, {later}"), "a") as ours:
                 threads = [original.thread(), ours.thread()]
                 owners = by_range(unique, PARTITIONS, threads)
                 await group.settled("ours joins", owners)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority, WithBrokers
@@ -58,7 +58,7 @@ class Coordinator:
         if self.fate in ("stored", "answer lost"):
             self.has = offsets[PARTITION]
         if self.fate in ("answer lost", "request lost"):
-            raise CoordinatorFailed(self.fate)
+            raise CoordinatorError(self.fate)
         return {PARTITION: "refused"} if self.fate == "refused" else {}
 
     async def stored(self, partitions: object) -> dict[TopicPartition, WithBrokers]:
@@ -138,7 +138,7 @@ class Owners:
                 await self.committer.store_start(self.tracker, step.offset)
             else:
                 await self.committer.commit()
-        except CoordinatorFailed:
+        except CoordinatorError:
             assert step.fate != "stored"
         else:
             assert self.begins() == self.tracker.processed
@@ -168,7 +168,7 @@ async def test_a_new_epoch_waits_for_no_coordinator() -> None:
     assert await owners.committer.store_start(owners.tracker, 4, new_epoch=True)
     owners.tracker.restart(4)
     assert (owners.nodes.has, owners.tracker.epoch) == (4, 1)
-    with pytest.raises(CoordinatorFailed):
+    with pytest.raises(CoordinatorError):
         await owners.committer.commit()
     owners.coordinator.fate = "stored"
     await owners.committer.commit()

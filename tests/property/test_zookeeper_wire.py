@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kzconsumer.errors import ConnectionLost, ProtocolError, ZooKeeperError
+from kzconsumer.errors import ConnectionLostError, ProtocolError, ZooKeeperError
 from kzconsumer.zookeeper import wire, wire_frames
 from kzconsumer.zookeeper.operations import Check, SetData
 
@@ -34,7 +34,7 @@ bodies = st.lists(
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
 @given(body=bodies)
 def test_any_reply_is_read_or_refused(request_: wire_frames.Request[Any], body: bytes) -> None:
-    with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLost):
+    with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLostError):
         wire_frames.result(request_, wire_frames.Reply(1, 1, wire_frames.OK, body))
 
 
@@ -47,6 +47,6 @@ def test_any_event_and_any_handshake_is_read_or_refused(body: bytes) -> None:
 
 @given(code=st.integers(-(2**31), 2**31 - 1).filter(bool))
 def test_any_code_is_an_error_that_names_it_or_what_it_means(code: int) -> None:
-    with pytest.raises((ZooKeeperError, ConnectionLost)) as refused:
+    with pytest.raises((ZooKeeperError, ConnectionLostError)) as refused:
         wire_frames.result(REQUESTS[0], wire_frames.Reply(1, 1, code, b""))
     assert str(code) in str(refused.value) or code in (-101, -102, -103, -110, -111)

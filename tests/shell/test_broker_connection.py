@@ -22,10 +22,10 @@ from kzconsumer.clock import now
 from kzconsumer.errors import (
     BrokerError,
     ConfigError,
-    ConnectionLost,
+    ConnectionLostError,
     ProtocolError,
     SecurityError,
-    UnsupportedVersion,
+    UnsupportedVersionError,
 )
 from kzconsumer.model import Broker, TopicPartition
 from tests.support.agreed_versions import agreed
@@ -119,7 +119,7 @@ async def test_answers_reach_their_calls_in_order_however_they_are_cut() -> None
         connection.close()
         connection.close()
         assert connection.closed
-        with pytest.raises(ConnectionLost, match="closed by us"):
+        with pytest.raises(ConnectionLostError, match="closed by us"):
             await connection.call(REQUEST, timeout=10)
 
 
@@ -130,9 +130,9 @@ async def test_a_request_the_peer_does_not_know_is_not_sent() -> None:
 
     async with listening(serve) as broker:
         connection = await open_to(broker)
-        with pytest.raises(UnsupportedVersion):
+        with pytest.raises(UnsupportedVersionError):
             await connection.call(MetadataRequest(None), timeout=10)
-        with pytest.raises(ConnectionLost):
+        with pytest.raises(ConnectionLostError):
             await connection.call(REQUEST, timeout=10)
 
 
@@ -144,9 +144,9 @@ async def test_a_call_without_answer_in_time_ends_the_connection_and_all_calls()
     async with listening(serve) as broker:
         connection = await open_to(broker)
         other = asyncio.ensure_future(connection.call(REQUEST, timeout=60))
-        with pytest.raises(ConnectionLost, match=r"no answer to ListOffsets within 0\.1 s"):
+        with pytest.raises(ConnectionLostError, match=r"no answer to ListOffsets within 0\.1 s"):
             await connection.call(REQUEST, timeout=0.1)
-        with pytest.raises(ConnectionLost, match=r"within 0\.1 s"):
+        with pytest.raises(ConnectionLostError, match=r"within 0\.1 s"):
             await other
         assert connection.closed
 
@@ -165,7 +165,7 @@ async def test_a_closing_peer_ends_all_calls() -> None:
         )
         assert len({str(outcome) for outcome in outcomes}) == 1
         assert str(outcomes[0]).startswith(f"{broker}: closed by the broker")
-        assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
+        assert all(isinstance(outcome, ConnectionLostError) for outcome in outcomes)
         assert connection.closed
 
 
@@ -226,7 +226,7 @@ async def test_a_peer_that_ends_within_a_large_answer_is_told_as_it_ended(linger
         call = asyncio.ensure_future(connection.call(REQUEST, timeout=10))
         await asyncio.sleep(0.3)
         begun.set()
-        with pytest.raises(ConnectionLost, match=why):
+        with pytest.raises(ConnectionLostError, match=why):
             await call
         assert connection.closed
         assert connection._transport.ended_by_peer
@@ -266,7 +266,7 @@ async def test_a_cancelled_call_whose_answer_never_comes_still_ends_the_connecti
         first = asyncio.ensure_future(connection.call(REQUEST, timeout=0.2))
         await asyncio.sleep(0)
         first.cancel()
-        with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
+        with pytest.raises(ConnectionLostError, match=r"within 0\.2 s"):
             await connection.call(REQUEST, timeout=30)
 
 
@@ -295,7 +295,7 @@ async def test_nonsense_is_a_protocol_error_for_the_call_it_hit_and_a_lost_conne
         )
         assert isinstance(first, ProtocolError)
         assert str(first).startswith(f"{broker}: {why}")
-        assert isinstance(second, ConnectionLost)
+        assert isinstance(second, ConnectionLostError)
         assert connection.closed
 
 
@@ -311,7 +311,7 @@ async def test_an_answer_to_no_request_ends_the_connection() -> None:
     async with listening(serve) as broker:
         connection = await open_to(broker)
         assert await connection.call(REQUEST, timeout=10) == {T0: ListedOffset(0, 3, -1)}
-        with pytest.raises(ConnectionLost, match="a response to no request"):
+        with pytest.raises(ConnectionLostError, match="a response to no request"):
             await connection.call(REQUEST, timeout=10)
         assert connection.closed
 
@@ -351,7 +351,7 @@ async def test_a_peer_that_always_hangs_up_is_no_broker() -> None:
         await peer.request()
 
     async with listening(serve) as broker:
-        with pytest.raises(ConnectionLost, match="on ApiVersions too"):
+        with pytest.raises(ConnectionLostError, match="on ApiVersions too"):
             await open_to(broker)
 
 
@@ -360,7 +360,7 @@ async def test_a_silent_peer_is_given_up_in_time() -> None:
         await peer.reader.read()
 
     async with listening(serve) as broker:
-        with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
+        with pytest.raises(ConnectionLostError, match=r"within 0\.2 s"):
             await open_to(broker, timeout=0.2)
 
 
@@ -377,7 +377,7 @@ async def test_a_peer_that_refuses_to_name_its_versions() -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 1), ("127.0.0.1", 70000), ("a" * 70, 9092), ("", -1)])
 async def test_where_nobody_listens(host: str, port: int) -> None:
-    with pytest.raises(ConnectionLost, match="broker 7"):
+    with pytest.raises(ConnectionLostError, match="broker 7"):
         await open_to(Broker(7, host, port))
 
 
@@ -416,7 +416,7 @@ async def test_callers_at_the_same_time_share_one_attempt() -> None:
         assert len(brokers._connections) == 2
     assert first.closed
     assert other.closed
-    with pytest.raises(ConnectionLost, match="connections are closed"):
+    with pytest.raises(ConnectionLostError, match="connections are closed"):
         await brokers.connection(broker)
 
 
@@ -427,7 +427,7 @@ async def test_a_failed_attempt_fails_all_who_wait_and_the_next_one_starts_afres
 
     async with listening(serve) as broker, Brokers(client_id="test", timeout=10) as brokers:
         outcomes = await asyncio.gather(brokers.connection(broker), brokers.connection(broker), return_exceptions=True)
-        assert all(isinstance(outcome, ConnectionLost) for outcome in outcomes)
+        assert all(isinstance(outcome, ConnectionLostError) for outcome in outcomes)
         assert not (await brokers.connection(broker)).closed
 
 
@@ -474,7 +474,7 @@ async def test_leaving_ends_attempts_and_their_waiters() -> None:
         async with Brokers(client_id="test", timeout=60) as brokers:
             waiting = asyncio.ensure_future(brokers.connection(broker))
             await asyncio.sleep(0.05)
-        with pytest.raises(ConnectionLost, match="connections are closed"):
+        with pytest.raises(ConnectionLostError, match="connections are closed"):
             await waiting
 
 

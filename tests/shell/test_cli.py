@@ -18,7 +18,7 @@ import pytest
 from kzconsumer import __version__
 from kzconsumer.cli.checks import checked
 from kzconsumer.cli.main import main, report_error
-from kzconsumer.errors import ConfigError, ConnectionLost, SinkFailed
+from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
 from kzconsumer.settings.settings import layers_of
 from kzconsumer.sinks.configured import check_sink
 
@@ -90,7 +90,7 @@ def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
     done = kzconsumer(verb, str(file))
     assert done.returncode == 78
     assert done.stderr.splitlines() == [
-        f"kzconsumer: {file}: [subscription] topics: missing (or whitelist, or blacklist)",
+        f"kzconsumer: {file}: [subscription] topics: missing (or include, or exclude)",
         f"kzconsumer: {file}: [sink] plugin: missing",
     ]
 
@@ -185,7 +185,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
     [
         (
             '[subscription]\ntopics = { t = 1 }\nwhitelist = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
-            ["[rejected] policy", "[subscription] whitelist", "[sink] plugin"],
+            ["[rejected] policy", "[subscription] include", "[sink] plugin"],
         ),
         ('[rejected]\npolicy = "drop"\n', ["[rejected] policy", "[subscription] topics", "[sink] plugin"]),
         (
@@ -410,19 +410,19 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_errors_of_a_task_group_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     group = ExceptionGroup(
-        "tasks", [SinkFailed("disk full\nreally"), ExceptionGroup("inner", [ConnectionLost("gone")])]
+        "tasks", [SinkError("disk full\nreally"), ExceptionGroup("inner", [ConnectionLostError("gone")])]
     )
     assert report_error(group) == 1
     assert capsys.readouterr().err == "kzconsumer: disk full really\nkzconsumer: gone\n"
 
 
 def test_a_fault_of_the_configuration_decides_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    assert report_error(ExceptionGroup("tasks", [ConnectionLost("gone"), ConfigError(["a", "b"])])) == 78
+    assert report_error(ExceptionGroup("tasks", [ConnectionLostError("gone"), ConfigError(["a", "b"])])) == 78
     assert capsys.readouterr().err == "kzconsumer: gone\nkzconsumer: a\nkzconsumer: b\n"
 
 
 def test_a_fault_of_ours_keeps_its_traceback() -> None:
-    group = ExceptionGroup("tasks", [ConnectionLost("gone"), KeyError("x")])
+    group = ExceptionGroup("tasks", [ConnectionLostError("gone"), KeyError("x")])
     with pytest.raises(ExceptionGroup) as caught:
         report_error(group)
     assert caught.value is group

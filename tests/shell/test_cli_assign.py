@@ -33,10 +33,10 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (GOOD, ": [subscription] topics: missing (or whitelist, or blacklist)"),
+        (GOOD, ": [subscription] topics: missing (or include, or exclude)"),
         (
             GOOD + '[subscription]\ntopics = { orders = 1 }\nwhitelist = "o.*"\n',
-            ":7: [subscription] whitelist: cannot be given together with topics",
+            ":7: [subscription] include: cannot be given together with topics",
         ),
         (
             GOOD + 'assignor = "stick"\n',

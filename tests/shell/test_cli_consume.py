@@ -18,10 +18,10 @@ AT = ["--zookeeper", "zk"]
     ("words", "told"),
     [
         (["t"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
-        (AT, "nothing to read: give TOPIC, --whitelist or --blacklist"),
-        (["t", "--whitelist", "a", *AT], "give topics, --whitelist or --blacklist, only one of them"),
-        (["--whitelist", "a", "--blacklist", "b", *AT], "not allowed with argument --whitelist"),
-        (["--whitelist", "(", *AT], "is not a regular expression"),
+        (AT, "nothing to read: give TOPIC, --include or --exclude"),
+        (["t", "--include", "a", *AT], "give topics, --include or --exclude, only one of them"),
+        (["--include", "a", "--exclude", "b", *AT], "not allowed with argument --include"),
+        (["--include", "(", *AT], "is not a regular expression"),
         (["t:a", *AT], "'a' is not a list of partitions"),
         (["t:0", "--group", "g", *AT], "partitions can be chosen without --group only"),
         (["t", "--from", "stored", *AT], "--from stored needs a group: give --from stored:GROUP"),
@@ -52,7 +52,7 @@ def settings(*words: str) -> Settings:
 def test_named_topics_are_a_white_list_in_a_group() -> None:
     assert settings("a.b", "c", *AT).subscription == SubscriptionSettings(topics={"a.b": 1, "c": 1})
     member = settings("a.b", "c", "a.b", "--group", "g", "--from", "end", *AT)
-    assert member.subscription == SubscriptionSettings(whitelist=r"a\.b|c")
+    assert member.subscription == SubscriptionSettings(include=r"a\.b|c")
     assert (member.group.id, member.offsets.reset) == ("g", "largest")
     filter = member.subscription.filter
     assert filter is not None
@@ -68,6 +68,6 @@ def test_a_file_says_what_the_words_do_not(tmp_path: Path) -> None:
     found = settings("--config", str(file))
     assert (found.subscription.topics, found.fetch.isolation) == ({"t": 1}, "read_committed")
     member = settings("--config", str(file), "--group", "h")
-    assert (member.group.id, member.group.assignor, member.subscription.whitelist) == ("h", "roundrobin", "t")
+    assert (member.group.id, member.group.assignor, member.subscription.include) == ("h", "roundrobin", "t")
     assert member.offsets.reset == "largest"
-    assert settings("--config", str(file), "--blacklist", "x").subscription == SubscriptionSettings(blacklist="x")
+    assert settings("--config", str(file), "--exclude", "x").subscription == SubscriptionSettings(exclude="x")

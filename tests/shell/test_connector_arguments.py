@@ -10,7 +10,7 @@ import pytest
 
 import kzconsumer
 from kzconsumer.consumer import ConsumerConnector
-from kzconsumer.errors import NotPermitted
+from kzconsumer.errors import NotPermittedError
 from kzconsumer.sessions import Sessions
 from tests.support.members import settings
 
@@ -40,9 +40,9 @@ async def test_topics(topics: Any, kind: type[Exception], words: str) -> None:
     ("topics", "streams", "kind"),
     [
         ("orders.*", 1, TypeError),
-        (kzconsumer.Whitelist("orders.*"), 0, ValueError),
-        (kzconsumer.Whitelist("orders.*"), True, TypeError),
-        (kzconsumer.Whitelist("(?P<name>a)"), 1, ValueError),
+        (kzconsumer.Include("orders.*"), 0, ValueError),
+        (kzconsumer.Include("orders.*"), True, TypeError),
+        (kzconsumer.Include("(?P<name>a)"), 1, ValueError),
     ],
 )
 async def test_lists(topics: Any, streams: Any, kind: type[Exception]) -> None:
@@ -105,7 +105,7 @@ async def leave_soon(consumer: ConsumerConnector) -> None:
 
 async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(self: Sessions, registration: object) -> None:
-        raise NotPermitted("/consumers/g")
+        raise NotPermittedError("/consumers/g")
 
     async def join() -> None:
         async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
@@ -114,6 +114,6 @@ async def test_a_member_that_fails_before_it_has_joined_has_not_joined(monkeypat
 
     joined: list[ConsumerConnector] = []
     monkeypatch.setattr(Sessions, "_run_session", fails)
-    with pytest.raises(NotPermitted):
+    with pytest.raises(NotPermittedError):
         await join()
     assert joined == []

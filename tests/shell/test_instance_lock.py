@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer.cli.main import main
-from kzconsumer.errors import AlreadyRunning
+from kzconsumer.errors import AlreadyRunningError
 from kzconsumer.service import start
 from kzconsumer.service.start import lock_path
 
@@ -60,7 +60,7 @@ def test_the_second_daemon_is_told_of_the_first(
         assert capsys.readouterr().err == f"kzconsumer: lock: process {pid} runs this instance already\n"
         assert lock.stat().st_mode & 0o777 == 0o644
     with start.instance_lock(lock):  # it was killed: what it left behind holds nobody up
-        with pytest.raises(AlreadyRunning), start.instance_lock(lock):
+        with pytest.raises(AlreadyRunningError), start.instance_lock(lock):
             pass
         assert main(["run", "group.toml"]) == 1
     assert main(["run", "group.toml", "--set", "service.lock=/no/folder/lock"]) == 78

@@ -13,7 +13,7 @@ import pytest
 PROGRAM = """
 import math, sys, anyio
 from kzconsumer.clock import now
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.jsonlines_sink import JsonLinesSink
 from tests.support.range_data import range_data
@@ -35,7 +35,7 @@ async def main(batches, limit):
 
 try:
     anyio.run(main, int(sys.argv[1]), float(sys.argv[2]))
-except SinkFailed as error:
+except SinkError as error:
     print(error, file=sys.stderr)
 """
 

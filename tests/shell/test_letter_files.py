@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kzconsumer.errors import NotKept
+from kzconsumer.errors import DeadLetterError
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
 from kzconsumer.streams.message import Message
@@ -70,7 +70,7 @@ async def test_what_cannot_be_written_is_told_and_written_later(
     in_the_way = tmp_path / "letters"
     in_the_way.write_text("a file")
     box = LetterFiles(in_the_way, 1 << 20)
-    with pytest.raises(NotKept, match="letters: "):
+    with pytest.raises(DeadLetterError, match="letters: "):
         await box.write(letters(1))
     in_the_way.unlink()
     await box.write(letters(1))
@@ -80,7 +80,7 @@ async def test_what_cannot_be_written_is_told_and_written_later(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(NotKept, match="No space left on device"):
+        with pytest.raises(DeadLetterError, match="No space left on device"):
             await box.write(letters(2))
     await box.write(letters(2))
     box.close()

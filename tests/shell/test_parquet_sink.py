@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch, Sink, SinkContext
 from kzconsumer.testing.sink_contract import SinkContract, contract_context
 from kzconsumer_files.names import data_file
@@ -115,9 +115,9 @@ async def test_a_disk_that_refuses_is_a_failure_of_the_sink(tmp_path: Path) -> N
         publishing = tmp_path / "_kzconsumer" / "publishing"
         publishing.rmdir()
         publishing.touch()
-        with pytest.raises(SinkFailed, match=f"parquet files in {tmp_path}: .*Not a directory"):
+        with pytest.raises(SinkError, match=f"parquet files in {tmp_path}: .*Not a directory"):
             await sink.write(Batch((range_data("t", 0, 3, 6),)))
-        with pytest.raises(SinkFailed, match="Not a directory"):
+        with pytest.raises(SinkError, match="Not a directory"):
             await sink.set_aside(range_data("t", 0, 6, 9).identity, 3)
         publishing.unlink()
 
@@ -125,7 +125,7 @@ async def test_a_disk_that_refuses_is_a_failure_of_the_sink(tmp_path: Path) -> N
 async def test_a_range_that_overlaps_a_published_one_is_refused(tmp_path: Path) -> None:
     async with made(tmp_path) as sink:
         await sink.write(Batch((range_data("t", 0, 0, 5),)))
-        with pytest.raises(SinkFailed, match="overlaps \\[0, 5\\)"):
+        with pytest.raises(SinkError, match="overlaps \\[0, 5\\)"):
             await sink.write(Batch((range_data("t", 0, 3, 8), range_data("t", 1, 0, 1))))
         assert await sink.has([range_data("t", 1, 0, 1).identity])
 
@@ -135,7 +135,7 @@ async def test_a_directory_of_another_group_sink_or_format(tmp_path: Path) -> No
         pass
     with pytest.raises(ConfigError, match="belongs to group g of cluster c, sink parquet; this is group h"):
         await made(tmp_path / "out", group="h").__aenter__()
-    with pytest.raises(SinkFailed, match="belongs to group g"):
+    with pytest.raises(SinkError, match="belongs to group g"):
         await made(tmp_path / "out", group="h").holdings(count_rows=False)
     foreign = tmp_path / "foreign"
     foreign.mkdir()

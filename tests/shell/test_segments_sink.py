@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from kzconsumer import clock
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.capabilities import capabilities
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
 from kzconsumer_files.segments.sink import SegmentsSink
@@ -94,7 +94,7 @@ async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_cut_off(
     damaged = bytearray(segment.read_bytes())
     damaged[len(batch(0)) + 70] ^= 1
     segment.write_bytes(damaged)
-    with pytest.raises(SinkFailed, match=r"orders-0: the stored offset is 30, but .*orders-0 ends at 10"):
+    with pytest.raises(SinkError, match=r"orders-0: the stored offset is 30, but .*orders-0 ends at 10"):
         await write(tmp_path, batches(30, 40))
     assert segment.read_bytes() == damaged, "what lies behind the damage may still be of use to somebody"
     await write(tmp_path, batches(10, 40))
@@ -104,7 +104,7 @@ async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_cut_off(
 async def test_a_jump_without_a_range_is_refused_while_running_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
-        with pytest.raises(SinkFailed, match="stored offset is 20"):
+        with pytest.raises(SinkError, match="stored offset is 20"):
             await sink.write(Batch((batches(20, 30),)))
 
 
@@ -127,7 +127,7 @@ async def test_a_hole_of_the_log_outlives_a_restart(tmp_path: Path) -> None:
 
 async def test_a_topic_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     await write(tmp_path, batches(0, 10))
-    with pytest.raises(SinkFailed, match="holds an earlier topic of that name"):
+    with pytest.raises(SinkError, match="holds an earlier topic of that name"):
         await write(tmp_path, raw_range(0, 10, batch(0), incarnation=99))
     assert content(directory(tmp_path)) == log_bytes(0, 10)
 
@@ -145,7 +145,7 @@ async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Pa
     async with opened(tmp_path / "ours") as sink:
         directory(tmp_path / "ours").mkdir()
         (directory(tmp_path / "ours") / "00000000000000000000.log").touch()
-        with pytest.raises(SinkFailed, match=r"holds segments but no archive\.json"):
+        with pytest.raises(SinkError, match=r"holds segments but no archive\.json"):
             await sink.write(Batch((batches(0, 10),)))
 
 
@@ -182,7 +182,7 @@ async def test_a_write_that_fails_names_the_partition(tmp_path: Path) -> None:
     async with opened(tmp_path) as sink:
         await sink.write(Batch((batches(0, 10),)))
         segments(directory(tmp_path))[0].unlink()
-        with pytest.raises(SinkFailed, match=r"segments: orders-0: .*No such file"):
+        with pytest.raises(SinkError, match=r"segments: orders-0: .*No such file"):
             await sink.write(Batch((batches(10, 20),)))
 
 

@@ -12,7 +12,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer.sinks.quarantine import RangeQuarantine, kept_ranges
@@ -143,14 +143,14 @@ async def test_a_sink_that_was_not_entered_says_it_and_makes_nothing(target: Tar
     made = sink(target.path)
     made._destination.claim(OWNER)
     assert found.fingerprint == made.fingerprint != ""
-    with pytest.raises(SinkFailed, match=r"belongs to group g of cluster c, sink spark; this is group other"):
+    with pytest.raises(SinkError, match=r"belongs to group g of cluster c, sink spark; this is group other"):
         await sink(target.path, "other").holdings(count_rows=False)
-    with pytest.raises(SinkFailed, match="is not marked as a target of any group"):
+    with pytest.raises(SinkError, match="is not marked as a target of any group"):
         await sink(tmp_path / "none").holdings(count_rows=False)
     assert not (tmp_path / "none").exists()
     call = SinkContext(group="g", member="", cluster="c", safe_until=lambda: math.inf)
     function = SparkSink({"destination": "function", "function": "tests.support.spark_functions:obey"}, call)
-    with pytest.raises(SinkFailed, match="a function cannot be asked what it has done"):
+    with pytest.raises(SinkError, match="a function cannot be asked what it has done"):
         await function.holdings(count_rows=False)
 
 

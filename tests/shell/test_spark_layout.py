@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import NotOurs, Owner
@@ -72,7 +72,7 @@ async def test_it_is_a_fault_of_the_settings_and_verify_says_it(tmp_path: Path) 
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, told)
     with pytest.raises(ConfigError, match=r"^\[sink.options\]: .* partition_by is none"):
         await sink.__aenter__()
-    with pytest.raises(SinkFailed, match=r"partition_by is none"):
+    with pytest.raises(SinkError, match=r"partition_by is none"):
         await sink.holdings(count_rows=True)
 
 

@@ -24,7 +24,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kzconsumer.durable_files import put_in_place
-from kzconsumer.errors import ConfigError, PluginError, SinkFailed
+from kzconsumer.errors import ConfigError, PluginError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import SinkContext
 from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, range_name
@@ -225,7 +225,7 @@ async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_b
                 tasks.start_soon(come_back)
                 assert await sink.has([identity(0), identity(1)]) == [identity(0)]
         else:
-            with pytest.raises(SinkFailed, match=r"ledger could not be read in 3 attempts: .*publishing") as raised:
+            with pytest.raises(SinkError, match=r"ledger could not be read in 3 attempts: .*publishing") as raised:
                 await sink.has([identity(1)])
             assert "\n" not in str(raised.value)
     assert [line["attempt"] for line in logs] == ([1, 2] if comes_back else [1, 2, 3])
@@ -273,7 +273,7 @@ async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, told)
     sink._destination.claim(OWNER)
     assert await sink.set_aside(identity(0), 9)
-    with pytest.raises(SinkFailed, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
+    with pytest.raises(SinkError, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
         await sink.set_aside(identity(0)._replace(first=4, until=20), 16)
 
 

@@ -23,7 +23,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from kzconsumer.errors import CannotListen
+from kzconsumer.errors import CannotListenError
 from kzconsumer.service.sd_notify import Manager
 from kzconsumer.service.systemd import ServiceReport
 from kzconsumer.settings.settings import Settings
@@ -101,11 +101,14 @@ def test_a_socket_left_behind_is_replaced_and_nothing_else(tmp_path: Path) -> No
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    with _listen(f"unix:{path}", "group.toml"), pytest.raises(CannotListen, match=r"^group.toml: \[status\] listen: "):
+    with (
+        _listen(f"unix:{path}", "group.toml"),
+        pytest.raises(CannotListenError, match=r"^group.toml: \[status\] listen: "),
+    ):
         _listen(f"unix:{path}", "group.toml")
     file = tmp_path / "file"
     file.write_text("precious")
-    with pytest.raises(CannotListen, match="in use"):
+    with pytest.raises(CannotListenError, match="in use"):
         _listen(f"unix:{file}", "group.toml")
     assert file.read_text() == "precious"
 
@@ -113,12 +116,12 @@ def test_a_socket_left_behind_is_replaced_and_nothing_else(tmp_path: Path) -> No
 def test_a_port_that_is_taken() -> None:
     with _listen("127.0.0.1:0", "group.toml") as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(CannotListen, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
+        with pytest.raises(CannotListenError, match=f"cannot listen at 127.0.0.1:{port}: Address already in use"):
             _listen(f"127.0.0.1:{port}", "group.toml")
 
 
 def test_a_host_that_is_not() -> None:
-    with pytest.raises(CannotListen, match=r"cannot listen at nowhere\.invalid:1: "):
+    with pytest.raises(CannotListenError, match=r"cannot listen at nowhere\.invalid:1: "):
         _listen("nowhere.invalid:1", "group.toml")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kzconsumer.errors import ConnectionLost, ProtocolError
+from kzconsumer.errors import ConnectionLostError, ProtocolError
 from kzconsumer.zookeeper import server_choice, wire, wire_frames
 from kzconsumer.zookeeper.link import Link
 from kzconsumer.zookeeper.operations import Check, Create, SetData, Stat
@@ -44,7 +44,7 @@ class Recorded:
     def answered(self, reply: wire_frames.Reply) -> None:
         self.outcome = reply
         if reply.code == -4:
-            raise ConnectionLost("no use")
+            raise ConnectionLostError("no use")
 
     def lost(self, reason: str) -> None:
         self.outcome = reason
@@ -127,7 +127,7 @@ async def test_a_server_out_of_its_mind_is_left(answer: bytes, reason: str) -> N
 
 @pytest.mark.parametrize("hello", [struct.pack("!i", -7), frame(b"x"), frame(b"")])
 async def test_a_handshake_that_is_none(hello: bytes) -> None:
-    with pytest.raises((ConnectionLost, ProtocolError)):
+    with pytest.raises((ConnectionLostError, ProtocolError)):
         async with link_to(hello):
             pass
 
@@ -186,7 +186,7 @@ async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
         link.connection_made(Deaf())
         link.data_received(frame(HELLO))
         chosen = rng.choices(ANSWERS, k=2)
-        calls = [Asked(request, ConnectionLost) for request, _ in chosen]
+        calls = [Asked(request, ConnectionLostError) for request, _ in chosen]
         for call in calls:
             link.send(call.request.body, call)
         replies = [reply(xid, body=mutate(body, rng)) for xid, (_, body) in enumerate(chosen, 1)]
@@ -202,7 +202,7 @@ async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
     ("said", "reason"),
     [
         (b"This ZooKeeper instance is not currently serving requests\n", "it has no quorum, so it serves nobody"),
-        (b"srvr is not executed because it is not in the whitelist.\n", "has it a quorum?"),
+        (b"srvr is not executed because it is not in the include.\n", "has it a quorum?"),
         (b"Zookeeper version: 3.8.4\n", "it serves others: is it behind, or starting?"),
         (b"", "or does this port want TLS? ([zookeeper] secure, connect)"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "or does this port want TLS? ([zookeeper] secure, connect)"),

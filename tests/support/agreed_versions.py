@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kzconsumer.brokers.protocol.versions import API_VERSIONS, SASL_AUTHENTICATE, SASL_HANDSHAKE, SPOKEN, Versions
-from kzconsumer.errors import UnsupportedVersion
+from kzconsumer.errors import UnsupportedVersionError
 
 _FOR_CONNECTING = {API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE}
 
@@ -20,5 +20,5 @@ def agreed(versions: Versions) -> str:
 def _chosen(versions: Versions, api_key: int) -> str:
     try:
         return str(versions.choose(api_key))
-    except UnsupportedVersion:
+    except UnsupportedVersionError:
         return "none"

@@ -7,7 +7,7 @@ import time
 
 import anyio
 
-from kzconsumer.sinks.interface import Batch, RecordsRejected, Rejected
+from kzconsumer.sinks.interface import Batch, RecordsRejectedError, Rejected
 
 
 async def hang(batch: Batch) -> None:
@@ -70,4 +70,4 @@ async def print_all_but_poison(batch: Batch) -> None:
                 else:
                     print(json.dumps({"partition": part.partition, "offset": offset}), flush=True)
     if poison:
-        raise RecordsRejected(poison)
+        raise RecordsRejectedError(poison)

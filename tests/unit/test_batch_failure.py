@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import NoNode, SinkFailed
+from kzconsumer.errors import NoNodeError, SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.settings.sections import BatchSettings
@@ -21,7 +21,7 @@ from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
-from kzconsumer.sinks.steps import StepNotRecorded
+from kzconsumer.sinks.steps import StepNotRecordedError
 from kzconsumer.streams.chunk_queue import ChunkQueue
 from tests.support.chunks import LeaseInHand, chunk, put, tracker
 from tests.support.owned_ranges import Nothing, Owned
@@ -80,7 +80,7 @@ async def test_without_a_quarantine_nothing_is_tried_again() -> None:
         async with running(runner_of(sink, None, commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed)
+    assert raised.group_contains(SinkError)
     assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
 
 
@@ -150,13 +150,13 @@ async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_publish
     claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     put(queue, chunk(claim, 0, 5))
     runner = beside(
-        Ledger([], SinkFailed("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
+        Ledger([], SinkError("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
     )
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
         async with running(runner, [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match=r"cast to INT.*the destination has it is unknown.*no database")
+    assert raised.group_contains(SinkError, match=r"cast to INT.*the destination has it is unknown.*no database")
     assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
 
 
@@ -186,12 +186,12 @@ async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pyte
 
     destination = destination_of("silent", capabilities(Silent()))
     assert destination is not None
-    with pytest.raises(SinkFailed, match=r"sink silent: no answer within 0\.01 s"):
+    with pytest.raises(SinkError, match=r"sink silent: no answer within 0\.01 s"):
         async with asyncio.timeout(5):
             await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
 
 
-@pytest.mark.parametrize("error", [StepNotRecorded("none is ours"), NoNode("/consumers/g/claims/orders/0")])
+@pytest.mark.parametrize("error", [StepNotRecordedError("none is ours"), NoNodeError("/consumers/g/claims/orders/0")])
 async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
     claims = [tracker(0), tracker(1)]
     queue, commits = ChunkQueue(1 << 20), Owned(claims)
@@ -217,7 +217,7 @@ async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> No
         async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match=r"cannot be cast to INT.*nor can it be quarantined")
+    assert raised.group_contains(SinkError, match=r"cannot be cast to INT.*nor can it be quarantined")
     assert (claim.processed, commits.made) == (0, [])
 
 

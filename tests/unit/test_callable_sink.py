@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.callable_sink import CallableSink
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
 from kzconsumer.sinks.interface import Batch, SinkContext
@@ -78,7 +78,7 @@ async def test_the_function_gets_the_batch(name: str) -> None:
 
 async def test_what_the_function_raises_is_a_failed_sink() -> None:
     async with sink("refuse") as entered:
-        with pytest.raises(SinkFailed, match="refuse raised ValueError: no room"):
+        with pytest.raises(SinkError, match="refuse raised ValueError: no room"):
             await entered.write(Batch((range_data("t", 0, 0, 3),)))
 
 

@@ -75,7 +75,7 @@ def test_the_daemon_needs_both() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_dict(tables(), source="group.toml").require_daemon()
     assert caught.value.faults == (
-        "group.toml: [subscription] topics: missing (or whitelist, or blacklist)",
+        "group.toml: [subscription] topics: missing (or include, or exclude)",
         "group.toml: [sink] plugin: missing",
     )
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from kzconsumer.errors import CorruptRecord
+from kzconsumer.errors import CorruptRecordError
 from kzconsumer.fetcher.corrupt_batch import Jump, NoJump, Unusable, jump, without_way
 from kzconsumer.model import TopicPartition
 from tests.support.record_sets import Record, message, message_set, record_batch
@@ -96,7 +96,7 @@ def test_a_message_larger_than_may_be_asked_for() -> None:
 
 def test_the_error_names_partition_offset_and_why_there_is_no_way() -> None:
     error = without_way(unusable(10, 0))
-    assert isinstance(error, CorruptRecord)
+    assert isinstance(error, CorruptRecordError)
     assert str(error) == (
         "corrupt batch in orders-3 at offset 10: its checksum does not match, "
         "and the start of the next batch cannot be determined"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kzconsumer.errors import KzConsumerError, OffsetLost, SinkFailed, sole_cause
+from kzconsumer.errors import KzConsumerError, OffsetLostError, SinkError, sole_cause
 
 
 def groups(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
@@ -15,19 +15,19 @@ def notes(error: BaseException) -> list[str]:
 
 
 def test_one_error_is_raised_as_it_was_meant() -> None:
-    for error in (OffsetLost("gone"), ValueError("a bug"), KeyboardInterrupt()):
+    for error in (OffsetLostError("gone"), ValueError("a bug"), KeyboardInterrupt()):
         assert sole_cause(groups(error)) is error
         assert notes(error) == []
 
 
 def test_of_two_of_ours_none_is_lost() -> None:
-    first: KzConsumerError = SinkFailed("no Spark")
-    found = sole_cause(groups(first, OffsetLost("gone"), OffsetLost("gone"), SinkFailed("no Spark")))
+    first: KzConsumerError = SinkError("no Spark")
+    found = sole_cause(groups(first, OffsetLostError("gone"), OffsetLostError("gone"), SinkError("no Spark")))
     assert found is first, "whoever catches errors of ours catches it"
-    assert notes(first) == ["and OffsetLost: gone"]
+    assert notes(first) == ["and OffsetLostError: gone"]
 
 
 def test_a_fault_in_a_program_is_seen_with_all_that_came_with_it() -> None:
-    group = groups(SinkFailed("no Spark"), ValueError("a bug"))
+    group = groups(SinkError("no Spark"), ValueError("a bug"))
     assert sole_cause(group) is group
     assert notes(group.exceptions[0]) == []

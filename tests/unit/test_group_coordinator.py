@@ -16,7 +16,7 @@ from kzconsumer.brokers.protocol.group_offsets import (
     StoredOffset,
     StoredOffsets,
 )
-from kzconsumer.errors import CoordinatorFailed
+from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import Broker, TopicPartition
 from kzconsumer.offsets import coordinator as module
 from kzconsumer.offsets.authority import WithBrokers
@@ -59,7 +59,7 @@ async def test_one_that_cannot_be_connected_to_is_looked_for_anew(monkeypatch: p
     cluster = Cluster()
     group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
     monkeypatch.setattr(module, "COMMIT_PATIENCE", 0.1)
-    with pytest.raises(CoordinatorFailed):
+    with pytest.raises(CoordinatorError):
         await group.store(OFFSETS)
     cluster.leads = UP
     monkeypatch.setattr(module, "COMMIT_PATIENCE", 10.0)
@@ -76,5 +76,5 @@ async def test_an_offset_that_is_left_out_of_the_answer_is_not_none(monkeypatch:
     assert {partition: each.offset for partition, each in (await group.stored([asked, other])).items()} == {asked: 7}
     del cluster.has[other]
     monkeypatch.setattr(module, "READ_PATIENCE", 0.1)
-    with pytest.raises(CoordinatorFailed, match="left orders-1 out of its answer"):
+    with pytest.raises(CoordinatorError, match="left orders-1 out of its answer"):
         await group.stored([asked, other])

@@ -12,7 +12,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from kzconsumer.errors import OffsetLost
+from kzconsumer.errors import OffsetLostError
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
@@ -417,11 +417,11 @@ async def test_a_claim_closed_while_the_lease_is_away() -> None:
 
 async def test_an_error_comes_after_everything_before_it() -> None:
     claim, other = tracker(0), tracker(1)
-    lost = OffsetLost("orders-0 is gone")
+    lost = OffsetLostError("orders-0 is gone")
     stream = stream_of(chunk(claim, 0, 2), failure(claim, 2, lost), chunk(other, 0, 1))
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 2)] == [0, 1]
-    with pytest.raises(OffsetLost, match="orders-0 is gone"):
+    with pytest.raises(OffsetLostError, match="orders-0 is gone"):
         await take(iterator, 1)
     assert done(claim, stream) == 2
     assert await take_offsets(stream, 1) == [0]  # the other partition goes on

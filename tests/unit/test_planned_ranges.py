@@ -15,7 +15,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import FetchedPartition
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset, ListOffsetsRequest
 from kzconsumer.counters import Counters
-from kzconsumer.errors import BrokerError, ConnectionLost, CoordinatorFailed
+from kzconsumer.errors import BrokerError, ConnectionLostError, CoordinatorError
 from kzconsumer.fetcher import delivery, fetcher_manager
 from kzconsumer.fetcher.corrupt_policy import CorruptPolicy
 from kzconsumer.fetcher.delivery import Arrival, Delivery
@@ -49,9 +49,9 @@ class Logs:
 
     async def once(
         self, partitions: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         return {
-            each: ConnectionLost("no leader")
+            each: ConnectionLostError("no leader")
             if each.partition in self.leaderless
             else ListedOffset(0, 0 if at == EARLIEST else 100, -1)
             for each, at in partitions.items()
@@ -60,7 +60,7 @@ class Logs:
     async def look_up(self, partitions: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
         found = await self.once(partitions)
         if self.leaderless.intersection(each.partition for each in partitions):
-            raise ConnectionLost("no leader was found in time")
+            raise ConnectionLostError("no leader was found in time")
         return {each: answer for each, answer in found.items() if isinstance(answer, ListedOffset)}
 
 
@@ -71,7 +71,7 @@ class SlowLogs(Logs):
 
     async def once(
         self, partitions: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, ListedOffset | ConnectionLost | BrokerError]:
+    ) -> dict[TopicPartition, ListedOffset | ConnectionLostError | BrokerError]:
         self.asked += 1
         await asyncio.sleep(0.004 * self.asked)
         return await super().once(partitions)
@@ -132,7 +132,7 @@ class Away(GivingUp):
     async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
         self.asked += 1
         if self.asked < 3:
-            raise CoordinatorFailed("offsets of group g: no broker answers")
+            raise CoordinatorError("offsets of group g: no broker answers")
         return await super().end_early(state, plan, begin, end)
 
 

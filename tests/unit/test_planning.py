@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import RangeChanged, SessionExpired
+from kzconsumer.errors import RangeChangedError, SessionExpiredError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.sinks.interface import Batch, RangeData
 from kzconsumer.sinks.planning import RangePlans, checksum
-from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecorded, check_step
+from kzconsumer.sinks.steps import MOST_STEPS, StepNotRecordedError, check_step
 from tests.support.owned_ranges import Nothing, Owned
 from tests.support.plans import plan_of
 from tests.support.range_data import range_data
@@ -91,7 +91,7 @@ async def test_what_is_lost_is_not_written_and_what_holds_nothing_is_not_planned
 
 
 async def test_nothing_is_written_in_a_session_that_is_over() -> None:
-    member = Member(error=SessionExpired("over"))
+    member = Member(error=SessionExpiredError("over"))
     batch, trackers = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [tracker(0, 0)])
     assert (batch.ranges, trackers) == ((), [])
     part = range_data("orders", 0, 0, 2)
@@ -121,7 +121,7 @@ CHANGED = pytest.mark.parametrize(
 @CHANGED
 async def test_a_replay_of_other_records_is_refused_where_loss_is(now: RangeData) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
-    with pytest.raises(RangeChanged, match="offsets 3 to 9 were planned with 6 records"):
+    with pytest.raises(RangeChangedError, match="offsets 3 to 9 were planned with 6 records"):
         await Member(refuses_loss=True).planning.begin(Batch((now,), is_replay=True), [claim])
 
 
@@ -162,10 +162,10 @@ async def test_steps_are_recorded_once_for_all_ranges_that_are_ours() -> None:
     with pytest.raises(ValueError, match="is not the name of a step"):
         await batch.steps.record("")
     member.lost = [kept, empty]
-    with pytest.raises(StepNotRecorded, match='step "late" is not recorded'):
+    with pytest.raises(StepNotRecordedError, match='step "late" is not recorded'):
         await batch.steps.record("late")
-    member.error = SessionExpired("over")
-    with pytest.raises(StepNotRecorded):
+    member.error = SessionExpiredError("over")
+    with pytest.raises(StepNotRecordedError):
         await batch.steps.record("later")
     assert batch.steps.done == ("table", "index")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from kzconsumer.brokers.protocol.versions import API_VERSIONS, BEFORE_API_VERSIONS, FETCH, METADATA, UNKNOWN, Versions
-from kzconsumer.errors import UnsupportedVersion
+from kzconsumer.errors import UnsupportedVersionError
 from tests.support.agreed_versions import agreed
 
 
@@ -13,12 +13,12 @@ def test_the_newest_version_both_speak(range_: tuple[int, int], version: int) ->
 
 
 def test_no_version_both_speak() -> None:
-    with pytest.raises(UnsupportedVersion, match="Fetch: the broker speaks 13 to 17, we speak 0 to 12"):
+    with pytest.raises(UnsupportedVersionError, match="Fetch: the broker speaks 13 to 17, we speak 0 to 12"):
         Versions({FETCH: (13, 17)}).choose(FETCH)
 
 
 def test_a_request_the_broker_does_not_know() -> None:
-    with pytest.raises(UnsupportedVersion, match="the broker does not know Metadata"):
+    with pytest.raises(UnsupportedVersionError, match="the broker does not know Metadata"):
         Versions({FETCH: (0, 3)}).choose(METADATA)
 
 
@@ -26,7 +26,7 @@ def test_the_level_of_brokers_without_api_versions() -> None:
     assert agreed(BEFORE_API_VERSIONS) == (
         "Fetch 0, ListOffsets 0, Metadata 0, OffsetCommit 1, OffsetFetch 1, FindCoordinator 0"
     )
-    with pytest.raises(UnsupportedVersion):
+    with pytest.raises(UnsupportedVersionError):
         BEFORE_API_VERSIONS.choose(API_VERSIONS)
 
 

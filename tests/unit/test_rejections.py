@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kzconsumer.errors import RecordRejected, SinkFailed
+from kzconsumer.errors import RecordRejectedError, SinkError
 from kzconsumer.rejected.rejects import RejectedRecord
 from kzconsumer.settings.sections import BatchSettings
-from kzconsumer.sinks.interface import RecordsRejected, Rejected
+from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
 from kzconsumer.sinks.planning import RangePlans
 from kzconsumer.sinks.runner import SinkRunner
 from tests.support.chunks import TOPIC, chunk, tracker
@@ -39,7 +39,7 @@ class Decided:
 
 
 def rejecting(*offsets: int, topic: str = TOPIC) -> Memory:
-    return Memory(RecordsRejected(Rejected(topic, 0, at, "of no use", "odd") for at in offsets))
+    return Memory(RecordsRejectedError(Rejected(topic, 0, at, "of no use", "odd") for at in offsets))
 
 
 def runner_of(sink: Memory, decided: Decided | None, owned: Owned | None = None) -> SinkRunner:
@@ -49,7 +49,7 @@ def runner_of(sink: Memory, decided: Decided | None, owned: Owned | None = None)
 async def fails(task: asyncio.Task[None], match: str) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         await asyncio.wait_for(task, LIMIT)
-    assert raised.group_contains(SinkFailed, match=match)
+    assert raised.group_contains(SinkError, match=match)
 
 
 async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
@@ -67,7 +67,7 @@ async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
 
 
 async def test_a_policy_that_fails_fails_the_batch() -> None:
-    claim, decided = tracker(), Decided(RecordRejected(TOPIC, 0, 1, "odd", "of no use"))
+    claim, decided = tracker(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
     commits = Owned([claim])
     async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).queue]) as task:
         await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")

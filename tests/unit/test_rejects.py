@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from kzconsumer.errors import ConfigError, NotKept, RecordRejected
+from kzconsumer.errors import ConfigError, DeadLetterError, RecordRejectedError
 from kzconsumer.rejected import rejects
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.rejects import RejectedRecord, RejectedRecords, check_rejected
@@ -29,7 +29,7 @@ class Box:
     async def write(self, letters: Sequence[DeadLetter]) -> None:
         self.attempts += 1
         if self.attempts <= self.full:
-            raise NotKept("the box is full")
+            raise DeadLetterError("the box is full")
         self.letters += letters
 
     def close(self) -> None: ...
@@ -63,7 +63,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_failure_is_raised_before_anything_is_done() -> None:
     case = Case(policy="dead-letter", classes={"grave": "fail"}, directory="letters")
-    with pytest.raises(RecordRejected, match="orders-3 at offset 8 was rejected as grave: no such order") as raised:
+    with pytest.raises(
+        RecordRejectedError, match="orders-3 at offset 8 was rejected as grave: no such order"
+    ) as raised:
         await case.settle(rejected(7), rejected(8, "grave"))
     assert (raised.value.topic_partition, raised.value.offset) == (("orders", 3), 8)
     assert not case.box.letters
@@ -143,7 +145,7 @@ def test_settings_that_cannot_be() -> None:
         assert fault in str(raised.value)
     with pytest.raises(ConfigError, match="directory: cannot be given together with topic"):
         check_rejected(configured({"topic": "t", "directory": "d"}))
-    for subscription in ({"topics": {"letters": 1}}, {"whitelist": "l.*"}):
+    for subscription in ({"topics": {"letters": 1}}, {"include": "l.*"}):
         settings = configured({"policy": "dead-letter", "topic": "letters"}, subscription=subscription)
         with pytest.raises(ConfigError, match="letters is consumed by this group itself"):
             settings.require_subscription()

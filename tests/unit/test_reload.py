@@ -70,7 +70,7 @@ def test_limits_and_floors_change_together() -> None:
 
 
 def test_a_list_takes_the_place_of_topics() -> None:
-    named, listed = settings(subscription={"topics": {"a": 1}}), settings(subscription={"whitelist": "a.*"})
+    named, listed = settings(subscription={"topics": {"a": 1}}), settings(subscription={"include": "a.*"})
     for old, new in ((named, listed), (listed, named)):
         assert (compare(old, new).settings, compare(old, new).rejoins) == (new, True)
 

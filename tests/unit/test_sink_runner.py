@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, OffsetLost, SessionExpired, SinkFailed, ZooKeeperError
+from kzconsumer.errors import KzConsumerError, OffsetLostError, SessionExpiredError, SinkError, ZooKeeperError
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import Plan
 from kzconsumer.settings.sections import BatchSettings
@@ -321,12 +321,12 @@ async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None
         async with running(runner_of(sink, commits), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed, match="sink memory: OSError: disk full")
+    assert raised.group_contains(SinkError, match="sink memory: OSError: disk full")
     assert (claim.processed, commits.made, sink.events) == (0, [], ["enter", "exit"])
 
 
 async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
-    """A sink that uses a task group raises groups; what crosses the seam is SinkFailed all the same."""
+    """A sink that uses a task group raises groups; what crosses the seam is SinkError all the same."""
     claim, queue = tracker(), ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
@@ -334,7 +334,7 @@ async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
         async with running(runner_of(sink), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(SinkFailed)
+    assert raised.group_contains(SinkError)
     assert not raised.group_contains((OSError, ValueError))
 
 
@@ -344,7 +344,7 @@ async def test_a_sink_that_does_not_start() -> None:
             raise OSError("no JVM")
 
     runner = runner_of(Broken())
-    with pytest.raises(SinkFailed, match="sink memory: OSError: no JVM"):  # noqa: PT012
+    with pytest.raises(SinkError, match="sink memory: OSError: no JVM"):  # noqa: PT012
         async with running(runner, []) as task:
             await until(task.done)
             await task
@@ -353,7 +353,7 @@ async def test_a_sink_that_does_not_start() -> None:
 
 
 async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
-    """What is told is why the write failed, and as SinkFailed."""
+    """What is told is why the write failed, and as SinkError."""
 
     class Broken(Memory):
         async def __aexit__(
@@ -367,25 +367,25 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
         async with running(runner_of(Broken(ValueError("no"))), [queue]) as task:
             await until(task.done)
             await task
-    assert isinstance(raised.value, SinkFailed) or raised.group_contains(SinkFailed)
+    assert isinstance(raised.value, SinkError) or raised.group_contains(SinkError)
 
 
 async def test_a_stream_error_comes_after_what_was_before_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim])
-    put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLost("gone")))
+    put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLostError("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
         async with running(runner_of(sink, commits, time=60), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(OffsetLost)
+    assert raised.group_contains(OffsetLostError)
     assert (sink.ranges, commits.made[-1]) == ([(0, 0, 3)], [3])
 
 
 async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
     bad, good, sink = tracker(0), tracker(1), Memory()
     queues = [ChunkQueue(1 << 20), ChunkQueue(1 << 20)]
-    put(queues[0], failure(bad, 0, OffsetLost("gone")))
+    put(queues[0], failure(bad, 0, OffsetLostError("gone")))
     put(queues[1], chunk(good, 0, 1))
     offset = 1
 
@@ -402,10 +402,10 @@ async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
     with pytest.raises(ExceptionGroup) as raised:
         async with asyncio.timeout(1):
             await runner.run()
-    assert raised.group_contains(OffsetLost)
+    assert raised.group_contains(OffsetLostError)
 
 
-@pytest.mark.parametrize("error", [SessionExpired("over"), ZooKeeperError("/a", "no quota")])
+@pytest.mark.parametrize("error", [SessionExpiredError("over"), ZooKeeperError("/a", "no quota")])
 async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerError) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim], error)
@@ -632,7 +632,7 @@ async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared
     assert sink.ranges == [(0, 0, 5)]
 
 
-@pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLost("gone")])
+@pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLostError("gone")])
 async def test_whatever_preparing_raises_is_only_told(unready: Exception) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
@@ -652,23 +652,23 @@ async def test_replays_and_what_was_collected_are_written_before_a_stream_fails(
         await asyncio.sleep(0.02)  # every stream is waited for
         for other, replay in zip(others, replays, strict=True):
             put(other, chunk(replay, 0, 3))
-        put(failing, failure(tracker(5), 0, OffsetLost("gone")))
+        put(failing, failure(tracker(5), 0, OffsetLostError("gone")))
         await asyncio.sleep(0.02)
         sink.gate.set()
         await until(task.done)
         with pytest.raises(ExceptionGroup) as raised:
             await task
-    assert raised.group_contains(OffsetLost)
+    assert raised.group_contains(OffsetLostError)
     assert sorted(sink.ranges) == [(0, 0, 3), (1, 0, 3), (9, 0, 4)]
 
 
 async def test_what_stays_below_the_floor_is_written_before_a_stream_fails() -> None:
     small, busy, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
-    put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLost("gone")))
+    put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLostError("gone")))
     with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
         async with running(SinkRunner("memory", sink, limits, Owned()), [queue]) as task:
             await until(task.done)
             await task
-    assert raised.group_contains(OffsetLost)
+    assert raised.group_contains(OffsetLostError)
     assert sorted(sink.ranges) == [(0, 0, 2), (1, 0, 8)]

@@ -10,7 +10,7 @@ import pytest
 
 from kzconsumer_files.names import scope
 from kzconsumer_spark.function.batch import FunctionBatch, function_range, require_done, takes_batch
-from kzconsumer_spark.function.step_recorder import StepNotRecorded, StepRecorder
+from kzconsumer_spark.function.step_recorder import StepNotRecordedError, StepRecorder
 from kzconsumer_spark.pipe.messages import RunBatch, SpooledRange, StepDone, StepRecorded
 
 PART = SpooledRange(topic="t", partition=3, first=7, until=12, incarnation=0x2A, epoch=1, records=4, file="f")
@@ -66,10 +66,10 @@ def test_a_step_is_done_then_recorded_and_not_done_again() -> None:
 
 
 def test_a_step_that_fails_or_is_not_recorded_is_done_again() -> None:
-    calls = Calls(error=StepNotRecorded("gone"))
+    calls = Calls(error=StepNotRecordedError("gone"))
     with pytest.raises(ZeroDivisionError):
         calls.batch.once("table", lambda: 1 / 0)
-    with pytest.raises(StepNotRecorded):
+    with pytest.raises(StepNotRecordedError):
         calls.once("table")
     calls.error = None
     assert calls.once("table")
@@ -98,7 +98,7 @@ def test_the_daemon_is_told_and_its_answer_counts() -> None:
     recorder = StepRecorder(say)
     recorder.begin(RunBatch(number=5, ranges=(PART,)))
     recorder.record("table")
-    with pytest.raises(StepNotRecorded, match="is ours any more"):
+    with pytest.raises(StepNotRecordedError, match="is ours any more"):
         recorder.record("index")
     assert said == [StepDone(number=5, step="table"), StepDone(number=5, step="index")]
 

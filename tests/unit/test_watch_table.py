@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kzconsumer.errors import SessionExpired
+from kzconsumer.errors import SessionExpiredError
 from kzconsumer.zookeeper.watch import EventType, Watch, WatchKind, WatchTable
 
 
@@ -78,7 +78,7 @@ async def test_the_end_tells_waiters_and_no_callback() -> None:
     watch = armed(table, WatchKind.EXIST, "/a")
     watch.add_callback(lambda: calls.append(1))
     table.end("session 0x1: expired")
-    with pytest.raises(SessionExpired, match="0x1"):
+    with pytest.raises(SessionExpiredError, match="0x1"):
         await watch.wait()
     assert not calls
     assert list(table.chunks(1000)) == []

@@ -23,7 +23,7 @@ from kzconsumer.registry.nodes import (
 )
 from kzconsumer.registry.registration import STATIC, Registration, decode_registration, encode_registration
 from kzconsumer.registry.run_record import decode_group_run
-from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Whitelist
+from kzconsumer.settings.topic_filter import BLACK_LIST, WHITE_LIST, Include
 from kzconsumer_tools.cluster.nodes import decode_controller
 
 MAP = '"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},'
@@ -403,7 +403,7 @@ def test_what_we_would_not_read_we_do_not_register() -> None:
     with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
         Registration.of_topics({"t": MOST_STREAMS, "u": 1})
     with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
-        Registration.of_filter(Whitelist("a.*"), MOST_STREAMS + 1)
+        Registration.of_filter(Include("a.*"), MOST_STREAMS + 1)
 
 
 @pytest.mark.parametrize("topic", ["a\0b", "\x1f"])

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, NamedTuple
 import msgspec
 
 from kzconsumer.brokers.protocol.primitives import COMPACT, PLAIN, Encoding, Reader, reading
-from kzconsumer.errors import UnsupportedVersion
+from kzconsumer.errors import UnsupportedVersionError
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -80,14 +80,14 @@ class Versions(msgspec.Struct, frozen=True):
         return self.ranges.get(PRODUCE, (0, 0))[1] >= _PRODUCE_WITH_HEADERS
 
     def choose(self, api_key: int) -> int:
-        """The newest version that both sides support. Raises UnsupportedVersion if there is none."""
+        """The newest version that both sides support. Raises UnsupportedVersionError if there is none."""
         ours = SPOKEN[api_key]
         if api_key not in self.ranges:
-            raise UnsupportedVersion(f"the broker does not know {ours.name}")
+            raise UnsupportedVersionError(f"the broker does not know {ours.name}")
         oldest, newest = self.ranges[api_key]
         version = min(newest, ours.newest)
         if version < max(oldest, ours.oldest):
-            raise UnsupportedVersion(
+            raise UnsupportedVersionError(
                 f"{ours.name}: the broker speaks {oldest} to {newest}, we speak {ours.oldest} to {ours.newest}"
             )
         return version

@@ -152,8 +152,8 @@ def _timeout(value: str, file: Mapping[str, str]) -> Translated:
 
 def _internal(value: str, file: Mapping[str, str]) -> Translated:
     if _truth(value):
-        return None, "left_out", "always so for a whitelist or blacklist"
-    return None, "unsafe", "internal topics match no whitelist or blacklist: name them in [subscription] topics"
+        return None, "left_out", "always so for a topic filter"
+    return None, "unsafe", "internal topics match no topic filter: name them in [subscription] topics"
 
 
 def _strategy(value: str, file: Mapping[str, str]) -> Translated:

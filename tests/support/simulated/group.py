@@ -19,7 +19,7 @@ import kzconsumer.member
 from kzconsumer.assignors.interface import Assignor
 from kzconsumer.brokers.leaders import Leaders
 from kzconsumer.brokers.pool import Brokers
-from kzconsumer.errors import ConnectionLost
+from kzconsumer.errors import ConnectionLostError
 from kzconsumer.fetcher.offset_reset import OffsetReset
 from kzconsumer.group import rebalancer, reconciler
 from kzconsumer.group.assignment import assignment, wanted_by
@@ -311,7 +311,7 @@ def simulated_group(
 
     async def connection(*_: object) -> None:
         if asyncio.get_running_loop() in group.logs.out_of_reach:
-            raise ConnectionLost("no broker answers")
+            raise ConnectionLostError("no broker answers")
 
     def traced(_: Any, level: str, event: MutableMapping[str, Any]) -> str:
         try:

@@ -126,7 +126,7 @@ class Member(RebalanceListener):
 
     async def _consume(self, consumer: ConsumerConnector, tasks: TaskGroup) -> None:
         if isinstance(self.subscription, int):
-            streams = await consumer.create_message_streams_by_filter(kzconsumer.Whitelist(".*"), self.subscription)
+            streams = await consumer.create_message_streams_by_filter(kzconsumer.Include(".*"), self.subscription)
         else:
             by_topic = await consumer.create_message_streams(self.subscription)
             streams = [stream for several in by_topic.values() for stream in several]

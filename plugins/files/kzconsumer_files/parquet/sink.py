@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer.clock import now
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.model import RangeIdentity
 from kzconsumer.settings.tables import read_table
 from kzconsumer.sinks.interface import Batch, RangeData, SinkContext
@@ -48,7 +48,7 @@ class ParquetSink:
     """Publishes each range as a file named after it; of two members that write one range the first wins.
 
     Entering raises ConfigError for a directory that belongs to another group or cannot be used. Other methods raise
-    SinkFailed, `write` also for a range that is kept aside.
+    SinkError, `write` also for a range that is kept aside.
     """
 
     remembers = True
@@ -131,7 +131,7 @@ class ParquetSink:
         try:
             return await anyio.to_thread.run_sync(call, abandon_on_cancel=abandon)
         except (OSError, pa.ArrowException, NotOurs, KeptAside) as error:
-            raise SinkFailed(f"{self.destination}: {error}") from error
+            raise SinkError(f"{self.destination}: {error}") from error
 
     def _open(self) -> TargetWriter:
         self._destination.claim(self._owner)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from kzconsumer.durable_files import create_whole, sync_directory
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.sinks.interface import RangeData
 from kzconsumer_files.segments.layout import (
@@ -80,7 +80,7 @@ class PartitionArchive:
     def append(self, part: RangeData, guard: Callable[[], None]) -> None:
         """Make a range durable. `guard` is called before each piece and may raise.
 
-        Raises SinkFailed where the range cannot follow what is there, OSError, and what `guard` raises; after any of
+        Raises SinkError where the range cannot follow what is there, OSError, and what `guard` raises; after any of
         them the next call reads the directory again.
         """
         identity, self._identity = self._identity, None
@@ -92,7 +92,7 @@ class PartitionArchive:
         try:
             steps, last = plan(self._last, part.first, part.until, part.raw or (), self._limits)
         except Overlap as overlap:
-            raise SinkFailed(
+            raise SinkError(
                 f"segments: {part.topic_partition}: {overlap}, where {self._directory} ends: "
                 "the log has been rewritten; move the directory away to begin a new one"
             ) from None
@@ -105,7 +105,7 @@ class PartitionArchive:
         if last is None or start <= last.end:
             return
         if not self._spread:
-            raise SinkFailed(
+            raise SinkError(
                 f"segments: {part.topic_partition}: the stored offset is {part.first}, but {self._directory} ends at "
                 f"{last.end}: put back what is missing, set the offset to {last.end}, or move the directory away; if "
                 "members of this group write to different disks, set spread = true"
@@ -124,15 +124,15 @@ class PartitionArchive:
         marker = self._directory / IDENTITY
         if not marker.exists():
             if bases:
-                raise SinkFailed(f"segments: {self._directory} holds segments but no {IDENTITY}: it is not ours")
+                raise SinkError(f"segments: {self._directory} holds segments but no {IDENTITY}: it is not ours")
             create_whole(marker, msgspec.json.encode(wanted))
         sync_directory(self._directory.parent)
         try:
             found = msgspec.json.decode(marker.read_bytes(), type=Identity)
         except msgspec.DecodeError as error:
-            raise SinkFailed(f"segments: {marker} cannot be read: {error}") from error
+            raise SinkError(f"segments: {marker} cannot be read: {error}") from error
         if found != wanted:
-            raise SinkFailed(
+            raise SinkError(
                 f"segments: {part.topic_partition}: {self._directory} holds an earlier topic of that name, which was "
                 "deleted since: move the directory away"
             )

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from kzconsumer.clock import now
 from kzconsumer.durable_files import create_whole
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import TopicPartition, Wants
 from kzconsumer.settings.quantities import ByteSize, PositiveDuration
@@ -70,7 +70,7 @@ class _LeaseInDoubt(Exception):
 class SegmentsSink:
     """Appends each batch's ranges to their partitions' segments.
 
-    Entering raises ConfigError for a directory that is not this group's or cannot be used; `write` raises SinkFailed,
+    Entering raises ConfigError for a directory that is not this group's or cannot be used; `write` raises SinkError,
     with the partition's name, for what cannot be written or does not follow what is there.
     """
 
@@ -104,12 +104,12 @@ class SegmentsSink:
 
     async def write(self, batch: Batch) -> None:
         # Concurrently: a partition waits for the disk, and disks take many writes at once.
-        failures: list[SinkFailed] = []
+        failures: list[SinkError] = []
 
         async def write(part: RangeData) -> None:
             try:
                 await anyio.to_thread.run_sync(self._write, part, limiter=self._limiter)
-            except SinkFailed as error:
+            except SinkError as error:
                 failures.append(error)
 
         async with anyio.create_task_group() as tasks:
@@ -157,7 +157,7 @@ class SegmentsSink:
         try:
             self._write_range(part)
         except OSError as error:
-            raise SinkFailed(f"segments: {part.topic_partition}: {error}") from error
+            raise SinkError(f"segments: {part.topic_partition}: {error}") from error
 
     def _write_range(self, part: RangeData) -> None:
         where = part.topic_partition

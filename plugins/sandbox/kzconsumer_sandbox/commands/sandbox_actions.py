@@ -18,7 +18,7 @@ from functools import partial
 import anyio
 import msgspec
 
-from kzconsumer.errors import MultiFailed, NodeExists
+from kzconsumer.errors import MultiFailedError, NodeExistsError
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.download_progress import fetching_progress
 from kzconsumer_sandbox.servers.readiness import find_faults
@@ -142,8 +142,8 @@ def _topic(place: StateFile, name: str, partitions: int, config: Mapping[str, st
         raise SandboxError(f"not all servers are running\n{_text(state, faults)}")
     try:
         anyio.run(create_topic, state.zookeeper_connect, name, partitions, config)
-    except MultiFailed as error:
-        if not isinstance(error.error, NodeExists):
+    except MultiFailedError as error:
+        if not isinstance(error.error, NodeExistsError):
             raise
         raise SandboxError(f"topic {name} exists already") from error
     print(f"created the topic {name} with {partitions} partition(s)")

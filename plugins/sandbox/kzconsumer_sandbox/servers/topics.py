@@ -26,7 +26,7 @@ async def create_topic(
     """Create the topic and return when every broker knows every leader (`kafka.admin.AdminUtils.createTopic`, 0.8.2).
 
     `connect` is ZooKeeper's connect string with the cluster's chroot; `config` the topic's own settings. Replicas are
-    assigned to the registered brokers in turn. Raises SandboxError after `limit` seconds, NodeExists if it exists.
+    assigned to the registered brokers in turn. Raises SandboxError after `limit` seconds, NodeExistsError if it exists.
     """
     async with _session(connect, limit) as session:
         brokers = sorted(map(int, await session.children("/brokers/ids")))

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import anyio
 import anyio.to_thread
 
-from kzconsumer.errors import PluginError, SinkFailed
+from kzconsumer.errors import PluginError, SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.function_reference import load_function, load_plain_function
@@ -73,7 +73,7 @@ def claimed_destination(to: To) -> ClaimedDestination:
 
 
 async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
-    """Ask a destination in a thread, with retries: a database may be restarting. Raises SinkFailed.
+    """Ask a destination in a thread, with retries: a database may be restarting. Raises SinkError.
 
     If it is cancelled, the thread goes on to its end.
     """
@@ -82,13 +82,13 @@ async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Ans
         try:
             return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
         except Overlap as error:  # another attempt would find it, too
-            raise SinkFailed(f"{WHERE}: {error}") from error
+            raise SinkError(f"{WHERE}: {error}") from error
         except OSError as error:
             reason = error
             _log.warning("ledger of the destination cannot be read", attempt=attempt, error=str(error))
         await anyio.sleep(pause)
     tried = f"{options.attempts} attempts"
-    raise SinkFailed(f"{WHERE}: the destination's ledger could not be read in {tried}: {reason}") from reason
+    raise SinkError(f"{WHERE}: the destination's ledger could not be read in {tried}: {reason}") from reason
 
 
 class Files(TargetDestination):

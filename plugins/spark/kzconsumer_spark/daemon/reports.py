@@ -9,7 +9,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kzconsumer.errors import ConfigError, SinkFailed
+from kzconsumer.errors import ConfigError, SinkError
 from kzconsumer.sinks.interface import Batch
 from kzconsumer.sinks.reports import Preview
 from kzconsumer_files.holdings import Held
@@ -34,7 +34,7 @@ def held(
 ) -> Held:
     """What the destination holds once `find` has found it. Blocks. With `finish` decisions are carried out first.
 
-    Raises SinkFailed.
+    Raises SinkError.
     """
     try:
         find()
@@ -42,11 +42,11 @@ def held(
             finish_decided(destination.to)
         return held_by(destination.to, options.columns.quarantine, count_rows)
     except (NotOurs, OSError) as error:
-        raise SinkFailed(f"{WHERE}: {error}") from error
+        raise SinkError(f"{WHERE}: {error}") from error
 
 
 async def preview(batch: Batch, options: SparkOptions, start: Callable[[Directories, str, int], Start]) -> Preview:
-    """Have a Spark process of its own shape the batch. Raises ConfigError, SinkFailed."""
+    """Have a Spark process of its own shape the batch. Raises ConfigError, SinkError."""
     directories = await anyio.to_thread.run_sync(make_directories, options)
     try:
         ranges = await anyio.to_thread.run_sync(write_spool, directories.spool, batch.ranges)
@@ -54,16 +54,16 @@ async def preview(batch: Batch, options: SparkOptions, start: Callable[[Director
         with anyio.fail_after(options.start_timeout):
             return await run_preview(request, worker_environment(options.conf))
     except TimeoutError as error:
-        raise SinkFailed(f"Spark was not done within {options.start_timeout:g} s (start_timeout)") from error
+        raise SinkError(f"Spark was not done within {options.start_timeout:g} s (start_timeout)") from error
     except OSError as error:
-        raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
+        raise SinkError(f"cannot write spool files for Spark: {error}") from error
     finally:
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(directories.remove)
 
 
 async def run_preview(request: PreviewRequest, environment: Mapping[str, str]) -> Preview:
-    """Raises ConfigError for settings that Spark refuses, SinkFailed with a reason."""
+    """Raises ConfigError for settings that Spark refuses, SinkError with a reason."""
     command = [sys.executable, "-m", "kzconsumer_spark.worker.preview"]
     async with await anyio.open_process(command, stderr=None, env=environment, start_new_session=True) as process:
         assert process.stdin is not None
@@ -73,7 +73,7 @@ async def run_preview(request: PreviewRequest, environment: Mapping[str, str]) -
             await process.stdin.aclose()
             said = b"".join([part async for part in process.stdout])
         except OSError as error:
-            raise SinkFailed("the Spark process died") from error
+            raise SinkError("the Spark process died") from error
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(end_session, process.pid)
@@ -84,7 +84,7 @@ async def run_preview(request: PreviewRequest, environment: Mapping[str, str]) -
     try:
         failed = msgspec.json.decode(said, type=Failed)
     except msgspec.DecodeError as error:
-        raise SinkFailed("the Spark process died") from error
+        raise SinkError("the Spark process died") from error
     if failed.settings:
         raise ConfigError([failed.error])
-    raise SinkFailed(failed.error)
+    raise SinkError(failed.error)

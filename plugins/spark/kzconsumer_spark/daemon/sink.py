@@ -17,12 +17,12 @@ import anyio
 import anyio.to_thread
 import msgspec
 
-from kzconsumer.errors import ConfigError, SinkFailed, ZooKeeperError
+from kzconsumer.errors import ConfigError, SinkError, ZooKeeperError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.model import RangeIdentity
 from kzconsumer.sinks.interface import Batch, SinkContext
 from kzconsumer.sinks.reports import Holdings, Preview
-from kzconsumer.sinks.steps import StepNotRecorded, Steps
+from kzconsumer.sinks.steps import StepNotRecordedError, Steps
 from kzconsumer_files.names import NotOurs, Owner, fingerprint, scope
 from kzconsumer_spark.columns.schemas import check_files
 from kzconsumer_spark.daemon import reports, workers
@@ -45,7 +45,7 @@ class SparkSink:
 
     Options: `kzconsumer_spark.daemon.options.SparkOptions`. Entering starts Spark (about ten seconds). It raises
     ConfigError for a target of another group and for settings that Spark refuses, PluginError without Java or PySpark,
-    SinkFailed if Spark did not start in as many attempts as a batch has. `write` raises SinkFailed after the last
+    SinkError if Spark did not start in as many attempts as a batch has. `write` raises SinkError after the last
     attempt. When `write` is cancelled, the worker and its JVM are killed before it returns, so that nothing is
     published afterwards.
     """
@@ -135,7 +135,7 @@ class SparkSink:
         return self._destination.remembers
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
-        """Those that the destination's ledger has. Raises SinkFailed after the last attempt."""
+        """Those that the destination's ledger has. Raises SinkError after the last attempt."""
         return await answer(partial(self._destination.has, ranges), self._options)
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
@@ -154,7 +154,7 @@ class SparkSink:
         try:
             spooled = await self._spooling.take(batch.ranges)
         except OSError as error:
-            raise SinkFailed(f"cannot write spool files for Spark: {error}") from error
+            raise SinkError(f"cannot write spool files for Spark: {error}") from error
         self.last_batch = {"spark_batch": number, "spool": round(spooled.seconds, 3)}
         try:
             await self._run(RunBatch(number=number, ranges=spooled.files, is_replay=batch.is_replay), batch.steps)
@@ -194,7 +194,7 @@ class SparkSink:
             _log.warning("spark batch failed", batch=batch.number, attempt=attempt, error=reason)
             await anyio.sleep(pause)
         ranges = ", ".join(str(part.range) for part in batch.ranges)
-        raise SinkFailed(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
+        raise SinkError(f"Spark could not write {ranges} in {self._options.attempts} attempts: {reason}")
 
     async def _attempt(self, batch: RunBatch, steps: Steps | None) -> str | None:
         """Have the batch written once, by a new worker if the last one died. Why it failed, or None."""
@@ -249,6 +249,6 @@ async def _recorded(step: str, steps: Steps | None) -> StepRecorded:
         return StepRecorded(error=f'step "{step}" is not recorded: the batch is not planned')
     try:
         await steps.record(step)
-    except (StepNotRecorded, ZooKeeperError, ValueError) as error:
+    except (StepNotRecordedError, ZooKeeperError, ValueError) as error:
         return StepRecorded(error=str(error))
     return StepRecorded()

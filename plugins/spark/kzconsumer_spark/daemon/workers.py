@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from kzconsumer.errors import SinkFailed
+from kzconsumer.errors import SinkError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer_spark.daemon.options import SparkOptions
 from kzconsumer_spark.daemon.worker_process import END_SECONDS, WorkerDied, WorkerProcess
@@ -39,7 +39,7 @@ class Workers:
         self.worker: WorkerProcess | None = None
 
     async def start_first(self, next_batch: int) -> None:
-        """With as many attempts as a batch has. Raises SinkFailed after the last one, ConfigError at once."""
+        """With as many attempts as a batch has. Raises SinkError after the last one, ConfigError at once."""
         for attempt, pause in self._options.tries():
             try:
                 await self.take(next_batch)
@@ -48,7 +48,7 @@ class Workers:
                 reason = error
                 _log.warning("spark start failed", attempt=attempt, error=str(error))
             await anyio.sleep(pause)
-        raise SinkFailed(f"Spark did not start in {self._options.attempts} attempts: {reason}") from reason
+        raise SinkError(f"Spark did not start in {self._options.attempts} attempts: {reason}") from reason
 
     async def take(self, next_batch: int) -> WorkerProcess:
         """The worker; a new one if there is none.

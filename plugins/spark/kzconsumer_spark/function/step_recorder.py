@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kzconsumer_spark.pipe.messages import RunBatch, StepDone, StepRecorded
 
 
-class StepNotRecorded(RuntimeError):
+class StepNotRecordedError(RuntimeError):
     """The batch must fail: the step will be done again with its next attempt or replay."""
 
 
@@ -25,11 +25,11 @@ class StepRecorder:
         self.batch = batch
 
     def record(self, step: str) -> None:
-        """Return when `step` is stored as done for the current batch. Raises StepNotRecorded."""
+        """Return when `step` is stored as done for the current batch. Raises StepNotRecordedError."""
         self._say(StepDone(number=self.batch.number, step=step))
         answer = self._answers.get()
         if answer.error is not None:
-            raise StepNotRecorded(answer.error)
+            raise StepNotRecordedError(answer.error)
 
     def answered(self, answer: StepRecorded) -> None:
         self._answers.put(answer)

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-from kzconsumer.errors import MultiFailed, NotDone
+from kzconsumer.errors import MultiFailedError, NotDoneError
 from kzconsumer.registry.sessions import short_session
 from kzconsumer.settings.sections import ZooKeeperSettings
 from kzconsumer.zookeeper.operations import Create, SetData
@@ -37,18 +37,18 @@ Pending = Callable[[ZooKeeperSession, set[str]], Awaitable[set[str]]]
 async def read_cluster_and_topics(
     session: ZooKeeperSession, zookeeper: ZooKeeperSettings, names: Sequence[str] | None
 ) -> tuple[ClusterDescription, list[TopicDescription]]:
-    """The cluster and the named topics (None: all). Raises NotThere."""
+    """The cluster and the named topics (None: all). Raises NotFoundError."""
     await require_cluster(session, zookeeper)
     return await cluster_of(session), await topics_of(session, names)
 
 
 async def submit(session: ZooKeeperSession, requests: Sequence[Create]) -> None:
-    """Write all requests or none. Raises NotDone if there is such a request already."""
+    """Write all requests or none. Raises NotDoneError if there is such a request already."""
     try:
         await session.ensure(DELETE_TOPICS)  # and /admin with it
         await session.multi(requests)
-    except MultiFailed as error:
-        raise NotDone(f"there is such a request already; nothing was changed ({error})") from None
+    except MultiFailedError as error:
+        raise NotDoneError(f"there is such a request already; nothing was changed ({error})") from None
 
 
 async def moving(session: ZooKeeperSession, asked: set[str]) -> set[str]:
@@ -86,7 +86,7 @@ async def set_config(
 ) -> None:
     """Write the topic's settings, and the notification that makes brokers read them, in one transaction.
 
-    Raises NotDone if the settings are no longer as `seen`.
+    Raises NotDoneError if the settings are no longer as `seen`.
     """
     path = topic_config(topic)
     node = await session.find(path)
@@ -95,10 +95,10 @@ async def set_config(
     await session.ensure(notify.path.rpartition("/")[0])
     (now,) = await topics_of(session, [topic])
     if now.config != seen:
-        raise NotDone(f"the settings of {topic} have been changed meanwhile; nothing was changed")
+        raise NotDoneError(f"the settings of {topic} have been changed meanwhile; nothing was changed")
     content = encode_config(config)
     write = Create(path, content) if node is None else SetData(path, content, node.stat.version)
     try:
         await session.multi([write, notify])
-    except MultiFailed:
-        raise NotDone(f"the settings of {topic} have been changed meanwhile; nothing was changed") from None
+    except MultiFailedError:
+        raise NotDoneError(f"the settings of {topic} have been changed meanwhile; nothing was changed") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from kzconsumer.errors import NoNode, NotThere
+from kzconsumer.errors import NoNodeError, NotFoundError
 from kzconsumer.registry import paths
 from kzconsumer.registry.nodes import decode_cluster_id
 from kzconsumer.registry.paths import GroupPaths
@@ -72,7 +72,7 @@ class _Reader:
     async def children(self, path: str) -> list[str]:
         try:
             return await self._session.children(path)
-        except NoNode:
+        except NoNodeError:
             return []
 
     async def numbers(self, path: str) -> list[str]:
@@ -80,7 +80,7 @@ class _Reader:
 
 
 async def read_cluster(zookeeper: ZooKeeperSettings) -> ClusterDescription:
-    """Raises NotThere if there is no cluster, ZooKeeperUnreachable."""
+    """Raises NotFoundError if there is no cluster, ZooKeeperUnreachableError."""
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await cluster_of(session)
@@ -105,20 +105,23 @@ async def cluster_of(session: ZooKeeperSession) -> ClusterDescription:
 
 
 async def read_topics(zookeeper: ZooKeeperSettings, wanted: Sequence[str] | None) -> list[TopicDescription]:
-    """The named topics (None: all). Raises NotThere for a topic that does not exist, and if there is no cluster."""
+    """The named topics (None: all).
+
+    Raises NotFoundError for a topic that does not exist, and if there is no cluster.
+    """
     async with short_session(zookeeper) as session:
         await require_cluster(session, zookeeper)
         return await topics_of(session, wanted)
 
 
 async def topics_of(session: ZooKeeperSession, wanted: Iterable[str] | None) -> list[TopicDescription]:
-    """The named topics, each once (None: all). Raises NotThere for a topic that does not exist."""
+    """The named topics, each once (None: all). Raises NotFoundError for a topic that does not exist."""
     there = await _Reader(session).children(paths.BROKER_TOPICS)
     names = there if wanted is None else list(dict.fromkeys(wanted))
     for name in names:
         if name not in there:
             close = nearest(name, there)
-            raise NotThere(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
+            raise NotFoundError(f"there is no topic {name}" + (f"; did you mean {close}?" if close else ""))
     deleting = set(await _Reader(session).children(DELETE_TOPICS))
     return await together([_topic(session, name, name in deleting) for name in names])
 
@@ -179,6 +182,6 @@ async def _counts_of_0_7(reader: _Reader, path: str) -> dict[int, int]:
 
 
 async def require_cluster(session: ZooKeeperSession, zookeeper: ZooKeeperSettings) -> None:
-    """Raises NotThere if there is no cluster."""
+    """Raises NotFoundError if there is no cluster."""
     if await session.exists(BROKERS) is None:
-        raise NotThere(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")
+        raise NotFoundError(f"{zookeeper.connect}: there is no Kafka cluster; is the chroot right?")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import msgspec
 
 from kzconsumer.cli.configuration import layers_given
-from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.settings.sections import GroupSettings, SubscriptionSettings, ZooKeeperSettings
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import read_list
@@ -45,8 +45,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
     lists = consume.add_mutually_exclusive_group()
     white = "all topics that match; in a group, also those created later"
-    lists.add_argument("--whitelist", metavar="REGEX", type=_list, help=white)
-    lists.add_argument("--blacklist", metavar="REGEX", type=_list, help="all topics that do not match")
+    lists.add_argument("--include", metavar="REGEX", type=_list, help=white)
+    lists.add_argument("--exclude", metavar="REGEX", type=_list, help="all topics that do not match")
     add("--group", metavar="GROUP", type=group_name, help="join this group, and commit what is printed")
     place = "beginning, end, stored:GROUP, an offset, -N (before the end), or a time such as 2026-01-31T12:00 or @MS"
     add("--from", dest="begin", metavar="WHERE", type=_place, help=f"{place}; default: beginning, or the stored offset")
@@ -115,10 +115,10 @@ async def _refuse_stored(settings: Settings) -> None:
     assert topics is not None
     try:
         stored = stored_offsets(await read_nodes(settings.zookeeper, group))
-    except NotThere:
+    except NotFoundError:
         return
     if any(topics.allows(each.topic) for each in stored):
-        raise NotDone(
+        raise NotDoneError(
             f"group {group} has stored offsets and continues there; leave out --from, or change them with "
             "kzconsumer offsets reset"
         )
@@ -174,24 +174,24 @@ def _check_member(arguments: argparse.Namespace) -> None:
 
 
 def _subscription(arguments: argparse.Namespace, settings: Settings) -> SubscriptionSettings:
-    """In a group, topics become a whitelist as in the original console consumer: one stream has them all."""
-    given = [bool(arguments.topics), arguments.whitelist is not None, arguments.blacklist is not None]
+    """In a group, topics become a filter as in the original console consumer: one stream has them all."""
+    given = [bool(arguments.topics), arguments.include is not None, arguments.exclude is not None]
     if sum(given) > 1:
-        arguments.misused("give topics, --whitelist or --blacklist, only one of them")
+        arguments.misused("give topics, --include or --exclude, only one of them")
     if arguments.config is not None and not any(given):
         of_file = settings.require_subscription()
         if of_file.filter is not None:
-            return SubscriptionSettings(whitelist=of_file.whitelist, blacklist=of_file.blacklist)
+            return SubscriptionSettings(include=of_file.include, exclude=of_file.exclude)
         names = list(of_file.topics)
     elif not any(given):
-        arguments.misused("nothing to read: give TOPIC, --whitelist or --blacklist")
+        arguments.misused("nothing to read: give TOPIC, --include or --exclude")
     else:
         names = [topic for topic, _ in arguments.topics]
     if not names:
-        return SubscriptionSettings(whitelist=arguments.whitelist, blacklist=arguments.blacklist)
+        return SubscriptionSettings(include=arguments.include, exclude=arguments.exclude)
     if arguments.group is None:
         return SubscriptionSettings(topics=dict.fromkeys(names, 1))
-    return SubscriptionSettings(whitelist="|".join(name.replace(".", r"\.") for name in dict.fromkeys(names)))
+    return SubscriptionSettings(include="|".join(name.replace(".", r"\.") for name in dict.fromkeys(names)))
 
 
 def _wanted(arguments: argparse.Namespace) -> Wanted:

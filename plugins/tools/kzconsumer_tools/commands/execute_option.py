@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kzconsumer.durable_files import sync_directory, write_new
-from kzconsumer.errors import NotDone
+from kzconsumer.errors import NotDoneError
 
 
 def add_execute(action: argparse.ArgumentParser) -> None:
@@ -21,24 +21,27 @@ def add_execute_and_undo(action: argparse.ArgumentParser) -> None:
 
 
 def write_undo(chosen: Path | None, name: str, content: bytes, suffix: str = "jsonl") -> Path:
-    """Write the undo file, by default under a new name with `name` in it. Raises NotDone if it cannot be written."""
+    """Write the undo file, by default under a new name with `name` in it.
+
+    Raises NotDoneError if it cannot be written.
+    """
     path = chosen or Path(f"undo-{name}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}.{suffix}")
     write_file(path, content)
     return path
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a new file, durable on return. Raises NotDone if it exists or cannot be written."""
+    """Write a new file, durable on return. Raises NotDoneError if it exists or cannot be written."""
     try:
         write_new(path, content)
         sync_directory(path.parent)
     except OSError as error:
-        raise NotDone(f"{path}: cannot be written ({error.strerror}); nothing was changed") from None
+        raise NotDoneError(f"{path}: cannot be written ({error.strerror}); nothing was changed") from None
 
 
 def read_file(path: Path) -> bytes:
-    """Raises NotDone if the file cannot be read."""
+    """Raises NotDoneError if the file cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
-        raise NotDone(f"{path}: cannot be read: {error.strerror}") from None
+        raise NotDoneError(f"{path}: cannot be read: {error.strerror}") from None

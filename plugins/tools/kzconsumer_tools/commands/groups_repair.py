@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from kzconsumer.errors import NotDone, NotThere, PluginError
+from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
 from kzconsumer.logs.logger import get_logger
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths, topic_of
@@ -159,7 +159,7 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption, group: str) 
         nodes = await nodes_of(access.session, group)
         changes = deletion(await tree_of(access.session, GroupPaths(group).root), arguments.topic)
         if not changes:
-            raise NotThere(f"group {group} has no nodes of topic {arguments.topic}")
+            raise NotFoundError(f"group {group} has no nodes of topic {arguments.topic}")
         undo = None
         if arguments.execute:
             require_no_members(nodes)
@@ -203,7 +203,7 @@ def run_restore(arguments: argparse.Namespace) -> int:
         if len(groups) != 1:
             raise ValueError("not the nodes of one group")
     except (ValueError, IndexError) as error:
-        raise NotDone(f"{arguments.file}: {error}") from None
+        raise NotDoneError(f"{arguments.file}: {error}") from None
     return _show_repair(arguments, ask(_restore, arguments, at, groups.pop(), saved))
 
 
@@ -218,7 +218,7 @@ async def _restore(
         try:
             changes = restoration(saved, await tree_of(access.session, GroupPaths(group).root))
         except ValueError as error:
-            raise NotDone(f"{arguments.file}: {error}; nothing was changed") from None
+            raise NotDoneError(f"{arguments.file}: {error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)
         if executed:
             require_no_members(nodes)

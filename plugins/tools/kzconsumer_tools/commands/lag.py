@@ -77,7 +77,7 @@ async def read_lag(at: ClusterOption, group: str, scope: Scope | None) -> GroupL
         view = await read_view(access, await nodes_of(access.session, group), at.storage)
         partitions = [each for each in partitions_of(view.facts) if within(each, scope)]
         if scope is not None and not partitions:
-            await partitions_in(access, view.nodes, scope)  # raises NotThere for a name that does not exist
+            await partitions_in(access, view.nodes, scope)  # raises NotFoundError for a name that does not exist
         logs = await access.known_logs([each for each in partitions if each in view.facts.existing])
         written = await access.written(behind(view.facts, logs))
         return group_lag(group, view.facts, partitions, logs, written, round(time.time() * 1000))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from kzconsumer.errors import NotDone
+from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.commands.answer import ask, show
@@ -177,7 +177,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     try:
         content = write_offsets(arguments.format, saved)
     except ValueError as error:
-        raise NotDone(f"{error}; --format nodes also writes invalid nodes") from None
+        raise NotDoneError(f"{error}; --format nodes also writes invalid nodes") from None
     if arguments.output_file is None:
         sys.stdout.buffer.write(content)
     else:
@@ -234,7 +234,7 @@ def _change_as_in(arguments: argparse.Namespace, path: Path, group: str | None) 
             return _change(arguments, at, partial(undo_copy, _of_group(copied, group, path)))
         content = read_offsets(raw)
     except ValueError as error:
-        raise NotDone(f"{path}: {error}") from None
+        raise NotDoneError(f"{path}: {error}") from None
     if group is None and any(each.group is None for each in content.offsets):
         group = at.group or arguments.misused("the file names no group; give --group GROUP")
     kept = _of_group(content.offsets, group, path)
@@ -244,7 +244,7 @@ def _change_as_in(arguments: argparse.Namespace, path: Path, group: str | None) 
 def _of_group(saved: Sequence[S], group: str | None, path: Path) -> list[S]:
     kept = [each for each in saved if group is None or each.group in (None, group)]
     if not kept:
-        raise NotDone(f"{path}: no offset of group {group}")
+        raise NotDoneError(f"{path}: no offset of group {group}")
     return kept
 
 

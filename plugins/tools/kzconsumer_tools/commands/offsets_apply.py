@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import Storage
 from kzconsumer.registry.nodes import encode_offset
@@ -42,7 +42,7 @@ async def perform(
 ) -> ChangedOffsets:
     """Prepare the changes, and apply them if `execute`.
 
-    Raises GroupInUse if a group has members, NotDone if a replayable sink would write records twice without
+    Raises GroupInUseError if a group has members, NotDoneError if a replayable sink would write records twice without
     `republish`, or if the undo file cannot be written; nothing is changed then.
     """
     async with at.access() as access:
@@ -69,7 +69,7 @@ def _refuse_republishing(group: str, changes: list[DescribedChange]) -> None:
     if found:
         number = sum(each.republished for each in found)
         where = ", ".join(f"{each.topic}-{each.partition}" for each in found[:3]) + (", ..." if found[3:] else "")
-        raise NotDone(
+        raise NotDoneError(
             f"group {group}: {number} offsets that its replayable sink has published, or may have, in {where} would "
             "be consumed again, and its destination would hold these records twice; use --republish if that is meant "
             "(nothing was changed)"
@@ -135,7 +135,7 @@ async def undo_copy(saved: Sequence[SavedCoordinatorOffset], access: ClusterAcce
 async def _offsets_in(
     storage: Storage, connect: str, group: str, scope: Scope | None, access: ClusterAccess
 ) -> tuple[GroupView, dict[TopicPartition, int]]:
-    """The start offsets of members with that storage. Raises NotThere if there are none in the scope."""
+    """The start offsets of members with that storage. Raises NotFoundError if there are none in the scope."""
     await require_group(access.session, connect, group)
     view = await read_view(access, await nodes_of(access.session, group), storage)
     offsets = {
@@ -144,5 +144,5 @@ async def _offsets_in(
         if offset is not None and each in view.facts.existing and within(each, scope)
     }
     if not offsets:
-        raise NotThere(f"group {group} has no offset in {storage} of a chosen partition that exists")
+        raise NotFoundError(f"group {group} has no offset in {storage} of a chosen partition that exists")
     return view, offsets

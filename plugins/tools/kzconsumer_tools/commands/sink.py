@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
-from kzconsumer.errors import BrokersUnreachable, NotThere, PluginError
+from kzconsumer.errors import BrokersUnreachableError, NotFoundError, PluginError
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.settings import Settings
 from kzconsumer_tools.commands import sink_replay, sink_verify
@@ -82,7 +82,7 @@ async def _preview(settings: Settings, count: int) -> Preview:
 
 
 async def _newest(settings: Settings, count: int) -> Batch:
-    """The newest records. Raises NotThere if there are none."""
+    """The newest records. Raises NotFoundError if there are none."""
     from kzconsumer.fetcher.range_reader import range_reader
     from kzconsumer.sinks.interface import Batch, RangeData
 
@@ -92,10 +92,10 @@ async def _newest(settings: Settings, count: int) -> Batch:
             ranges = last_offsets(await reader.logs(await reader.partitions(settings.subscription)), count)
             async for partition, batch in reader.read(ranges):
                 batches.setdefault(partition, []).append(batch)
-    except BrokersUnreachable as error:
-        raise BrokersUnreachable(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
+    except BrokersUnreachableError as error:
+        raise BrokersUnreachableError(f"{settings.zookeeper.connect}: no broker answers: {error}") from None
     if not batches:
-        raise NotThere("the subscribed topics have no records to try")
+        raise NotFoundError("the subscribed topics have no records to try")
     return Batch(
         tuple(
             RangeData(

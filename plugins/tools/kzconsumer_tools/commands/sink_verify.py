@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from kzconsumer.cli.configuration import add_config, layers_given
-from kzconsumer.errors import KzConsumerError, NotDone, PluginError, ZooKeeperUnreachable
+from kzconsumer.errors import KzConsumerError, NotDoneError, PluginError, ZooKeeperUnreachableError
 from kzconsumer.model import RangeIdentity, TopicPartition
 from kzconsumer.offsets.adoption import resume
 from kzconsumer.registry import paths
@@ -86,7 +86,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
     with anyio.move_on_after(LIMIT):
         cluster = await cluster_identity(settings.zookeeper)
     if cluster is None:
-        raise ZooKeeperUnreachable(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
+        raise ZooKeeperUnreachableError(f"{settings.zookeeper.connect}: no broker has registered within {LIMIT:.0f} s")
     context = SinkContext(group=group, member="", cluster=cluster, safe_until=safe_until)
     accounts = capabilities(configured_sink(settings, context)).accounts
     if accounts is None:
@@ -95,7 +95,7 @@ async def accountable(settings: Settings, group: str, safe_until: Callable[[], f
 
 
 def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
-    """The stored offsets and plans. Raises NotDone for a claim record of an unknown format."""
+    """The stored offsets and plans. Raises NotDoneError for a claim record of an unknown format."""
     group = paths.GroupPaths(nodes.group)
     found = {}
     for path, node in nodes.claims.items():
@@ -103,7 +103,7 @@ def progress_of(nodes: GroupNodes) -> dict[TopicPartition, GroupProgress]:
             partition = partition_of(path)
             record = decode_claim_record(node.data)
         except ValueError as error:
-            raise NotDone(f"{path}: {error}") from None
+            raise NotDoneError(f"{path}: {error}") from None
         planned = None
         if (plan := record.plan) is not None:
             incarnation = int(plan.incarnation, 16)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer_tools.cluster import requests
 from kzconsumer_tools.cluster.nodes import decode_requested
 from kzconsumer_tools.cluster.requests import Deleted, Elected, Reassigned
@@ -152,9 +152,9 @@ async def _delete(arguments: argparse.Namespace, at: ClusterOption) -> Deleted:
         for topic in topics:
             try:
                 await _read_again(at, [topic])
-            except NotThere:
+            except NotFoundError:
                 continue
-            raise NotDone(
+            raise NotDoneError(
                 f"the controller has removed the request and kept topic {topic}: it has delete.topic.enable=false"
             )
     return Deleted(True, tuple(sorted(left)), tuple(topics), partitions)
@@ -188,7 +188,7 @@ async def _wait(arguments: argparse.Namespace, at: ClusterOption, pending: Pendi
 
 def _require_done(failed: Sequence[str], done: str) -> None:
     if failed:
-        raise NotDone(
+        raise NotDoneError(
             f"the controller has removed the request, but {', '.join(failed)} is not {done}; see its controller.log"
         )
 
@@ -197,7 +197,7 @@ def _read_wanted(path: Path) -> dict[tuple[str, int], tuple[int, ...]]:
     try:
         return decode_requested(read_file(path))
     except ValueError as error:
-        raise NotDone(f"{path}: not in the format of kafka-reassign-partitions.sh: {error}") from None
+        raise NotDoneError(f"{path}: not in the format of kafka-reassign-partitions.sh: {error}") from None
 
 
 def _run(
@@ -207,7 +207,7 @@ def _run(
     try:
         result = ask(request, arguments, *given)
     except requests.Refused as refused:
-        raise NotDone(f"{refused}; nothing was changed") from None
+        raise NotDoneError(f"{refused}; nothing was changed") from None
     return show(arguments, result, table, status=1 if result.pending and arguments.wait else 0)
 
 

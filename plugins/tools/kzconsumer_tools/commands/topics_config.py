@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from kzconsumer.errors import NotDone
+from kzconsumer.errors import NotDoneError
 from kzconsumer_tools.cluster import topic_settings
 from kzconsumer_tools.cluster.requests import Refused, require_brokers, require_usable
 from kzconsumer_tools.cluster.topic_settings import Configured, OwnSettings
@@ -74,7 +74,7 @@ async def _set(arguments: argparse.Namespace, at: ClusterOption) -> Configured:
             changes = topic_settings.changed(topic.config, dict(arguments.settings), arguments.unset, versions)
             notify = topic_settings.notification(topic.topic, versions)
         except (Refused, ValueError) as error:
-            raise NotDone(f"{error}; nothing was changed") from None
+            raise NotDoneError(f"{error}; nothing was changed") from None
         executed = arguments.execute and bool(changes)
         if executed:
             config = {**topic.config, **{each.name: each.new for each in changes}}

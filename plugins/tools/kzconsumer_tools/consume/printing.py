@@ -18,7 +18,7 @@ from anyio import to_thread
 from anyio.streams.memory import MemoryObjectSendStream
 
 from kzconsumer.consumer import connect
-from kzconsumer.errors import NotDone
+from kzconsumer.errors import NotDoneError
 from kzconsumer.fetcher.range_reader import RangeReader, range_reader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.registry.nodes import decode_offset
@@ -80,7 +80,7 @@ class Printer:
     async def print(self, partition: TopicPartition, batch: pa.RecordBatch) -> None:
         """Write the records of the partition's batch that the filter allows.
 
-        Raises BrokenPipeError if the reader of the output is gone, NotDone for other errors of writing.
+        Raises BrokenPipeError if the reader of the output is gone, NotDoneError for other errors of writing.
         """
         self.behind = 0
         self._ended.clear()
@@ -107,7 +107,7 @@ class Printer:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise NotDone(f"cannot write to standard output: {error.strerror}") from None
+            raise NotDoneError(f"cannot write to standard output: {error.strerror}") from None
         self.records += rows.num_rows
         self.size += size
         self.behind = rows.column("offset")[-1].as_py() + 1 if self.done and rows.num_rows else ENDLESS
@@ -224,13 +224,13 @@ async def _offsets(
 
 
 def _readable(stored: Mapping[TopicPartition, bytes]) -> dict[TopicPartition, int]:
-    """Raises NotDone for an unreadable offset; partitions with the original's "no offset stored" are left out."""
+    """Raises NotDoneError for an unreadable offset; partitions with the original's "no offset stored" are left out."""
     found: dict[TopicPartition, int] = {}
     for partition, data in stored.items():
         try:
             offset = decode_offset(data)
         except ValueError as error:
-            raise NotDone(f"the stored offset of {partition}: {error}") from None
+            raise NotDoneError(f"the stored offset of {partition}: {error}") from None
         if offset is not None:
             found[partition] = offset
     return found

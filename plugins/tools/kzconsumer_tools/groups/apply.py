@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from kzconsumer.errors import ConnectionLost, GroupInUse, MultiFailed, NodeExists, NotDone, NotEmpty
+from kzconsumer.errors import (
+    ConnectionLostError,
+    GroupInUseError,
+    MultiFailedError,
+    NodeExistsError,
+    NotDoneError,
+    NotEmptyError,
+)
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.session import ZooKeeperSession
@@ -27,7 +34,7 @@ async def apply_changes(
     """Apply the changes in order; the changes of a unit are in one transaction, which may have several units.
 
     `topics`: must have no owner nodes either. `with_members`: the group may have members, for nodes that no session
-    holds. Raises GroupInUse or NotDone if a transaction was refused; those before it are done.
+    holds. Raises GroupInUseError or NotDoneError if a transaction was refused; those before it are done.
     """
     parts = list(_parts(units))
     made = 0
@@ -39,14 +46,14 @@ async def apply_changes(
         progress = f"; {made} of {sum(map(len, parts))} nodes were changed before" if made else "; nothing was changed"
         try:
             await session.multi(operations)
-        except MultiFailed as refused:
-            if refused.index < len(proving) and isinstance(refused.error, (NotEmpty, NodeExists)):
+        except MultiFailedError as refused:
+            if refused.index < len(proving) and isinstance(refused.error, (NotEmptyError, NodeExistsError)):
                 reason = f"{refused.error.path} is no longer empty: a member has joined{progress}"
-                raise GroupInUse(reason) from refused
-            raise NotDone(f"{refused.error.path} is not as it was read ({refused.error}){progress}") from refused
-        except ConnectionLost as lost:
+                raise GroupInUseError(reason) from refused
+            raise NotDoneError(f"{refused.error.path} is not as it was read ({refused.error}){progress}") from refused
+        except ConnectionLostError as lost:
             if not await repeated(partial(_executed, session, part)):
-                raise NotDone(f"the connection to ZooKeeper broke{progress}; try again ({lost})") from lost
+                raise NotDoneError(f"the connection to ZooKeeper broke{progress}; try again ({lost})") from lost
         made += len(part)
 
 

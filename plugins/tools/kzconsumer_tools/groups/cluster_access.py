@@ -12,7 +12,7 @@ from kzconsumer.brokers.pool import Brokers
 from kzconsumer.brokers.protocol.fetch import READ_UNCOMMITTED
 from kzconsumer.brokers.protocol.list_offsets import EARLIEST, LATEST, ListedOffset
 from kzconsumer.brokers.security import load_security
-from kzconsumer.errors import BrokersUnreachable, KzConsumerError, NotDone
+from kzconsumer.errors import BrokersUnreachableError, KzConsumerError, NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer.offsets.coordinator import GroupCoordinator
@@ -51,7 +51,7 @@ class ClusterAccess:
         self.written = record_times.written
 
     async def partitions(self, topics: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The partition numbers of the topics that exist. Raises NotDone for an unreadable topic node."""
+        """The partition numbers of the topics that exist. Raises NotDoneError for an unreadable topic node."""
         nodes = await together([self.session.find(paths.topic(topic)) for topic in topics])
         found = {}
         for topic, node in zip(topics, nodes, strict=True):
@@ -59,7 +59,7 @@ class ClusterAccess:
                 try:
                     found[topic] = decode_topic(node.data)
                 except ValueError as error:
-                    raise NotDone(f"{paths.topic(topic)}: {error}; nothing was changed") from None
+                    raise NotDoneError(f"{paths.topic(topic)}: {error}; nothing was changed") from None
         return found
 
     def coordinator(self, group: str) -> GroupCoordinator:
@@ -71,14 +71,17 @@ class ClusterAccess:
     ) -> dict[TopicPartition, WithBrokers]:
         """The group's offsets in the brokers, of these partitions and of all others that the coordinator returns.
 
-        Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorFailed.
+        Without the offsets topic brokers are not asked: the request alone would create it. Raises CoordinatorError.
         """
         if await self.session.exists(paths.topic(OFFSETS_TOPIC)) is None:
             return {}
         return await self.coordinator(group).stored(partitions, others=True)
 
     async def logs(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogRange]:
-        """The range of each log. Raises ConnectionLost, BrokerError or BrokersUnreachable without a leader's answer."""
+        """The range of each log.
+
+        Raises ConnectionLostError, BrokerError or BrokersUnreachableError without a leader's answer.
+        """
         starts = await self._look_up(partitions, EARLIEST)
         ends = await self._look_up(partitions, LATEST)
         return {each: LogRange(starts[each].offset, ends[each].offset) for each in partitions}
@@ -102,7 +105,7 @@ class ClusterAccess:
     async def at_time(self, partitions: Collection[TopicPartition], ms: int) -> dict[TopicPartition, int | None]:
         """The first offset at or after a time, None if all records are older.
 
-        Raises as `logs`, and UnsupportedVersion for brokers before 0.10.1.
+        Raises as `logs`, and UnsupportedVersionError for brokers before 0.10.1.
         """
         found = await self._look_up(partitions, ms)
         return {partition: at.offset if at.offset >= 0 else None for partition, at in found.items()}
@@ -110,15 +113,15 @@ class ClusterAccess:
     async def _look_up(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, ListedOffset]:
         try:
             return await self._log_offsets.look_up(dict.fromkeys(partitions, at))
-        except BrokersUnreachable as error:
-            raise BrokersUnreachable(f"{self._connect}: no broker answers: {error}") from None
+        except BrokersUnreachableError as error:
+            raise BrokersUnreachableError(f"{self._connect}: no broker answers: {error}") from None
 
 
 @asynccontextmanager
 async def cluster_access(
     zookeeper: ZooKeeperSettings, brokers: BrokersSettings, source: str
 ) -> AsyncIterator[ClusterAccess]:
-    """Raises ZooKeeperUnreachable if the block exceeds a short session's limit, ConfigError for unreadable keys."""
+    """Raises ZooKeeperUnreachableError if the block exceeds the session's limit, ConfigError for unreadable keys."""
     security = partial(load_security, brokers, source)
     security()
     async with (

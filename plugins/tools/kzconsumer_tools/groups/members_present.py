@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kzconsumer.errors import GroupInUse
+from kzconsumer.errors import GroupInUseError
 from kzconsumer.zookeeper.operations import Create, Delete, Operation
 from kzconsumer_tools.groups.nodes import GroupNodes, owner_of
 
@@ -34,9 +34,9 @@ def members_present(nodes: GroupNodes) -> str | None:
 
 
 def require_no_members(nodes: GroupNodes) -> None:
-    """Raises GroupInUse if the group has members."""
+    """Raises GroupInUseError if the group has members."""
     if (reason := members_present(nodes)) is not None:
-        raise GroupInUse(f"group {nodes.group} {reason}; nothing was changed")
+        raise GroupInUseError(f"group {nodes.group} {reason}; nothing was changed")
 
 
 def proof(containers: Mapping[str, bool]) -> list[Operation]:

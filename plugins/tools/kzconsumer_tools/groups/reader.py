@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from kzconsumer.errors import NoNode, NotThere
+from kzconsumer.errors import NoNodeError, NotFoundError
 from kzconsumer.group.snapshot import GroupSnapshot
 from kzconsumer.group.snapshot_reader import SnapshotReader
 from kzconsumer.model import TopicPartition
@@ -44,7 +44,7 @@ class LiveGroup(msgspec.Struct, frozen=True):
 async def read_group(settings: Settings, joining: Mapping[str, Registration]) -> LiveGroup:
     """Read the settings' group and the topics that the members of `joining` would subscribe to.
 
-    A group that does not exist has no members. Raises ZooKeeperUnreachable after 15 s, GroupUnreadable for an
+    A group that does not exist has no members. Raises ZooKeeperUnreachableError after 15 s, GroupUnreadableError for an
     unreadable registration unless the group ignores such members.
     """
     group = GroupPaths(settings.group.id)
@@ -69,19 +69,22 @@ async def read_group(settings: Settings, joining: Mapping[str, Registration]) ->
 
 
 async def read_nodes(zookeeper: ZooKeeperSettings, group: str) -> GroupNodes:
-    """All nodes of the group and of its topics. Raises NotThere if it does not exist, ZooKeeperUnreachable."""
+    """All nodes of the group and of its topics.
+
+    Raises NotFoundError if it does not exist, ZooKeeperUnreachableError.
+    """
     async with short_session(zookeeper) as session:
         await require_group(session, zookeeper.connect, group)
         return await nodes_of(session, group)
 
 
 async def require_group(session: ZooKeeperSession, connect: str, group: str) -> None:
-    """Raises NotThere if the group, or the cluster, does not exist."""
+    """Raises NotFoundError if the group, or the cluster, does not exist."""
     groups = await _groups(session, connect)
     if group not in groups:
         meant = nearest(group, groups)
         hint = f"did you mean {meant}?" if meant else "`kzconsumer groups list` lists the groups"
-        raise NotThere(f"{connect}: there is no group {group}; {hint}")
+        raise NotFoundError(f"{connect}: there is no group {group}; {hint}")
 
 
 async def nodes_of(session: ZooKeeperSession, group: str) -> GroupNodes:
@@ -103,7 +106,7 @@ async def tree_of(session: ZooKeeperSession, path: str) -> dict[str, Node]:
 
 
 async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
-    """All groups by name. Raises NotThere if there is no cluster, ZooKeeperUnreachable."""
+    """All groups by name. Raises NotFoundError if there is no cluster, ZooKeeperUnreachableError."""
     async with short_session(zookeeper) as session:
         groups = await _groups(session, zookeeper.connect)
         return await together([_summary(session, group) for group in groups])
@@ -112,10 +115,10 @@ async def read_summaries(zookeeper: ZooKeeperSettings) -> list[GroupSummary]:
 async def _groups(session: ZooKeeperSession, connect: str) -> list[str]:
     try:
         return await session.children(paths.CONSUMERS)
-    except NoNode:
+    except NoNodeError:
         if await session.exists(BROKERS) is None:
             reason = f"no Kafka cluster is registered there (neither {BROKERS} nor {paths.CONSUMERS} exists)"
-            raise NotThere(f"{connect}: {reason}") from None
+            raise NotFoundError(f"{connect}: {reason}") from None
         return []
 
 
@@ -167,5 +170,5 @@ async def _children(session: ZooKeeperSession, path: str) -> list[str]:
     """The children, sorted; empty if the node does not exist."""
     try:
         return await session.children(path)
-    except NoNode:
+    except NoNodeError:
         return []

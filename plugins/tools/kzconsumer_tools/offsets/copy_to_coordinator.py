@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kzconsumer.errors import NotDone
+from kzconsumer.errors import NotDoneError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.authority import WithBrokers
 from kzconsumer_tools.groups.cluster_access import ClusterAccess
@@ -29,7 +29,7 @@ class CoordinatorChanges(NamedTuple):
         return undo_file(self.nodes.group, self.changes)
 
     async def apply(self, access: ClusterAccess) -> None:
-        """Store what changes, and read it back. Raises NotDone, GroupInUse, CoordinatorFailed."""
+        """Store what changes, and read it back. Raises NotDoneError, GroupInUseError, CoordinatorError."""
         group = self.nodes.group
         before = {change.partition: change.before for change in self.changes if change.changes}
         after = {change.partition: change.after for change in self.changes if change.changes}
@@ -39,20 +39,20 @@ class CoordinatorChanges(NamedTuple):
         coordinator = access.coordinator(group)
         present = await coordinator.stored(after)
         if any(present.get(where) != expected for where, expected in before.items()):
-            raise NotDone(f"the brokers' offsets of group {group} changed meanwhile; nothing was changed")
+            raise NotDoneError(f"the brokers' offsets of group {group} changed meanwhile; nothing was changed")
         refused = await coordinator.store({where: offset or NO_OFFSET for where, offset in after.items()})
         if refused:
             where, why = min(refused.items())
-            raise NotDone(
+            raise NotDoneError(
                 f"{where} and {len(refused) - 1} more were not stored: {why}; {len(after) - len(refused)} were"
             )
         present = await coordinator.stored(after)
         if wrong := [where for where, offset in sorted(after.items()) if present.get(where) != offset]:
-            raise NotDone(
+            raise NotDoneError(
                 f"the brokers have {present.get(wrong[0])} for {wrong[0]}: another client stores offsets of the group"
             )
         if (reason := members_present(await nodes_of(access.session, group))) is not None:
-            raise NotDone(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
+            raise NotDoneError(f"group {group} {reason}; it joined meanwhile and may have begun at the earlier offsets")
 
 
 async def prepare_copy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from kzconsumer.errors import NotDone, NotThere
+from kzconsumer.errors import NotDoneError, NotFoundError
 from kzconsumer.model import TopicPartition
 from kzconsumer.registry.paths import GroupPaths
 from kzconsumer_tools.groups.apply import apply_changes, make_parents
@@ -31,7 +31,7 @@ class OffsetChanges(NamedTuple):
         return undo_file(change.changed(group)[0] for change in self.changes if change.changes)
 
     async def apply(self, access: ClusterAccess) -> None:
-        """Raises GroupInUse or NotDone, as `apply_changes`."""
+        """Raises GroupInUseError or NotDoneError, as `apply_changes`."""
         group = GroupPaths(self.nodes.group)
         units = [changed for change in self.changes if (changed := change.changed(group))]
         await make_parents(access.session, [change for unit in units for change in unit])
@@ -55,14 +55,14 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def choose(existing: Mapping[str, Collection[int]], scope: Scope) -> list[TopicPartition]:
-    """The partitions of the scope. Raises NotThere for a topic or partition that does not exist."""
+    """The partitions of the scope. Raises NotFoundError for a topic or partition that does not exist."""
     found = []
     for topic, wanted in sorted(scope.items()):
         if topic not in existing:
-            raise NotThere(f"there is no topic {topic}")
+            raise NotFoundError(f"there is no topic {topic}")
         for number in sorted(existing[topic] if wanted is None else set(wanted)):
             if number not in existing[topic]:
-                raise NotThere(f"topic {topic} has no partition {number} (it has {len(existing[topic])})")
+                raise NotFoundError(f"topic {topic} has no partition {number} (it has {len(existing[topic])})")
             found.append(TopicPartition(topic, number))
     return found
 
@@ -70,7 +70,7 @@ def choose(existing: Mapping[str, Collection[int]], scope: Scope) -> list[TopicP
 async def partitions_in(access: ClusterAccess, nodes: GroupNodes, scope: Scope | None) -> list[TopicPartition]:
     """The partitions of the scope; None stands for all topics that the group has offsets of or members for.
 
-    Raises NotThere for a topic or partition that the cluster does not have.
+    Raises NotFoundError for a topic or partition that the cluster does not have.
     """
     if scope is not None:
         return choose(await access.partitions(sorted(scope)), scope)
@@ -81,13 +81,13 @@ async def partitions_in(access: ClusterAccess, nodes: GroupNodes, scope: Scope |
 async def prepare_reset(
     access: ClusterAccess, nodes: GroupNodes, partitions: Collection[TopicPartition], to: Reset
 ) -> list[OffsetChange]:
-    """For a reset by time, `to.amount` is in ms since 1970. Raises NotDone if a new offset cannot be computed."""
+    """For a reset by time, `to.amount` is in ms since 1970. Raises NotDoneError if a new offset cannot be computed."""
     logs = await access.logs(partitions)
     times = await access.at_time(partitions, to.amount) if to.kind == "time" else {}
     try:
         return [reset(nodes_at(nodes, each), to, logs[each], times.get(each)) for each in partitions]
     except ValueError as error:
-        raise NotDone(f"{error}; nothing was changed") from None
+        raise NotDoneError(f"{error}; nothing was changed") from None
 
 
 async def prepare_import(
@@ -110,7 +110,7 @@ async def prepare_import(
 async def prepare_clone(
     access: ClusterAccess, source: GroupNodes, target: GroupNodes, scope: Scope | None
 ) -> list[OffsetChange]:
-    """The stored offsets of one group for another one. Raises NotThere if there are none."""
+    """The stored offsets of one group for another one. Raises NotFoundError if there are none."""
     chosen: dict[TopicPartition, bytes | None] = {
         each: data
         for each, data in stored_offsets(source).items()
@@ -119,23 +119,23 @@ async def prepare_clone(
     existing = await access.partitions(sorted({each.topic for each in chosen}))
     chosen = {each: data for each, data in chosen.items() if each.partition in existing.get(each.topic, ())}
     if not chosen:
-        raise NotThere(f"group {source.group} has no stored offset of a chosen partition that exists")
+        raise NotFoundError(f"group {source.group} has no stored offset of a chosen partition that exists")
     return await prepare_import(access, target, chosen, verbatim=False)
 
 
 async def require_partitions(access: ClusterAccess, partitions: Iterable[TopicPartition]) -> None:
-    """Raises NotThere for a topic or partition that the cluster does not have."""
+    """Raises NotFoundError for a topic or partition that the cluster does not have."""
     scope = by_topic(partitions)
     choose(await access.partitions(sorted(scope)), scope)
 
 
 def nodes_at(nodes: GroupNodes, partition: TopicPartition) -> PartitionNodes:
-    """Raises NotDone for a claim record in the format of a newer version."""
+    """Raises NotDoneError for a claim record in the format of a newer version."""
     group = GroupPaths(nodes.group)
     path = group.claim_record(partition)
     found = PartitionNodes(partition, nodes.offsets.get(group.offset(partition)), nodes.claims.get(path))
     try:
         found.claim  # noqa: B018
     except ValueError as error:
-        raise NotDone(f"{path}: {error}; use a newer kzconsumer") from None
+        raise NotDoneError(f"{path}: {error}; use a newer kzconsumer") from None
     return found

@@ -32,7 +32,7 @@ def view_of(nodes: GroupNodes) -> GroupView:
 
 
 async def read_view(access: ClusterAccess, nodes: GroupNodes, storage: Storage) -> GroupView:
-    """Ask the brokers too if they store offsets of the group. Raises CoordinatorFailed."""
+    """Ask the brokers too if they store offsets of the group. Raises CoordinatorError."""
     view = view_of(nodes)
     if storage == "zookeeper":
         return view

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from kzconsumer.clock import now
-from kzconsumer.errors import KzConsumerError, NotDone, SinkFailed
+from kzconsumer.errors import KzConsumerError, NotDoneError, SinkError
 from kzconsumer.fetcher.range_reader import RangeReader
 from kzconsumer.model import OffsetRange, TopicPartition
 from kzconsumer.settings.sections import BatchSettings
@@ -54,7 +54,7 @@ def safe_until() -> float:
 
 @contextmanager
 def alone(cluster: str, group: str) -> Iterator[float]:
-    """Lock out other replays of the group on this machine; yields the time. Raises NotDone if there is one."""
+    """Lock out other replays of the group on this machine; yields the time. Raises NotDoneError if there is one."""
     name = hashlib.blake2b(msgspec.json.encode([cluster, group]), digest_size=8).hexdigest()
     path = Path(tempfile.gettempdir()) / f"kzconsumer-replay-{os.getuid()}-{name}.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -62,7 +62,9 @@ def alone(cluster: str, group: str) -> Iterator[float]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NotDone(f"another replay of group {group} is running on this machine ({path} is locked)") from None
+            raise NotDoneError(
+                f"another replay of group {group} is running on this machine ({path} is locked)"
+            ) from None
         yield now()
     finally:
         os.close(descriptor)
@@ -79,7 +81,7 @@ async def replay(
 ) -> Replayed:
     """Write the missing offsets of `wanted`. `since`: from `alone`; `show` is called with offsets done and total.
 
-    Raises SinkFailed, and what `reader.read` raises.
+    Raises SinkError, and what `reader.read` raises.
     """
     async with _opened(sink):
         await anyio.sleep(max(0.0, since + _SETTLED - now()))
@@ -180,7 +182,7 @@ def _mapped() -> Iterator[None]:
     except KzConsumerError:
         raise
     except Exception as error:
-        raise SinkFailed(f"{type(error).__name__}: {error}") from error
+        raise SinkError(f"{type(error).__name__}: {error}") from error
 
 
 def remaining(wanted: Iterable[OffsetRange], there: Iterable[OffsetRange]) -> list[OffsetRange]:
