@@ -9,7 +9,7 @@ MINUTES ?= 60
 DESTINATION ?= parquet or postgresql
 SEED = $(shell date +%s)
 # The folders of tests that need neither a server nor Spark nor a browser.
-QUICK := tests/unit tests/shell tests/property
+QUICK := $(wildcard tests/*/plain)
 
 .PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
 
@@ -63,22 +63,22 @@ nightly: $(READY)
 	KZCONSUMER_NIGHTLY=$(seed) $(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder --hypothesis-seed=$(seed) -o timeout=7200
 
 test-install: $(READY)
-	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/integration/test_install.py tests/integration/test_tutorial.py
+	KZCONSUMER_INSTALL=1 $(BIN)/pytest -s tests/core/plain/test_install.py tests/core/spark/test_tutorial.py
 
 test-spark-versions: $(READY)
-	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/integration/test_spark_versions.py
+	KZCONSUMER_SPARK_VERSIONS=1 $(BIN)/pytest tests/spark/spark/test_spark_versions.py
 
 test-admin: $(READY)
-	KZCONSUMER_ADMIN_VERSIONS=1 $(BIN)/pytest tests/integration/test_admin_requests.py
+	KZCONSUMER_ADMIN_VERSIONS=1 $(BIN)/pytest tests/tools/servers/test_admin_controllers.py
 
 chaos-stop: $(READY)
-	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/faults/test_stop.py
+	KZCONSUMER_STOPS=50 $(BIN)/pytest -s tests/core/servers/test_stop.py
 
 chaos-spark: $(READY)
-	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s -k "$(DESTINATION)" tests/faults/test_chaos_spark.py
+	KZCONSUMER_CHAOS=30 $(BIN)/pytest -s -k "$(DESTINATION)" tests/spark/spark/test_chaos_spark.py
 
 chaos-spark-control: $(READY)
-	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/faults/test_chaos_spark.py
+	KZCONSUMER_CHAOS_CONTROL=1 $(BIN)/pytest -s -k doubles tests/spark/spark/test_chaos_spark.py
 
 soak: $(READY)
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)

@@ -29,6 +29,8 @@ from tests.support.quick_spark import quick_spark
 from tests.support.secured import Secured
 from tests.support.servers import Servers
 
+pytest_plugins = ["tests.support.ensemble_fixtures", "tests.support.spark_fixtures"]
+
 QUIET = [HealthCheck.too_slow]
 settings.register_profile("fast", max_examples=100, deadline=None, derandomize=True, suppress_health_check=QUIET)
 settings.register_profile("quick", settings.get_profile("fast"), max_examples=10)
@@ -41,30 +43,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "night
 # fixture `spark`, one for those whose daemons start their own.
 CHAINS = {
     "daemons with Spark": (
-        "tests/faults/test_chaos_spark.py",
-        "tests/faults/test_replay_after_kill.py",
-        "tests/integration/test_demo.py",
-        "tests/integration/test_docs_functions.py",
-        "tests/integration/test_sink_proof.py",
-        "tests/integration/test_sink_try.py",
-        "tests/integration/test_spark_cluster.py",
-        "tests/integration/test_spark_contract.py",
-        "tests/integration/test_spark_object_store.py",
-        "tests/integration/test_spark_sink.py",
-        "tests/integration/test_spark_versions.py",
+        "tests/spark/spark/test_chaos_spark.py",
+        "tests/spark/spark/test_replay_after_kill.py",
+        "tests/sandbox/spark/test_demo.py",
+        "tests/spark/spark/test_docs_functions.py",
+        "tests/tools/spark/test_sink_verify.py",
+        "tests/tools/spark/test_sink_try.py",
+        "tests/spark/spark/test_spark_cluster.py",
+        "tests/spark/spark/test_spark_contract.py",
+        "tests/spark/spark/test_spark_object_store.py",
+        "tests/spark/spark/test_spark_sink.py",
+        "tests/spark/spark/test_spark_versions.py",
     ),
     "one Spark": (
-        "tests/integration/test_spark_columns.py",
-        "tests/integration/test_spark_destinations.py",
-        "tests/integration/test_spark_query.py",
+        "tests/spark/spark/test_spark_columns.py",
+        "tests/spark/spark/test_spark_destinations.py",
+        "tests/spark/spark/test_spark_query.py",
     ),
     # Three ZooKeeper servers and their broker, in one process.
     "ensemble": (
-        "tests/faults/test_networks.py",
-        "tests/faults/test_lease.py",
+        "tests/core/ensemble/test_networks.py",
+        "tests/core/ensemble/test_lease.py",
     ),
     # Waits most of its time: to be under way while others work.
-    "soak": ("tests/faults/test_soak.py",),
+    "soak": ("tests/core/ensemble/test_soak.py",),
 }
 CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}
 ORDER = {file: number for number, file in enumerate(CHAIN_OF)}

@@ -1,7 +1,7 @@
 """ZooKeeper's tree of nodes: operations applied one at a time, undone when their transaction fails, and their events.
 
 Pure. An ensemble holds one tree that decides and one for each server, to which the same transactions come later.
-Compared with a real server by tests/integration/test_simulated_zookeeper.py.
+Compared with a real server by tests/core/servers/test_simulated_zookeeper.py.
 """
 
 from __future__ import annotations

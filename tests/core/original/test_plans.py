@@ -1,0 +1,133 @@
+"""Planned ranges beside Kafka's own tools and members, which know nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.core.servers.test_plan_handover import RECORDS, Slow, owner_of, plans, whole
+from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
+from tests.support.members import stored_offsets
+from tests.support.original import Record, console_consumer, verify_command
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.static_original import static_original
+from tests.support.zookeeper_sessions import until
+
+MORE = 5
+
+
+async def filled(cluster: Cluster, topic: str, first: int, end: int) -> None:
+    records = [Sent(p, None, Record(topic, p, offset).value()) for p in range(2) for offset in range(first, end)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+async def told(command: list[str]) -> str:
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
+    """Nothing of what is planned is committed: all of it is behind, for everybody."""
+    args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
+    described, checked, verified = await asyncio.gather(
+        told(servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)),
+        told(
+            servers.java_command(
+                "0.10.2.2", "kafka.tools.ConsumerOffsetChecker", "--zookeeper", cluster.connect, "--group", group
+            )
+        ),
+        told(verify_command(servers, cluster, group)),
+    )
+    for number in range(2):
+        rows = [line.split() for line in described.splitlines() if line.startswith(group)]
+        assert [group, str(number), "0", str(RECORDS), str(RECORDS), f"{group}_a"] in rows, described
+        rows = [line.split() for line in checked.splitlines() if line.startswith(group)]
+        assert [group, group, str(number), "0", str(RECORDS), str(RECORDS), f"{group}_a-0"] in rows, checked
+    assert "Rebalance operation successful" in verified, verified
+
+
+async def test_an_original_commits_late_what_it_has_consumed_before(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """It owned the partition once, and its commit is checked by nobody. The destination has what lies behind it."""
+    await create_topic(cluster.connect, unique, 1)
+
+    async def more(first: int, end: int) -> None:
+        records = [Sent(0, None, Record(unique, 0, offset).value()) for offset in range(first, end)]
+        await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
+
+    await more(0, 10)
+    target = Target()
+    given = {"auto_commit_enable": "false"}
+    with static_original(servers, cluster, unique, unique, 1, tmp_path, consumer="z", **given) as original:
+        await original.join()
+        await until(lambda: len(original.delivered()) == 10, LIMIT)
+        await more(10, RECORDS)
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as members:
+            members.create_task(consume(cluster, unique, Sink(target), over.is_set, group={"consumer_id": "a"}))
+            with anyio.fail_after(LIMIT):
+                while await stored_offsets(cluster.connect, unique, unique, 1) != [RECORDS]:
+                    await anyio.sleep(0.05)
+            await original.commit(0, 10)
+            await original.leave()
+            over.set()
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
+    await more(RECORDS, RECORDS + MORE)
+    with capture_logs() as logs:
+        await consume(cluster, unique, Sink(target), lambda: whole(target, [0], RECORDS + MORE))
+    assert whole(target, [0], RECORDS + MORE)
+    assert await stored_offsets(cluster.connect, unique, unique, 1) == [RECORDS + MORE]
+    errors = [(each.get("stored"), each.get("goes_on_at")) for each in logs if each["log_level"] == "error"]
+    assert errors == [(10, RECORDS)]
+
+
+@pytest.mark.parametrize("takes", [10, RECORDS])
+async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, takes: int
+) -> None:
+    """What it leaves inside the range has the range written whole; what it leaves behind it clears the plan."""
+    await create_topic(cluster.connect, unique, 2)
+    await filled(cluster, unique, 0, RECORDS)
+    target, over = Target(), asyncio.Event()
+    slow = Slow(target, held=True)
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as members:
+            members.create_task(consume(cluster, unique, slow, over.is_set, group={"consumer_id": "a"}))
+            await until(slow.writing.is_set, LIMIT)
+            if takes == RECORDS:
+                await tools_agree(servers, cluster, unique)
+            before = await plans(cluster, unique, 2)
+            with console_consumer(
+                servers, cluster, unique, unique, tmp_path, consumer="m", max_messages=takes
+            ) as original:
+                await owner_of(cluster, unique, 1, lambda owner: owner == original.thread())
+                assert await plans(cluster, unique, 2) == before
+                assert await original.ended(LIMIT) == 0
+                assert original.delivered() == [Record(unique, 1, offset) for offset in range(takes)]
+            await owner_of(cluster, unique, 1, lambda owner: owner.startswith(f"{unique}_a"))
+            slow.free.set()
+            await filled(cluster, unique, RECORDS, RECORDS + MORE)
+            with anyio.fail_after(LIMIT):
+                while await stored_offsets(cluster.connect, unique, unique, 2) != [RECORDS + MORE] * 2:
+                    await anyio.sleep(0.05)
+            over.set()
+    assert await plans(cluster, unique, 2) == [None, None]
+    # The batch that was on its way when the original took over has been published, too: the destination has all.
+    assert whole(target, (0, 1), RECORDS + MORE)
+    replayed = [(part.partition, part.first, part.until) for part in slow.replayed]
+    warnings = [each["event"] for each in logs if each["log_level"] == "warning" and each.get("partition") == 1]
+    if takes < RECORDS:
+        assert replayed == [(1, 0, RECORDS)]
+        assert "offset changed without regard to the plan, replaying the planned range" in warnings
+    else:
+        assert replayed == []
+        assert "plan dropped" in warnings

@@ -1,0 +1,199 @@
+"""Round robin over all topics of a mixed group, in both text forms: every event, caused by each kind of member.
+
+A subscription of the original's is a white list: as everybody expands it the same, static ones of ours share with it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kzconsumer
+from kzconsumer.assignors.interface import Assignor
+from kzconsumer.assignors.roundrobin import assign, assign_legacy
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import add_partitions, create_topic
+from tests.core.original.group import STALL, MixedGroup, mixed_group, our_member
+from tests.support.flow import Deliveries, flow
+from tests.support.members import Daemon
+from tests.support.original import Record, console_consumer
+from tests.support.ownership import Owners, by_assignor
+from tests.support.servers import Servers
+from tests.support.static_original import static_original
+
+ERAS = pytest.mark.parametrize(
+    ("version", "assignor", "computed"),
+    [("1.1.1", "roundrobin", assign), ("0.10.2.2", "roundrobin-legacy", assign_legacy)],
+    ids=["1.1.1", "0.10.2.2"],
+)
+SESSION = 4.0
+ROUND_ROBIN: Mapping[str, Any] = {
+    "partition_assignment_strategy": "roundrobin",
+    "zookeeper_session_timeout_ms": int(SESSION * 1000),
+    "auto_commit_interval_ms": 500,
+}
+
+
+class Expected:
+    """Who should own what, by our assignor, as members and topics come and go."""
+
+    def __init__(self, group: MixedGroup, computed: Assignor) -> None:
+        self._group = group
+        self._computed = computed
+
+    def among(self, **streams: int) -> Owners:
+        """Members by name, each with so many streams, of all topics that there are."""
+        topics = self._group.ownership.topics
+        subscriptions: Mapping[str, Mapping[str, int]] = {
+            f"{self._group.name}_{name}": dict.fromkeys(topics, number) for name, number in streams.items()
+        }
+        return by_assignor(self._computed, topics, subscriptions)
+
+
+def telling(name: str, *members: int, partitions: int = 12) -> str:
+    """A topic whose partitions the two eras share out differently, so that neither passes for the other.
+
+    Between two threads it takes an odd number of partitions of two digits: those alone come at another place.
+    """
+    subscriptions = [(f"{name}_{number}", streams) for number, streams in enumerate(members)]
+    for length in range(1, 100):
+        topic = f"{name}-{'x' * length}"  # each letter more changes every bit of the hash
+        wanted = {consumer: {topic: streams} for consumer, streams in subscriptions}
+        if by_assignor(assign, {topic: partitions}, wanted) != by_assignor(assign_legacy, {topic: partitions}, wanted):
+            return topic
+    raise AssertionError("no topic tells them apart")
+
+
+@ERAS
+async def test_what_an_original_does_and_what_happens_to_topics(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
+) -> None:
+    """Partitions are added beside it, a topic is made under both white lists, it stops, comes again, and is killed."""
+    later, white_list = f"{unique}-later", f"{unique}.*"
+    where = servers, cluster, unique, white_list
+    topic = telling(unique, 1, 1, partitions=13)
+    async with mixed_group(servers, cluster, unique, topic=topic) as group:
+        expected = Expected(group, computed)
+        with console_consumer(
+            *where, tmp_path / "a", consumer="a", version=version, from_beginning=True, **ROUND_ROBIN
+        ) as first:
+            await group.settled("original alone", expected.among(a=1))
+            filter_ = kzconsumer.Include(white_list)
+            async with our_member(cluster, unique, filter_, "m", assignor=assignor) as ours:
+                await group.settled("ours joins", expected.among(a=1, m=1))
+                await group.delivering(first.delivered, ours.delivered)
+                since = time.monotonic()
+                await add_partitions(cluster.connect, topic, 13)
+                group.ownership.topics[topic] = group.flow.partitions = 13
+                await group.settled("partitions added", expected.among(a=1, m=1), since=since)
+                since = time.monotonic()
+                await create_topic(cluster.connect, later, 5)
+                group.ownership.topics[later] = 5
+                await group.settled("topic made", expected.among(a=1, m=1), since=since)
+                with flow(cluster, later, 5) as group.flows[later]:
+                    await group.delivering(first.delivered, ours.delivered)
+                    first.signal(signal.SIGTERM)
+                    since = time.monotonic()
+                    await group.settled("original stops", expected.among(m=1), since=since)
+                    await first.ended()
+                    with console_consumer(
+                        *where, tmp_path / "z", consumer="z", version=version, **ROUND_ROBIN
+                    ) as second:
+                        since = await group.registered(second)
+                        await group.settled("original joins", expected.among(m=1, z=1), since=since)
+                        await group.delivering(second.delivered, ours.delivered)
+                        second.kill()
+                        since = time.monotonic()
+                        await group.settled("original is killed", expected.among(m=1), since=since)
+                        assert group.figures["original is killed, s"] < SESSION + 0.5 + STALL
+                    told = {each.consumer: each.delivered for each in (first, second)}
+                    members = Deliveries(ours=ours.delivered, **told)
+                    # The record it had in hand when it was killed may be lost: it counted as consumed.
+                    await group.drained(members, may_lack=1)
+            group.check_ours(ours)
+            group.check_doubled(members, first, second)
+        assert {record.topic for record in ours.delivered()} == {topic, later}
+
+
+@ERAS
+async def test_what_ours_does(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
+) -> None:
+    """It joins a running original with three streams, and leaves; as a daemon it is stopped, comes again, is killed."""
+    topic = telling(unique, 3, 1)
+    async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
+        expected = Expected(group, computed)
+        with console_consumer(
+            servers,
+            cluster,
+            unique,
+            topic,
+            tmp_path / "m",
+            consumer="m",
+            version=version,
+            from_beginning=True,
+            **ROUND_ROBIN,
+        ) as original:
+            await group.settled("original alone", expected.among(m=1))
+            since = time.monotonic()
+            async with our_member(cluster, unique, {topic: 3}, "a", assignor=assignor) as ours:
+                await group.settled("ours joins", expected.among(a=3, m=1), since=since)
+                await group.delivering(original.delivered, ours.delivered)
+                since = time.monotonic()
+            await group.settled("ours leaves", expected.among(m=1), since=since)
+            daemon = Daemon(tmp_path / "d", cluster.connect, unique, {topic: 3}, "", "smallest")
+            text = daemon.config.read_text().replace('"6s"', f'"{SESSION:.0f}s"')
+            daemon.config.write_text(
+                text.replace("[group]\n", f'[group]\nconsumer_id = "d"\nassignor = "{assignor}"\n')
+            )
+
+            def told() -> list[Record]:
+                return [Record(each["topic"], each["partition"], each["offset"]) for each in daemon.records()]
+
+            for what, number in (("stops", signal.SIGTERM), ("is killed", signal.SIGKILL)):
+                daemon.start()
+                try:
+                    await group.settled(f"daemon joins before it {what}", expected.among(d=3, m=1))
+                    await group.delivering(original.delivered, told)
+                    daemon.signal(number)
+                    since = time.monotonic()
+                    assert await daemon.ended() == (0 if number is signal.SIGTERM else -number)
+                    await group.settled(f"daemon {what}", expected.among(m=1), since=since)
+                finally:
+                    assert daemon.process is not None
+                    daemon.process.kill()
+                    daemon.process.wait()
+            members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered, "daemon": told})
+            await group.drained(members)
+        group.check_ours(ours)
+        group.check_doubled(members, original)
+        assert group.figures["daemon is killed, s"] < SESSION + 0.5 + STALL
+
+
+@ERAS
+async def test_two_streams_of_an_original_and_three_of_ours(
+    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
+) -> None:
+    topic = telling(unique, 2, 3)
+    async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
+        expected = Expected(group, computed)
+        async with our_member(cluster, unique, {topic: 3}, "m", assignor=assignor) as ours:
+            await group.settled("ours alone", expected.among(m=3))
+            with static_original(
+                servers, cluster, unique, topic, 2, tmp_path / "a", consumer="a", version=version, **ROUND_ROBIN
+            ) as original:
+                await original.join()
+                await group.settled("original joins", expected.among(a=2, m=3))
+                await group.delivering(original.delivered, ours.delivered)
+                since = time.monotonic()
+                await original.leave()
+                await group.settled("original leaves", expected.among(m=3), since=since)
+            members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
+            await group.drained(members)
+        group.check_ours(ours)
+        group.check_doubled(members, original)

@@ -1,0 +1,277 @@
+"""Explicit acknowledgement: what was taken counts when the application says so, in any order, and never otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import anyio
+import pyarrow as pa
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams import unacknowledged
+from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.message import Message
+from kzconsumer.streams.unacknowledged import Unacknowledged
+from tests.core.plain.test_kafka_stream import LIMIT, rows, stream_of, take
+from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, put, tracker
+
+
+def explicit(*chunks: Chunk, most: int = 1_000) -> KafkaStream:
+    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(most))
+    put(stream.queue, *chunks)
+    return stream
+
+
+def committed(claim: OffsetTracker, stream: KafkaStream) -> int:
+    """What a commit would store now."""
+    stream.checkpoint()
+    return claim.processed
+
+
+async def waits(stream: KafkaStream) -> bool:
+    with anyio.move_on_after(0.02) as scope:
+        await anext(aiter(stream))
+    return scope.cancelled_caught
+
+
+async def test_taking_the_next_one_acknowledges_nothing() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 3), chunk(claim, 3, 5))
+    messages = await take(aiter(stream), 5)
+    assert (committed(claim, stream), claim.consumed) == (0, 5)
+    assert stream.ack(messages[0])
+    assert committed(claim, stream) == 1
+
+
+async def test_any_order_commits_the_contiguous_prefix() -> None:
+    claim = tracker(start=7)
+    stream = explicit(chunk(claim, 7, 10), chunk(claim, 10, 12))
+    messages = await take(aiter(stream), 5)
+    found = []
+    for number in (4, 1, 2, 2, 0, 3):
+        assert stream.ack(messages[number])
+        found.append(committed(claim, stream))
+    assert found == [7, 7, 7, 7, 10, 12]
+
+
+async def test_without_an_argument_it_is_what_is_in_hand() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 4))
+    assert stream.ack()  # nothing is
+    async for message in stream:
+        if message.offset != 2:
+            stream.ack()
+        if message.offset == 3:
+            break
+    assert (committed(claim, stream), claim.consumed) == (2, 4)
+    batches = explicit(chunk(other := tracker(), 0, 4))
+    await take(batches.batches(), 1)
+    assert batches.ack()
+    assert batches.ack()
+    assert other.processed == 4
+
+
+async def test_holes_of_the_log_are_no_gaps() -> None:
+    """Compaction and control records: what is not there cannot be acknowledged, and stops nothing."""
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 10, offsets=[2, 5, 6]), hole(claim, 10, 12), chunk(claim, 12, 20, offsets=[15]))
+    messages = await take(aiter(stream), 4)
+    assert [message.offset for message in messages] == [2, 5, 6, 15]
+    stream.ack(messages[2])
+    stream.ack(messages[1])
+    assert committed(claim, stream) == 0
+    stream.ack(messages[0])
+    assert committed(claim, stream) == 12
+    stream.ack(messages[3])
+    assert committed(claim, stream) == 16
+    assert await waits(stream)
+    assert (committed(claim, stream), claim.settled) == (20, True)
+
+
+async def test_batches_in_any_order() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 10, offsets=[1, 4]), chunk(claim, 10, 12), hole(claim, 12, 14))
+    first, second = await take(stream.batches(), 2)
+    assert stream.ack(second)
+    assert committed(claim, stream) == 0
+    assert stream.ack(first)
+    assert stream.ack(first)
+    assert committed(claim, stream) == 12
+    with pytest.raises(ValueError, match="has not handed out"):
+        stream.ack(first.slice(0, 1))
+
+
+async def test_from_messages_to_batches_and_back() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 6), chunk(claim, 6, 9))
+    one, two = await take(aiter(stream), 2)
+    (rest,) = await take(stream.batches(), 1)
+    assert rows(rest) == [2, 3, 4, 5]
+    (last,) = await take(aiter(stream), 1)
+    stream.ack(rest)
+    stream.ack(one)
+    assert committed(claim, stream) == 1
+    stream.ack(two)
+    assert committed(claim, stream) == 6
+    stream.ack(last)
+    assert committed(claim, stream) == 7
+
+
+async def test_what_was_lost_counts_for_nothing_and_says_so() -> None:
+    claim, later = tracker(), tracker(start=1)
+    stream = explicit(chunk(claim, 0, 5))
+    messages = await take(aiter(stream), 3)
+    assert stream.ack(messages[0])
+    stream.drop(claim)
+    claim.close(lambda: None)
+    assert stream.ack(messages[2])  # it must go, but is not gone
+    claim.close()
+    assert not stream.ack(messages[1])
+    assert claim.processed == 1
+    put(stream.queue, chunk(later, 1, 3))  # it has come back
+    assert not stream.ack(messages[1])
+    (again,) = await take(aiter(stream), 1)
+    assert (again.offset, later.processed) == (1, 1)
+    assert stream.ack(again)
+    assert later.processed == 2
+
+
+async def test_a_revocation_waits_for_what_is_handed_out_and_for_nothing_else() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 50))
+    messages = await take(aiter(stream), 3)
+    settled = list[int]()
+    stream.drop(claim)
+    claim.close(lambda: settled.append(claim.processed))
+    for message in reversed(messages):
+        assert not settled
+        stream.ack(message)
+    assert settled == [3]
+
+
+async def test_what_no_stream_or_another_one_has_handed_out_is_refused() -> None:
+    claim = tracker()
+    stream, other = explicit(chunk(claim, 0, 3)), explicit()
+    (message,) = await take(aiter(stream), 1)
+    with pytest.raises(ValueError, match="has not handed out Message"):
+        stream.ack(Message.of(TOPIC, 0, 0, b"k0", b"v0"))
+    with pytest.raises(ValueError, match="has not handed out Message"):
+        other.ack(message)
+    with pytest.raises(ValueError, match="has not handed out"):
+        stream.ack(pa.RecordBatch.from_pydict({"offset": [0]}))
+    assert committed(claim, stream) == 0
+
+
+async def test_a_stream_waits_while_too_much_is_unacknowledged() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 100), most=10)
+    messages = await take(aiter(stream), 10)
+    assert await waits(stream)
+    stream.ack(messages[4])
+    assert [message.offset for message in await take(aiter(stream), 1)] == [10]
+    assert await waits(stream)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.ack(messages[7])
+    async with asyncio.timeout(LIMIT):
+        assert (await waiting).offset == 11
+
+
+async def test_where_there_is_room_for_a_record_a_batch_comes_whole() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16), chunk(claim, 16, 24), most=10)
+    first, second = await take(stream.batches(), 2)
+    assert rows(second) == list(range(8, 16))
+    assert await waits(stream)
+    stream.ack(first)
+    assert rows((await take(stream.batches(), 1))[0]) == list(range(16, 24))
+
+
+async def test_what_is_lost_is_waited_for_no_longer() -> None:
+    going, staying = tracker(0), tracker(1)
+    stream = explicit(chunk(going, 0, 20), chunk(staying, 0, 5), most=10)
+    await take(aiter(stream), 10)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.drop(going)
+    going.close(lambda: None)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    going.close()
+    async with asyncio.timeout(LIMIT):
+        assert (await waiting).partition == 1
+
+
+async def test_what_was_given_back_is_not_counted() -> None:
+    """A pause takes messages back that were made and not handed out."""
+    claim, other = tracker(0), tracker(1)
+    stream = explicit(chunk(claim, 0, 10), chunk(other, 0, 10), most=10)
+    await take(aiter(stream), 2)
+    claim.paused = True
+    stream.pause(claim)
+    assert len(await take(aiter(stream), 8)) == 8
+    assert await waits(stream)
+
+
+async def test_close_ends_a_wait_for_acknowledgements() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 20), most=3)
+    await take(aiter(stream), 3)
+    waiting = asyncio.ensure_future(anext(aiter(stream)))
+    await asyncio.sleep(0)
+    stream.close()
+    with pytest.raises(StopAsyncIteration):
+        async with asyncio.timeout(LIMIT):
+            await waiting
+
+
+async def test_a_long_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unacknowledged, "PATIENCE", 0.01)
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 20), most=3)
+    messages = await take(aiter(stream), 3)
+    stream.ack(messages[0])
+    await take(aiter(stream), 1)
+    with capture_logs() as told, anyio.fail_after(LIMIT):
+        while not told:  # a loaded machine may be late with both timers
+            assert await waits(stream)
+    line = told[0]
+    assert (line["log_level"], line["records"], line["most"]) == ("warning", 3, 3)
+    assert (line["topic"], line["partition"], line["first_unacknowledged"]) == (TOPIC, 0, 1)
+
+
+async def test_batches_that_nobody_has_any_more_are_forgotten() -> None:
+    claim = tracker()
+    stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16))
+    kept = []
+    async for batch in stream.batches():
+        kept.append(batch)
+        if len(kept) == 2:
+            break
+    assert len(stream._batches._known) == 2
+    del batch
+    kept.clear()
+    await waits(stream)
+    gc.collect()
+    assert not stream._batches._known
+
+
+async def test_implicit_acknowledgement_takes_a_message_or_batch_as_well() -> None:
+    claim = tracker()
+    stream = stream_of(chunk(claim, 0, 3), chunk(claim, 3, 6))
+    one, two = await take(aiter(stream), 2)
+    assert stream.ack(two)
+    assert committed(claim, stream) == 2
+    assert stream.ack(one)  # it was, when the next one was taken
+    (rest,) = await take(stream.batches(), 1)
+    assert stream.ack(rest)
+    assert committed(claim, stream) == 3
+    stream.drop(claim)
+    claim.close()
+    assert not stream.ack(rest)
+    assert not stream.ack()

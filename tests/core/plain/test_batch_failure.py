@@ -1,0 +1,341 @@
+"""A batch that the sink cannot write: which ranges are kept aside, and which failures say nothing of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.errors import NoNodeError, SinkError
+from kzconsumer.model import RangeIdentity
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.capabilities import capabilities
+from kzconsumer.sinks.destination import destination_of
+from kzconsumer.sinks.interface import Batch
+from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.quarantine import METADATA, RangeQuarantine
+from kzconsumer.sinks.runner import SinkRunner
+from kzconsumer.sinks.steps import StepNotRecordedError
+from kzconsumer.streams.chunk_queue import ChunkQueue
+from tests.core.plain.test_sink_runner import Memory, running, until
+from tests.support.chunks import LeaseInHand, chunk, put, tracker
+from tests.support.owned_ranges import Nothing, Owned
+from tests.support.range_data import range_data
+
+
+class Choosy(Memory):
+    """Cannot write these partitions."""
+
+    def __init__(self, poison: Collection[int], lease: LeaseInHand | None = None) -> None:
+        super().__init__()
+        self.poison = set(poison)
+        self.lease = lease
+        self.tried: list[list[int]] = []
+
+    async def write(self, batch: Batch) -> None:
+        self.tried.append([part.partition for part in batch.ranges])
+        if self.lease is not None and len(self.tried) == 1:
+            self.lease.lose()
+        if self.poison.intersection(self.tried[-1]):
+            raise ValueError("cannot be cast to INT")
+        await super().write(batch)
+
+
+def runner_of(sink: Memory, quarantine: RangeQuarantine | None, owned: Owned) -> SinkRunner:
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    return SinkRunner("choosy", sink, limits, owned, quarantine=quarantine)
+
+
+async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> None:
+    claims = [tracker(number) for number in range(3)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    with capture_logs() as logs:
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+            await until(lambda: commits.made)
+    assert commits.made[0] == [5, 5, 5]
+    assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from now on
+    assert sink.tried == [[0, 1, 2], [0], [1], [2]]
+    assert sorted(sink.ranges) == [(0, 0, 5), (2, 0, 5)]
+    (file,) = (tmp_path / "aside").iterdir()
+    assert file.name == f"orders+1+0.0+{0:020d}+{5:020d}.parquet"
+    table = pq.read_table(file)
+    assert table.column("value").to_pylist() == [b"v%d" % n for n in range(5)]
+    assert "cannot be cast to INT" in msgspec.json.decode(table.schema.metadata[METADATA.encode()])["reason"]
+    (told,) = [each for each in logs if each["log_level"] == "error"]
+    assert [told[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
+
+
+async def test_without_a_quarantine_nothing_is_tried_again() -> None:
+    claims = [tracker(number) for number in range(2)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, None, commits), [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkError)
+    assert (sink.tried, commits.made, [claim.processed for claim in claims]) == ([[0, 1]], [], [0, 0])
+
+
+class Ledger:
+    """A destination that has what the test says, or does not answer."""
+
+    fingerprint = "f"
+    remembers = True
+
+    def __init__(self, published: Collection[RangeIdentity], error: Exception | None = None) -> None:
+        self.published = published
+        self.error = error
+        self.aside: list[tuple[RangeIdentity, int]] = []
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        if self.error is not None:
+            raise self.error
+        return [each for each in ranges if each in self.published]
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        self.aside.append((part, records))
+        return part not in await self.has([part])
+
+
+def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned: Owned) -> SinkRunner:
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    return SinkRunner("choosy", sink, limits, owned, RangePlans(owned, destination, "read_committed"), quarantine)
+
+
+async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_path: Path) -> None:
+    """The answer was lost, or a file is still to be put in place: kept aside, too, the records would be there twice."""
+    claims = [tracker(number) for number in range(3)]
+    queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Owned(claims)
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    ledger = Ledger([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+    async with running(beside(ledger, sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(lambda: commits.made)
+    assert commits.made[0] == [5, 5, 5]
+    assert [file.name.split("+")[1] for file in (tmp_path / "aside").iterdir()] == ["2"]
+    assert [claim.written for claim in claims] == [(0, 5), (0, 5), None]
+    assert ledger.aside == [(RangeIdentity("orders", number, 0, 0, 0, 5), 5) for number in (1, 2)]
+
+
+async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_they_have_their_name(
+    tmp_path: Path,
+) -> None:
+    """Whoever dies in between leaves a plan to a member that meets the decision, and keeps the range as well."""
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
+    found: list[list[Path]] = []
+
+    class Deciding(Ledger):
+        async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+            found.append(list((tmp_path / "aside").iterdir()))
+            return await super().set_aside(part, records)
+
+    put(queue, chunk(claim, 0, 5))
+    runner = beside(Deciding(()), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits)
+    async with running(runner, [queue]):
+        await until(lambda: commits.made)
+    ((staged,),) = found
+    assert staged.name.startswith(".orders+0")
+    (kept,) = (tmp_path / "aside").iterdir()
+    assert kept.name.startswith("orders+0")
+
+
+async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_published(tmp_path: Path) -> None:
+    claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
+    put(queue, chunk(claim, 0, 5))
+    runner = beside(
+        Ledger([], SinkError("no database")), Choosy({0}), RangeQuarantine(tmp_path / "aside", "choosy"), commits
+    )
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner, [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkError, match=r"cast to INT.*the destination has it is unknown.*no database")
+    assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
+
+
+async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Path) -> None:
+    class Plain(Memory):
+        fingerprint = "f"
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            return [each for each in ranges if each.partition == 1]
+
+    destination = destination_of("plain", capabilities(Plain()))
+    assert destination is not None
+    identities = [RangeIdentity("orders", number, 0, 0, 0, 5) for number in (0, 1)]
+    assert [await destination.set_aside(each, 5) for each in identities] == [True, False]
+
+
+async def test_a_destination_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rebalance waits for the answer."""
+    monkeypatch.setattr("kzconsumer.sinks.destination.PATIENCE", 0.01)
+
+    class Silent(Memory):
+        fingerprint = "f"
+
+        async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+            await asyncio.Event().wait()
+            return ()
+
+    destination = destination_of("silent", capabilities(Silent()))
+    assert destination is not None
+    with pytest.raises(SinkError, match=r"sink silent: no answer within 0\.01 s"):
+        async with asyncio.timeout(5):
+            await destination.has([RangeIdentity("orders", 1, 0, 0, 0, 5)])
+
+
+@pytest.mark.parametrize("error", [StepNotRecordedError("none is ours"), NoNodeError("/consumers/g/claims/orders/0")])
+async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path: Path, error: Exception) -> None:
+    claims = [tracker(0), tracker(1)]
+    queue, commits = ChunkQueue(1 << 20), Owned(claims)
+
+    class Stepping(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if len(batch.ranges) > 1:
+                raise error
+            await super().write(batch)
+
+    sink = Stepping(())
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(lambda: commits.made)
+    assert (sink.tried, commits.made[0]) == ([[0], [1]], [5, 5])
+
+
+async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
+    claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Owned()
+    (tmp_path / "aside").write_text("not a directory")
+    put(queue, chunk(claim, 0, 5))
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012
+        async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]) as task:
+            await until(task.done)
+            await task
+    assert raised.group_contains(SinkError, match=r"cannot be cast to INT.*nor can it be quarantined")
+    assert (claim.processed, commits.made) == (0, [])
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) -> None:
+    """The sink may have refused to publish for that very reason."""
+    claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
+    commits = Owned(lease=lease)
+    sink = Choosy({0}, lease)
+    put(queue, chunk(claim, 0, 5))
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
+    async with running(runner_of(sink, quarantine, commits), [queue]):
+        await until(lambda: sink.tried)
+        sink.poison.clear()
+        assert sink.tried == [[0]]
+        lease.hold()
+        await until(lambda: commits.made)
+    assert sink.ranges == [(0, 0, 5)]
+    assert not (tmp_path / "aside").exists()
+
+
+async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again() -> None:
+    """The session is over, say: a write that begins only to be cancelled costs a sink its Spark."""
+    lost, staying, queue, lease = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand()
+    commits = Owned(lease=lease)
+    sink = Choosy({0}, lease)
+    put(queue, chunk(lost, 0, 5))
+    async with running(runner_of(sink, None, commits), [queue]):
+        await until(lambda: sink.tried)
+        lost.close()
+        lease.hold()
+        put(queue, chunk(staying, 0, 5))
+        await until(lambda: staying.processed == 5)
+    assert sink.tried == [[0], [1]]
+
+
+async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
+    staying, going = tracker(0), tracker(1)
+    queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
+
+    class Losing(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if len(self.tried) == 1:
+                going.close()
+            await super().write(batch)
+
+    sink = Losing({1})
+    put(queue, chunk(staying, 0, 5), chunk(going, 0, 5))
+    async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
+        await until(lambda: commits.made)
+    assert (sink.tried, commits.made[0]) == ([[0, 1], [0]], [5, 0])
+    assert not (tmp_path / "aside").exists()
+
+
+@pytest.mark.parametrize("aside", [False, True])
+async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, aside: bool) -> None:
+    """Others write it: it is neither a reason to stop nor to be told as missing in the destination."""
+    staying, going = tracker(0), tracker(1)
+    queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
+
+    class Losing(Choosy):
+        async def write(self, batch: Batch) -> None:
+            if batch.ranges[0].partition == 1:
+                going.close()
+            await super().write(batch)
+
+    sink = Losing({1})
+    quarantine = RangeQuarantine(tmp_path / "aside", "choosy") if aside else None
+    put(queue, chunk(going, 0, 1000))
+    async with running(runner_of(sink, quarantine, commits), [queue]):
+        await until(lambda: sink.tried)
+        put(queue, chunk(staying, 0, 5))
+        await until(lambda: staying.processed == 5)
+    assert (sink.tried[-1], going.processed) == ([0], 0)
+    assert not (tmp_path / "aside").exists()
+
+
+async def yes() -> bool:
+    return True
+
+
+async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
+    quarantine, part = RangeQuarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
+    first = await quarantine.keep(part, "one reason", yes)
+    assert first is not None
+    before = first.read_bytes()
+    assert await quarantine.keep(part, "another", yes) == first
+    assert (first.read_bytes(), list(tmp_path.iterdir())) == (before, [first])
+    raw = msgspec.structs.replace(part, batches=(), raw=(memoryview(b"ab"), memoryview(b"c")))
+    kept = await quarantine.keep(raw, "bytes", yes)
+    assert kept is not None
+    assert kept.read_bytes() == b"abc"
+
+
+async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_others(tmp_path: Path) -> None:
+    claims = [tracker(number) for number in range(2)]
+    queue = ChunkQueue(1 << 20)
+    recorded: list[tuple[set[int], str]] = []
+
+    class Recording(Owned):
+        async def record_step(self, claims: Collection[OffsetTracker], step: str) -> Collection[OffsetTracker]:
+            recorded.append(({claim.topic_partition.partition for claim in claims}, step))
+            return claims
+
+    class Stepping(Memory):
+        async def write(self, batch: Batch) -> None:
+            assert batch.steps is not None
+            await batch.steps.record("staged")
+            if len(batch.ranges) > 1:
+                raise ValueError("too much at once")
+            await batch.steps.record("table")
+            await super().write(batch)
+
+    limits = BatchSettings(max_records=1000, max_bytes=1 << 20, max_time=0.02)
+    commits = Recording(claims)
+    plans = RangePlans(commits, Nothing(), "read_committed")
+    runner = SinkRunner("stepping", Stepping(), limits, commits, plans, RangeQuarantine(tmp_path / "aside", "stepping"))
+    put(queue, *(chunk(claim, 0, 5) for claim in claims))
+    async with running(runner, [queue]):
+        await until(lambda: commits.made)
+    assert recorded == [({0, 1}, "staged"), ({0}, "table"), ({1}, "table")]

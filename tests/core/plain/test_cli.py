@@ -1,0 +1,428 @@
+"""The command: exit statuses, one line for each fault and never a traceback for a user's mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+
+from kzconsumer import __version__
+from kzconsumer.cli.checks import checked
+from kzconsumer.cli.main import main, report_error
+from kzconsumer.errors import ConfigError, ConnectionLostError, SinkError
+from kzconsumer.settings.settings import layers_of
+from kzconsumer.sinks.configured import check_sink
+
+GOOD = """
+[zookeeper]
+connect = "127.0.0.1:2181"
+[group]
+id = "orders"
+[subscription]
+topics = { orders = 1 }
+[sink]
+plugin = "jsonlines"
+"""
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def kzconsumer(*words: str) -> Done:
+    """The command in this process, which spares a second of imports."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = main(list(words))
+        except SystemExit as ended:  # argparse
+            status = cast(int, ended.code)
+    return Done(status, out.getvalue(), err.getvalue())
+
+
+def kzconsumer_process(*words: str) -> Done:
+    command = [sys.executable, "-m", "kzconsumer", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "group.toml"
+
+
+@pytest.mark.parametrize(
+    "verb", [["--config"], ["run"], ["run", "--config"], ["check-config"], ["check-config", "--config"]]
+)
+def test_faults_of_the_file_are_lines_and_exit_status_78(file: Path, verb: list[str]) -> None:
+    file.write_text(GOOD.replace("id =", "idd =").replace('connect = "127.0.0.1:2181"', "connect = 2181"))
+    done = kzconsumer(*verb, str(file))
+    assert done.returncode == 78
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"kzconsumer: {file}:3: [zookeeper] connect: 2181 is not a list of hosts such as "
+        '"zk1:2181,zk2:2181" or "zk1:2181,zk2:2181/chroot"',
+        f"kzconsumer: {file}:5: [group] idd: unknown key; did you mean id?",
+        f"kzconsumer: {file}: [group] id: missing",
+    ]
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_a_missing_file(file: Path, verb: str) -> None:
+    done = kzconsumer_process(verb, str(file))
+    assert (done.returncode, done.stderr) == (78, f"kzconsumer: {file}: cannot be read: No such file or directory\n")
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
+    file.write_text('[zookeeper]\nconnect = "zk"\n[group]\nid = "a"\n')
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    assert done.stderr.splitlines() == [
+        f"kzconsumer: {file}: [subscription] topics: missing (or include, or exclude)",
+        f"kzconsumer: {file}: [sink] plugin: missing",
+    ]
+
+
+def test_check_config_says_when_there_is_no_fault(file: Path) -> None:
+    file.write_text(GOOD)
+    done = kzconsumer("check-config", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: no fault found\n", "")
+
+
+def test_check_config_asks_the_plugins_too(file: Path) -> None:
+    file.write_text(GOOD.replace('id = "orders"', 'id = "orders"\nassignor = "rang"') + "[sink.options]\nindent = 2\n")
+    done = kzconsumer("check-config", str(file))
+    assert done.returncode == 78
+    assignor, options = done.stderr.splitlines()
+    assert assignor.startswith(
+        f'kzconsumer: {file}:6: [group] assignor: no assignor "rang" is installed; did you mean "range"?'
+    )
+    assert options.startswith(f"kzconsumer: {file}:12: [sink.options] indent: unknown key")
+
+
+def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
+    there = file.with_name("there")
+    there.touch()
+    file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
+    done = kzconsumer("check-config", str(file))
+    assert done.returncode == 78
+    told = f"[sink.options] path: {there} cannot be used: {there} is not a directory"
+    assert done.stderr == f"kzconsumer: {file}:10: {told}\n"
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_an_unknown_plugin_is_a_fault_of_the_file(file: Path, verb: str) -> None:
+    file.write_text(GOOD.replace("jsonlines", "jsnlines"))
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f'kzconsumer: {file}:9: [sink] plugin: no sink "jsnlines" is installed')
+
+
+FAULTY = """
+[zookeeper]
+connect = "127.0.0.1:1"
+[group]
+revoke_deadline = 5
+assignor = "rang"
+[subscription]
+topics = { orders = 0 }
+[brokers]
+security_protocol = "SASL_SSL"
+[sink]
+on_batch_failure = "go on"
+plugin = "callable"
+options = { function = "not_there:write" }
+[log]
+level = "loud"
+"""
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+def test_every_fault_is_told_at_once_and_before_anything_is_asked(file: Path, verb: str) -> None:
+    """Values that cannot be read hide neither plugins nor their options, nor a table that is incomplete."""
+    file.write_text(FAULTY)
+    done = kzconsumer(verb, str(file))
+    assert done.returncode == 78
+    told = {}
+    for line in done.stderr.splitlines():
+        place, reason = re.findall(r": +((?:\d+: )?\[[\w.]+\] [\w.]+): (.*)", line.replace(f"{file}:", ""))[0]
+        told[place] = reason
+    assert list(told) == [
+        "5: [group] revoke_deadline",
+        "[group] id",
+        "8: [subscription] topics.orders",
+        "12: [sink] on_batch_failure",
+        "16: [log] level",
+        "6: [group] assignor",
+        "14: [sink.options] function",
+        "[brokers.sasl] mechanism",
+        "[brokers.sasl] username",
+        "[brokers.sasl] password_file",
+    ]
+    assert len(told) == len(done.stderr.splitlines())
+    assert 'no assignor "rang"' in told["6: [group] assignor"]
+    assert "cannot import not_there" in told["14: [sink.options] function"]
+
+
+ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n'
+
+
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        (
+            '[subscription]\ntopics = { t = 1 }\nwhitelist = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
+            ["[rejected] policy", "[subscription] include", "[sink] plugin"],
+        ),
+        ('[rejected]\npolicy = "drop"\n', ["[rejected] policy", "[subscription] topics", "[sink] plugin"]),
+        (
+            '[log]\nlevel = "loud"\nformat = "journald"\n[subscription]\ntopics = { t = 1 }\nrun = "a/b"\n[sink]\n'
+            'on_batch_failure = "no"\nplugin = "no"\n',
+            ["[log] level", "[subscription] run", "[sink] on_batch_failure", "[sink] plugin", "[log] format"],
+        ),
+        (
+            '[brokers]\nsecurity_protocol = "SSL"\nlistener = ""\ntls = { ca = "/not/there" }\n'
+            '[status]\nstalled_after = "no"\nlisten = "0.0.0.0:1"\ntoken_file = "/not/there"\n',
+            [
+                "[brokers] listener",
+                "[status] stalled_after",
+                "[subscription] topics",
+                "[sink] plugin",
+                "[brokers.tls] ca",
+                "[status] token_file",
+            ],
+        ),
+        # What cannot be read is not taken for what is not there.
+        (
+            '[subscription]\ntopics = 3\n[sink]\nplugin = "jsonlines"\noptions = 3\n'
+            '[brokers]\nsecurity_protocol = "no"\ntls = { ca = "/not/there" }\n',
+            ["[subscription] topics", "[sink] options", "[brokers] security_protocol"],
+        ),
+    ],
+    ids=["both subscriptions", "no subscription", "log", "files", "unreadable"],
+)
+def test_a_fault_hides_no_other(file: Path, tables: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kzconsumer.logs.journal.SOCKET", file / "no journal")
+    file.write_text(ZOOKEEPER_AND_GROUP + tables)
+    with pytest.raises(ConfigError) as caught:
+        checked(layers_of(file), check_sink)
+    found = [re.findall(r"\[[\w.]+\] \w+", line)[0] for line in caught.value.faults]
+    assert found == told
+
+
+def test_a_fault_of_zookeepers_table_does_not_hide_its_files(file: Path) -> None:
+    file.write_text(
+        GOOD.replace("[group]", 'session_timeout = "no"\nsecure = true\ntls = { ca = "/not/there" }\n[group]', 1)
+    )
+    with pytest.raises(ConfigError) as caught:
+        checked(layers_of(file), check_sink)
+    assert ["session_timeout" in line or "[zookeeper.tls] ca" in line for line in caught.value.faults] == [True, True]
+
+
+@pytest.mark.parametrize("verb", ["--config", "check-config"])
+@pytest.mark.parametrize(
+    ("changed", "begin"),
+    [
+        ('id = "orders"\nassignor = "rang"', "6: [group] assignor: no assignor"),
+        ('id = "orders"\n[offsets]\nstorage = "kafka"\ndual_commit = false', "8: [offsets] dual_commit: "),
+    ],
+    ids=["an assignor that is not installed", "storage that the run cannot have"],
+)
+def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, changed: str, begin: str) -> None:
+    file.write_text(GOOD.replace('id = "orders"', changed).replace("1 }", '1 }\nstop_at = "end"'))
+    done = kzconsumer(verb, str(file), "--set", "zookeeper.connect=127.0.0.1:1")
+    assert done.returncode == 78
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"kzconsumer: {file}:{begin}")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing to do"),
+        (["run"], "no configuration file given"),
+        (["check-config"], "no configuration file given"),
+        (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
+        (["consume-all"], 'did you mean "consume"?'),
+        (["sandbox", "up", "--brokers", "0"], "argument --brokers: must be at least 1"),
+        (["sandbox", "up", "--brokers", "two"], "argument --brokers: 'two' is not a whole number"),
+        (["sandbox", "topic"], "NAME"),
+        (["sandbox", "topic", "a/b"], "argument NAME: 'a/b' is not a topic name"),
+        (["sandbox", "topic", "a", "--partitions", "-1"], "argument --partitions: must be at least 1"),
+        (["sandbox", "topic", "a", "--config", "x=1", "y"], "argument --config: 'y' is not key=value"),
+        (["--conf", "x"], 'no command "x" is installed'),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(words: list[str], told: str) -> None:
+    done = kzconsumer(*words)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("before", [[], ["run"], ["check-config"]])
+def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
+    done = kzconsumer(*before, "--config", str(file), "--set", "batch.max_records=0", "--set", "group.idd=x")
+    assert done.returncode == 78
+    assert sorted(done.stderr.splitlines()) == [
+        "kzconsumer: --set batch.max_records: [batch] max_records: 0 is less than 1",
+        "kzconsumer: --set group.idd: [group] idd: unknown key; did you mean id?",
+        'kzconsumer: KZCONSUMER__LOG__LEVEL: [log] level: "loud" is not one of debug, error, info, warning',
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "lag",
+        "offsets show",
+        "offsets import some.json",
+        "groups list",
+        "groups describe",
+        "assign plan",
+        "sink try",
+        "sink verify",
+        "sink replay --from-time 2026-01-01 --to-time 2026-01-02 --into x",
+        "run --run today --set subscription.stop_at=end",
+    ],
+)
+def test_every_verb_that_takes_a_file_reads_all_layers(
+    file: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(GOOD)
+    drop_in = Path(f"{file}.d") / "50.toml"
+    drop_in.parent.mkdir()
+    drop_in.write_text("[fetch]\nmax_byte = 1\n")
+    monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
+    assert main(["--set", "batch.max_records=0", *words.split(), "--config", str(file), "--set", "group.idd=x"]) == 78
+    named = {line.removeprefix("kzconsumer: ").split(": ")[0] for line in capsys.readouterr().err.splitlines()}
+    assert named == {"--set batch.max_records", "--set group.idd", "KZCONSUMER__LOG__LEVEL", f"{drop_in}:2"}
+
+
+def test_the_effective_configuration(file: Path) -> None:
+    file.write_text(GOOD)
+    flags = ["--set", "offsets.commit_interval=3s", "check-config", str(file), "--effective", "--set", "group.id=other"]
+    done = kzconsumer(*flags)
+    assert done.returncode == 0
+    assert "--set offsets.commit_interval" in done.stdout
+    assert ["id", "=", '"other"', "#", "--set", "group.id"] in [line.split() for line in done.stdout.splitlines()]
+    done = kzconsumer("check-config", str(file), "--effective", "-o", "json")
+    found = {each["key"]: each for each in json.loads(done.stdout)}
+    assert found["zookeeper.connect"] == {
+        "key": "zookeeper.connect", "value": "127.0.0.1:2181", "origin": "file", "source": str(file), "line": 3
+    }  # fmt: skip
+    assert found["offsets.reset"]["origin"] == "default"
+
+
+def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/configuration.md, its two examples."""
+    page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)
+    (tmp_path / "orders.toml").write_text(GOOD)
+    (tmp_path / "orders.toml.d").mkdir()
+    drop_in = tmp_path / "orders.toml.d" / "50-small.toml"
+    drop_in.write_text("[batch]\nmax_records = 1000\n")
+    monkeypatch.chdir(tmp_path)
+
+    def shown(text: str) -> tuple[Done, list[list[str]]]:
+        command, *lines = text.splitlines()
+        variables, _, words = command.rpartition("kzconsumer ")
+        for name, value in (each.split("=", 1) for each in variables.split()):
+            monkeypatch.setenv(name, value)
+        return kzconsumer(*shlex.split(words)), [line.split() for line in lines if line != "..."]
+
+    done, lines = shown(effective)
+    assert done.returncode == 0
+    told = [line.split() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line not in told] == []
+    monkeypatch.delenv("KZCONSUMER__LOG__LEVEL")
+    drop_in.write_text("[batch]\n\nmax_recrds = 1000\n")
+    done, lines = shown(faulty)
+    assert done.returncode == 78
+    assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
+
+
+def test_mistakes_are_told_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """README.md: its configuration, mistyped in two places."""
+    page = (Path(__file__).parents[3] / "README.md").read_text()
+    (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
+    (command, answer) = re.findall(r"(?ms)^```\n\$ kzconsumer (check-config [^\n]*)\n(.*?)^```$", page)[0]
+    lines = good.replace("connect =", "conect =").splitlines()
+    sink = lines.index("[sink]")
+    lines[sink:sink] = ["[offsets]", 'reset = "smalest"']
+    (tmp_path / "group.toml").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    done = kzconsumer(*shlex.split(command))
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == answer
+
+
+def test_plugins_lists_what_is_installed() -> None:
+    done = kzconsumer("plugins")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"kzconsumer {__version__}"
+    assert ["assignor", "range", "kzconsumer.assignors.range:assign"] in [line.split() for line in lines]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_reader_that_has_read_enough_is_no_failure_to_tell() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "kzconsumer", "plugins"]
+    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_version() -> None:
+    done = kzconsumer_process("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("kzconsumer 0.")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = ["aiozk", "anyio", "numba", "numpy", "pyarrow", "pyspark", "structlog"]
+    program = (
+        "import sys; from kzconsumer.cli.main import main\n"
+        "try: main(['--help'])\n"
+        f"finally: print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]")
+    assert "check-config" in done.stdout
+
+
+def test_errors_of_a_task_group_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+    group = ExceptionGroup(
+        "tasks", [SinkError("disk full\nreally"), ExceptionGroup("inner", [ConnectionLostError("gone")])]
+    )
+    assert report_error(group) == 1
+    assert capsys.readouterr().err == "kzconsumer: disk full really\nkzconsumer: gone\n"
+
+
+def test_a_fault_of_the_configuration_decides_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_error(ExceptionGroup("tasks", [ConnectionLostError("gone"), ConfigError(["a", "b"])])) == 78
+    assert capsys.readouterr().err == "kzconsumer: gone\nkzconsumer: a\nkzconsumer: b\n"
+
+
+def test_a_fault_of_ours_keeps_its_traceback() -> None:
+    group = ExceptionGroup("tasks", [ConnectionLostError("gone"), KeyError("x")])
+    with pytest.raises(ExceptionGroup) as caught:
+        report_error(group)
+    assert caught.value is group

@@ -1,0 +1,102 @@
+"""Plugins are found by entry points; every error names the plugin and the distribution."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kzconsumer import __version__
+from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen
+
+
+def install(folder: Path, distribution: str, entry_points: str) -> None:
+    """Put a distribution's metadata where an installer would."""
+    metadata = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{SINKS}]\n{entry_points}\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that distributions can be installed into."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_the_built_in_plugins_come_from_our_distribution() -> None:
+    found = {plugin.name: plugin.distribution.split()[0] for plugin in list_plugins(SINKS)}
+    assert found["jsonlines"] == found["callable"] == "kzconsumer"
+    assert "range" in [plugin.name for plugin in list_plugins(ASSIGNORS)]
+
+
+def test_a_strangers_plugin_is_loaded(site: Path) -> None:
+    (site / "strange.py").write_text("answer = 42\n")
+    install(site, "strange-sink", "strange = strange:answer")
+    assert load(SINKS, "strange") == 42
+
+
+def test_an_unknown_name_is_reported_with_the_nearest(site: Path) -> None:
+    install(site, "strange-sink", "strange = strange:answer")
+    with pytest.raises(PluginError) as caught:
+        load(SINKS, "strnage")
+    assert 'no sink "strnage" is installed; did you mean "strange"?' in str(caught.value)
+    assert "strange" in str(caught.value).rpartition("installed are ")[2].split(", ")
+
+
+def ours() -> Iterator[tuple[str, str, str]]:
+    """The plugins of kzconsumer's own distributions, as their pyproject.toml declares them: group, name, extra."""
+    for project in (Path(__file__).parents[3] / "plugins").glob("*/pyproject.toml"):
+        for group, entries in tomllib.loads(project.read_text())["project"]["entry-points"].items():
+            yield from ((group, name, project.parent.name) for name in entries)
+
+
+@pytest.mark.parametrize(("group", "name", "extra"), sorted(ours()))
+def test_a_plugin_of_ours_that_is_not_installed_is_reported_with_what_installs_it(
+    group: str, name: str, extra: str, site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(site)])
+    with pytest.raises(
+        PluginError, match=rf'no \w+ "{name}" is installed; pip install "kzconsumer\[{extra}\]" brings it'
+    ):
+        load(group, name)
+    extras = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert f"kzconsumer-{extra}=={__version__}" in extras["optional-dependencies"][extra]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import surely_not_installed", "ModuleNotFoundError: No module named 'surely_not_installed'"),
+        ("answer = 1 / 0", "ZeroDivisionError: division by zero"),
+        ("", "AttributeError: module 'broken' has no attribute 'answer'"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded(site: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "broken", raising=False)
+    (site / "broken.py").write_text(source)
+    install(site, "broken-sink", "broken = broken:answer")
+    with pytest.raises(PluginError) as caught:
+        load(SINKS, "broken")
+    begin = 'sink "broken" (broken:answer, from broken-sink 1.0) cannot be loaded: '
+    assert str(caught.value) == begin + reason
+
+
+def test_two_distributions_with_one_name_are_both_named(site: Path) -> None:
+    install(site, "first-sink", "twice = first:answer")
+    install(site, "second-sink", "twice = second:answer")
+    with pytest.raises(PluginError, match=r"first:answer from first-sink 1\.0 and second:answer from second-sink 1\.0"):
+        load(SINKS, "twice")
+
+
+def test_a_name_in_the_settings_is_a_fault_of_the_settings() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_chosen(SINKS, "jsonline", "group.toml: [sink] plugin")
+    (line,) = caught.value.faults
+    assert line.startswith('group.toml: [sink] plugin: no sink "jsonline" is installed')
+    assert 'did you mean "jsonlines"?' in line

@@ -1,0 +1,120 @@
+"""A sink that names records it cannot use: when its batch counts as written, and what it may not name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from kzconsumer.errors import RecordRejectedError, SinkError
+from kzconsumer.rejected.rejects import RejectedRecord
+from kzconsumer.settings.sections import BatchSettings
+from kzconsumer.sinks.interface import RecordsRejectedError, Rejected
+from kzconsumer.sinks.planning import RangePlans
+from kzconsumer.sinks.runner import SinkRunner
+from tests.core.plain.test_kafka_stream import stream_of
+from tests.core.plain.test_sink_runner import LIMIT, Memory, running
+from tests.support.chunks import TOPIC, chunk, tracker
+from tests.support.owned_ranges import Nothing, Owned
+
+
+class Decided:
+    """What was asked about, and how it ended; a test may hold it back."""
+
+    def __init__(self, error: Exception | None = None, *, open_gate: bool = True) -> None:
+        self.pieces: list[list[tuple[int, bytes | None, str, str]]] = []
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+        self.error = error
+        if open_gate:
+            self.gate.set()
+
+    async def __call__(self, records: Sequence[RejectedRecord], lost: Callable[[], bool]) -> bool:
+        self.pieces.append([(m.offset, m.value, error_class, reason) for m, error_class, reason in records])
+        self.asked.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return not lost()
+
+
+def rejecting(*offsets: int, topic: str = TOPIC) -> Memory:
+    return Memory(RecordsRejectedError(Rejected(topic, 0, at, "of no use", "odd") for at in offsets))
+
+
+def runner_of(sink: Memory, decided: Decided | None, owned: Owned | None = None) -> SinkRunner:
+    return SinkRunner("memory", sink, BatchSettings(max_records=5, max_time=0.02), owned or Owned(), rejected=decided)
+
+
+async def fails(task: asyncio.Task[None], match: str) -> None:
+    with pytest.raises(BaseExceptionGroup) as raised:
+        await asyncio.wait_for(task, LIMIT)
+    assert raised.group_contains(SinkError, match=match)
+
+
+async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
+    claim, decided = tracker(), Decided(open_gate=False)
+    stream = stream_of(chunk(claim, 0, 5))
+    commits = Owned([claim])
+    async with running(runner_of(rejecting(1, 4), decided, commits), [stream.queue]), asyncio.timeout(LIMIT):
+        await decided.asked.wait()
+        assert (claim.processed, commits.made) == (0, [])
+        decided.gate.set()
+        while not commits.made:
+            await asyncio.sleep(0.001)
+    assert commits.made[0] == [5]
+    assert decided.pieces == [[(1, b"v1", "odd", "of no use"), (4, b"v4", "odd", "of no use")]]
+
+
+async def test_a_policy_that_fails_fails_the_batch() -> None:
+    claim, decided = tracker(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
+    commits = Owned([claim])
+    async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")
+    assert (claim.processed, commits.made) == (0, [])
+
+
+@pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
+async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
+    claim = tracker()
+    async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "which is not in its batch")
+    assert claim.processed == 0
+
+
+async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
+    claim = tracker()
+    queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).queue
+    async with running(runner_of(rejecting(2), Decided()), [queue]) as task:
+        await fails(task, "which is not in its batch")
+
+
+async def test_without_anybody_to_decide_it_is_a_failure() -> None:
+    claim = tracker()
+    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
+
+
+async def test_a_replayable_sink_cannot_reject() -> None:
+    """Its range would be found published, and letters still to be written by nobody."""
+    claim, decided = tracker(), Decided()
+
+    limits = BatchSettings(max_records=5, max_time=0.02)
+    owned = Owned()
+    plans = RangePlans(owned, Nothing(), "read_committed")
+    runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
+    async with running(runner, [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        await fails(task, "this sink type cannot reject single records")
+    assert not decided.pieces
+
+
+async def test_waiting_ends_with_the_claim() -> None:
+    """Somebody else has the partition: the batch is given up, and the member goes on."""
+    claim, decided = tracker(), Decided(open_gate=False)
+    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+        async with asyncio.timeout(LIMIT):
+            await decided.asked.wait()
+        claim.close()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+    assert claim.processed == 0

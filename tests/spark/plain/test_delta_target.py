@@ -1,0 +1,410 @@
+"""A Delta table as the Spark sink writes it, without Spark: the contract of sinks, and what others do to the table."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer.sinks.interface import Batch, Sink
+from kzconsumer.testing.sink_contract import SinkContract
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import NotOurs, Owner
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
+from kzconsumer_spark.delta.holdings import held
+from kzconsumer_spark.delta.target import DeltaTarget, Overtaken
+from kzconsumer_spark.pipe.messages import ToDelta
+from tests.support.delta import OWNER, Writer, claimed, spark_columns
+from tests.support.range_data import range_data, record
+
+pytestmark = pytest.mark.timeout(120)
+Offsets = list[tuple[int, int]]
+
+
+class DeltaSink:
+    """The destination with the Spark left out, so that a kill may come between any two of its own steps."""
+
+    def __init__(self, directory: Path) -> None:
+        self._target = claimed(directory / "table")
+        self._writer = Writer(self._target, directory / "scratch")
+        self.fingerprint = self._target.fingerprint
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return self._target.has(ranges)
+
+    async def set_aside(self, part: RangeIdentity, records: int) -> bool:
+        return self._target.set_aside(part, records)
+
+    async def write(self, batch: Batch) -> None:
+        self._writer.publish(self._writer.stage(*batch.ranges))
+
+
+class TestContract(SinkContract):
+    sets_aside = True
+    kills = int(os.environ.get("KZCONSUMER_KILLS", "6"))
+
+    def sink(self, directory: Path) -> Sink:
+        return DeltaSink(directory)
+
+    def read_back(self, directory: Path) -> Iterable[bytes]:
+        table = DeltaTable(directory / "table")
+        values = table.to_pyarrow_table(columns=["value"]).column("value").to_pylist()
+        return [value for value in values if value is not None]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def writer(out: Path, tmp_path: Path) -> Writer:
+    return Writer(claimed(out), tmp_path / "scratch")
+
+
+def rows(out: Path) -> Offsets:
+    table = DeltaTable(out).to_pyarrow_table(columns=["partition", "offset"])
+    return sorted((row["partition"], row["offset"]) for row in table.to_pylist())
+
+
+def offsets(partition: int, first: int, until: int) -> Offsets:
+    return [(partition, offset) for offset in range(first, until)]
+
+
+def free() -> None:
+    """A lease that holds."""
+
+
+def once(run: Callable[[], object]) -> Callable[[], None]:
+    """What a writer is stopped by right before its commit, the first time: somebody else does something."""
+    left = [run]
+
+    def step() -> None:
+        if left:
+            left.pop()()
+
+    return step
+
+
+def test_of_two_writers_the_first_wins_and_the_second_sees_it(out: Path, writer: Writer, tmp_path: Path) -> None:
+    """The second one had read the log before the first one wrote to it, as a zombie has."""
+    other = Writer(claimed(out), tmp_path / "other")
+    same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
+    published: list[int] = []
+    first = once(lambda: published.append(other.publish(other.stage(*same))))
+    assert writer.publish(writer.stage(*same, range_data("t", 2, 0, 3)), first) == 1
+    assert published == [2]
+    assert rows(out) == offsets(0, 0, 10) + offsets(1, 0, 4) + offsets(2, 0, 3)
+    late = writer.stage(range_data("t", 0, 10, 20))
+    assert writer.publish(late, once(lambda: other.publish(other.stage(range_data("t", 1, 4, 6))))) == 1
+    assert rows(out)[:20] == offsets(0, 0, 20)
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from tests.spark.plain.test_delta_target import TABLES, at_once
+from tests.support.delta import Writer, claimed
+from tests.support.range_data import range_data
+directory, name = Path(sys.argv[1]), sys.argv[2]
+published = 0
+for table in range(TABLES):
+    writer = Writer(claimed(directory / f"table-{table}"), directory / name)
+    batches = [writer.stage(*(range_data("t", n, first, first + 5) for n in range(3))) for first in (0, 5)]
+    at_once(directory, name, table)
+    published += sum(writer.publish(each) for each in batches)
+print(published)
+"""
+TABLES = 15
+
+
+def at_once(directory: Path, name: str, number: int) -> None:
+    """Let two processes go on together."""
+    (directory / f"{name}-{number}").touch()
+    deadline = time.monotonic() + 60
+    while len(list(directory.glob(f"racer-?-{number}"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.long
+def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RACER, str(tmp_path)]
+    racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
+    told = [int(each.communicate(timeout=100)[0]) for each in racers]
+    assert sum(told) == TABLES * 6, told
+    for number in range(TABLES):
+        assert rows(tmp_path / f"table-{number}") == [at for partition in range(3) for at in offsets(partition, 0, 10)]
+
+
+def test_rules_that_a_table_is_given_meanwhile_are_seen(writer: Writer, out: Path) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 5)))
+    add: Any = {"small": '"offset" < 1000000'}
+    rule = once(lambda: DeltaTable(out).alter.add_constraint(add))
+    with pytest.raises(NotOurs, match=r"has delta\.constraints\.small, which is not supported"):
+        writer.publish(writer.stage(range_data("t", 0, 5, 9)), rule)
+    assert rows(out) == offsets(0, 0, 5)
+    with pytest.raises(NotOurs, match=r"has delta\.constraints\.small"):
+        claimed(out)
+
+
+def test_a_range_that_the_table_has_some_of_is_refused(writer: Writer) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 10)))
+    with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
+        writer.publish(writer.stage(range_data("t", 0, 5, 15)))
+    assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
+
+
+def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(writer: Writer, out: Path) -> None:
+    writer.publish(writer.stage(range_data("t", 1, 0, 3)))
+    aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
+    late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
+    asides: list[bool] = []
+    with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
+        writer.publish(writer.stage(aside, other), late)
+    assert asides == [True]
+    assert rows(out) == offsets(1, 0, 5)
+    with pytest.raises(KeptAside):
+        writer.target.missing(writer.target.open(), [each.part for each in writer.stage(aside)])
+    assert writer.target.has([aside.identity, other.identity]) == [other.identity]
+    assert claimed(out).set_aside(aside.identity, 10)
+    assert not claimed(out).set_aside(other.identity, 2)
+    assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
+    found = held(writer.target.to, True)
+    assert [each.identity[1::4] for each in found.ranges] == [(1, 3), (1, 5), (0, 12)]
+    assert found.leftovers == ("t-0[0..10) was kept aside by a member that could not write it: it is never written",)
+
+
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_what_is_kept_aside_while_the_table_is_made(writer: Writer, out: Path, when: str) -> None:
+    """Its writer makes the table, so that there is no log in which it could be said."""
+    part = range_data("t", 0, 0, 10)
+
+    class Early(DeltaTarget):
+        """Finds no table yet, the first time, though one is made at that moment."""
+
+        looked = False
+
+        def open(self) -> DeltaTable | None:
+            early, self.looked = not self.looked, True
+            return None if early else super().open()
+
+    other = Early(ToDelta(path=str(out)))
+    other._to = writer.target.to
+    asides: list[bool] = []
+
+    def set_aside() -> None:
+        asides.append(other.set_aside(part.identity, 10))
+
+    if when == "before":
+        set_aside()
+    if when == "after":
+        assert writer.publish(writer.stage(part)) == 1
+        set_aside()
+    else:
+        with pytest.raises(KeptAside):
+            writer.publish(writer.stage(part, range_data("t", 1, 0, 3)), once(set_aside) if when == "while" else free)
+    assert asides == [when != "after"]
+    assert rows(out) == (offsets(0, 0, 10) if when == "after" else offsets(1, 0, 3))
+    assert writer.target.has([part.identity]) == ([part.identity] if when == "after" else [])
+    assert claimed(out).set_aside(part.identity, 10) is (when != "after")
+
+
+def test_ranges_without_records_are_known_too(writer: Writer, out: Path) -> None:
+    empty = range_data("t", 0, 0, 10, [])
+    assert writer.publish(writer.stage(empty)) == 0
+    assert writer.target.open() is None, "no row has told what columns there are"
+    assert writer.target.has([empty.identity]) == [empty.identity], "the next claim asks for it"
+    assert writer.publish(writer.stage(range_data("t", 2, 0, 2))) == 1
+    assert writer.target.has([empty.identity]) == [empty.identity]
+    assert writer.publish(writer.stage(empty, range_data("t", 1, 0, 2))) == 2
+    assert writer.target.has([empty.identity]) == [empty.identity]
+    assert rows(out) == offsets(1, 0, 2) + offsets(2, 0, 2)
+    counted = [(each.identity.partition, each.records_in, each.rows) for each in held(writer.target.to, True).ranges]
+    assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
+
+
+def test_what_is_done_to_the_table_forgets_no_range(writer: Writer, out: Path) -> None:
+    """OPTIMIZE, VACUUM, a checkpoint, and the entries before it gone."""
+    for first in range(0, 50, 10):
+        writer.publish(writer.stage(range_data("t", 0, first, first + 10)))
+    found = held(writer.target.to, True)
+    assert [(each.identity[4:], each.records_out, each.rows) for each in found.ranges] == [
+        ((first, first + 10), 10, 10) for first in range(0, 50, 10)
+    ]
+    table = DeltaTable(out)
+    table.optimize.compact()
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert len(list(out.glob("*.parquet"))) == 1
+    assert {each.rows for each in held(writer.target.to, True).ranges} == {None}
+    assert held(writer.target.to, True).leftovers == (
+        "files of 5 ranges are no longer the table's (OPTIMIZE, say): their rows are not counted",
+    )
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    ours = [RangeIdentity("t", 0, 0x2A, 0, first, first + 10) for first in range(0, 60, 10)]
+    assert claimed(out).has(ours) == ours[:-1]
+    assert "the table's log begins at version" in held(writer.target.to, True).leftovers[0]
+    assert writer.publish(writer.stage(range_data("t", 0, 50, 60), range_data("t", 1, 0, 5))) == 2
+    assert rows(out) == offsets(0, 0, 60) + offsets(1, 0, 5)
+    assert len(held(writer.target.to, True).ranges) == 2
+
+
+def test_a_file_that_is_gone_is_told(writer: Writer, out: Path) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 10), range_data("t", 1, 0, 10)))
+    lost, cut = sorted(out.glob("*.parquet"))
+    lost.unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    (gone, damaged) = held(writer.target.to, True).ranges
+    assert (gone.faults, gone.rows) == ((f"{lost.name} is gone",), None)
+    assert damaged.faults[0].startswith(f"{cut.name} cannot be read: ")
+    assert not any(each.faults for each in held(writer.target.to, False).ranges)
+
+
+def test_groups_share_a_table_and_not_their_offsets(writer: Writer, out: Path, tmp_path: Path) -> None:
+    other = Writer(claimed(out, Owner(cluster="c", group="h")), tmp_path / "other")
+    for each in (writer, other):
+        assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
+    assert rows(out) == sorted(offsets(0, 0, 5) * 2)
+    assert len(held(writer.target.to, True).ranges) == 1
+    assert other.target.fingerprint == writer.target.fingerprint != claimed(tmp_path / "elsewhere").fingerprint
+
+
+def test_readers_pass_over_files_by_what_the_log_says(writer: Writer, out: Path) -> None:
+    start = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)  # the first record's, in whole seconds
+    for first in (0, 10_000):
+        records = [record(offset) for offset in range(first, first + 10)]
+        writer.publish(writer.stage(range_data("t", 0, first, first + 10, records)))
+    log = [json.loads(line) for line in (out / "_delta_log" / f"{2:020}.json").read_text().splitlines()]
+    (stats,) = [json.loads(each["add"]["stats"]) for each in log if "add" in each]
+    assert stats["numRecords"] == 10
+    assert (stats["minValues"]["offset"], stats["maxValues"]["offset"]) == (10_000, 10_009)
+    assert (stats["minValues"]["timestamp"], stats["maxValues"]["timestamp"]) == (
+        "2023-11-14T22:13:30.000Z",
+        "2023-11-14T22:13:30.009Z",
+    )
+    assert stats["nullCount"] == dict.fromkeys(("topic", "partition", "offset", "timestamp", "timestampType"), 0)
+    for file in out.glob("*-00000000000000000000-*.parquet"):
+        file.unlink()  # whoever reads it now has not looked at the statistics
+    late = DeltaTable(out).to_pyarrow_table(
+        columns=["offset"], filters=[("timestamp", ">", start + datetime.timedelta(seconds=10, milliseconds=4))]
+    )
+    assert set(late.column("offset").to_pylist()) == set(range(10_005, 10_010))
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        ({"offset": "long", "extra": "string"}, r'the table has no column "extra" \(string\)'),
+        ({"offset": "integer"}, 'column "offset" is integer, in the table long'),
+        ({"Offset": "long"}, 'no column "Offset"'),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_in_one_line(
+    writer: Writer, out: Path, columns: dict[str, object], fault: str
+) -> None:
+    writer.publish(writer.stage(range_data("t", 0, 0, 2)))
+    with pytest.raises(Misfit, match=fault) as caught:
+        writer.publish(writer.stage(range_data("t", 0, 2, 4)), columns=spark_columns(**columns))
+    assert "\n" not in str(caught.value)
+    assert str(out) in str(caught.value)
+    assert rows(out) == offsets(0, 0, 2)
+    assert len(list(out.glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("columns", "partition_by", "fault"),
+    [
+        ({"a b": "long"}, (), 'cannot have a column "a b"'),
+        ({"a": "interval day"}, (), 'cannot have the type interval day of column "a"'),
+        ({"a": {"type": "array", "elementType": "void", "containsNull": True}}, (), "the type void of"),
+        ({"a": "timestamp"}, ("a",), '"a" is timestamp; it can be one of boolean, byte, date'),
+        ({"a": "long"}, ("b",), '"b" is no column'),
+    ],
+)
+def test_what_no_table_can_have_is_refused(
+    out: Path, tmp_path: Path, columns: dict[str, object], partition_by: tuple[str, ...], fault: str
+) -> None:
+    writer = Writer(claimed(out, partition_by=partition_by), tmp_path / "scratch")
+    with pytest.raises(Misfit, match=fault):
+        writer.publish(writer.stage(range_data("t", 0, 0, 2)), columns=spark_columns(**columns))
+    assert not (out / "_delta_log").exists()
+
+
+def test_values_of_partitions_are_read_as_they_were(out: Path, tmp_path: Path) -> None:
+    """However Spark has written them into names of directories."""
+    columns = spark_columns(offset="long", kind="string", day="date", Größe="integer")
+    writer = Writer(claimed(out, partition_by=("kind", "day", "Größe")), tmp_path / "scratch")
+    kinds = {"a%2Fb%3Dc": "a/b=c", "x y+z%25": "x y+z%", "ä": "ä", "__HIVE_DEFAULT_PARTITION__": None}
+    for partition, named in enumerate(kinds):
+        (staged,) = writer.stage(range_data("t", partition, 0, 1))
+        ((file, name),) = staged.files
+        table = pq.read_table(file, columns=["offset"])
+        pq.write_table(table, file)
+        directories = f"kind={named}/day=2024-02-29/Größe={partition}"
+        writer.publish([staged._replace(files=[(file, f"{directories}/{name}")])], columns=columns)
+    found = DeltaTable(out).to_pyarrow_table().sort_by("Größe").to_pylist()
+    day = datetime.date(2024, 2, 29)
+    assert found == [{"offset": 0, "kind": kind, "day": day, "Größe": n} for n, kind in enumerate(kinds.values())]
+    assert DeltaTable(out).to_pyarrow_table(filters=[("kind", "=", "a/b=c")]).num_rows == 1
+
+
+def test_a_table_of_the_users_with_columns_of_its_own(out: Path, tmp_path: Path) -> None:
+    fields = json.loads(spark_columns())["fields"]
+    note = {"name": "note", "type": "string", "nullable": True, "metadata": {}}
+    DeltaTable.create(out, Schema.from_json(json.dumps({"type": "struct", "fields": [note, *reversed(fields)]})))
+    writer = Writer(claimed(out), tmp_path / "scratch")
+    assert writer.publish(writer.stage(range_data("t", 0, 0, 2))) == 1
+    write_deltalake(out, DeltaTable(out).to_pyarrow_table(), mode="append")  # nobody is kept from it
+    assert writer.publish(writer.stage(range_data("t", 0, 2, 4))) == 1
+    assert rows(out) == sorted(offsets(0, 0, 4) + offsets(0, 0, 2))
+    assert set(DeltaTable(out).to_pyarrow_table().column("note").to_pylist()) == {None}
+
+
+def test_places_that_are_none(out: Path, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    Target(files).claim(OWNER)
+    with pytest.raises(NotOurs, match="is a target of files: give another path"):
+        claimed(files)
+    table = tmp_path / "made"
+    writer = Writer(claimed(table), tmp_path / "scratch")
+    writer.publish(writer.stage(range_data("t", 0, 0, 2)))
+    with pytest.raises(NotOurs, match="is not empty"):
+        Target(table).claim(OWNER)
+    shutil.rmtree(table / "_kzconsumer")
+    for file in table.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(NotOurs, match=r"is not empty \(_delta_log\)"):
+        Target(table).claim(OWNER)
+    assert claimed(table).open() is not None
+    with pytest.raises(NotOurs, match=r"partition_by is \['day'\], and the table at .* is partitioned by \[\]"):
+        claimed(table, partition_by=("day",))
+    with pytest.raises(NotOurs, match="is not marked as a Delta table"):
+        DeltaTarget(ToDelta(path=str(tmp_path / "nowhere"))).find(OWNER)
+    out.mkdir()
+    (out / "somebodys.csv").touch()
+    with pytest.raises(NotOurs, match=r"is not empty \(somebodys.csv\) and no Delta table"):
+        claimed(out)

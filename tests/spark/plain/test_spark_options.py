@@ -1,0 +1,319 @@
+"""The Spark sink's options table: each fault one clear line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kzconsumer.errors import ConfigError
+from kzconsumer.sinks.interface import SinkContext
+from kzconsumer_spark.daemon.destination_options import FilesOptions, read_options
+from kzconsumer_spark.daemon.options import local_path
+from kzconsumer_spark.daemon.sink import SparkSink
+from kzconsumer_spark.daemon.worker_process import WorkerDied, WorkerProcess, worker_environment
+from kzconsumer_spark.pipe.cluster import local_address
+from kzconsumer_spark.pipe.messages import Start, To, ToDelta, ToFiles, ToFunction, ToJdbc
+from kzconsumer_spark.pipe.spark_settings import settings
+from kzconsumer_spark.worker.process import LOG_NAME, fault_of_settings, reason_of
+
+PARQUET = {"destination": "parquet", "path": "out/"}
+DELTA: dict[str, object] = {"destination": "delta", "path": "/d"}
+JDBC: dict[str, object] = {"destination": "jdbc", "url": "jdbc:postgresql://h:5432/d", "table": "s.t", "user": "u"}
+PAGE = Path(__file__).parents[3] / "docs" / "spark-columns.md"
+CLUSTER = {"master": "spark://h:7077", "spool": "/mnt/spool", "conf": {"spark.cores.max": "4"}}
+FUNCTION = {"destination": "function", "function": "a:b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({}, "destination: missing"),
+        ({"destination": "parqet", "path": "x"}, 'destination: "parqet" is not one of'),
+        ({"destination": 5}, 'destination: "5" is not one of files, parquet, orc, json, csv, delta, jdbc'),
+        ({"destination": "parquet"}, "path: missing"),
+        ({"destination": "parquet", "path": ""}, "path is empty"),
+        ({"destination": "files", "path": "x"}, 'format is missing: destination "files" needs it'),
+        ({"destination": "files", "path": "x", "format": "jsn"}, 'format: "jsn" is not one of'),
+        (PARQUET | {"format": "orc"}, 'format: destination "parquet" says it already'),
+        (PARQUET | {"partition_by": ["day", "Day"]}, "partition_by names a column twice"),
+        (PARQUET | {"partition_by": "day"}, "partition_by: "),
+        (PARQUET | {"write_options": {"maxRecordsPerFile": "5"}}, "write_options.maxRecordsPerFile cannot be set"),
+        ({"destination": "function"}, "function: missing"),
+        ({"destination": "function", "function": ""}, "function is empty"),
+        (PARQUET | {"function": "a:b"}, 'function does not go with destination "parquet"'),
+        (DELTA | {"format": "parquet"}, 'format does not go with destination "delta"'),
+        (DELTA | {"path": ""}, "path is empty"),
+        (DELTA | {"conf": {"spark.sql.files.openCostInBytes": "5"}}, "conf.spark.sql.files.openCostInBytes cannot be"),
+        (JDBC | {"path": "x"}, 'path does not go with destination "jdbc"'),
+        (JDBC | {"url": "jdbc:mysql://h/d"}, 'url is not "jdbc:postgresql://host:port/database"'),
+        (JDBC | {"url": "jdbc:postgresql://h/"}, 'url is not "jdbc:postgresql://host:port/database"'),
+        (JDBC | {"url": "jdbc:postgresql://u:secret@h/d"}, "url holds a user: use user, and password_file"),
+        (JDBC | {"url": "jdbc:postgresql://h/d?password=secret"}, "url: the parameter password is not supported"),
+        (JDBC | {"table": "a.b.c"}, 'table is not "name" or "schema.name"'),
+        (JDBC | {"write_options": {"Password": "secret"}}, "write_options.Password cannot be set here"),
+        (JDBC | {"conf": {"spark.speculation": "true"}}, "conf.spark.speculation cannot be set here"),
+        ({"destination": "function", "function": "a:b", "path": "x"}, "path does not go with"),
+        (PARQUET | {"pathh": "x"}, "pathh: unknown key; did you mean path?"),
+        (PARQUET | {"path": "s3a://bucket/x"}, "is not on a local file system; supported are plain paths and file:"),
+        (PARQUET | {"path": "file://host/x"}, "is not on a local file system"),
+        (PARQUET | {"master": "yarn"}, 'master: "yarn" is not local, local[n], local[*] or spark://host:port'),
+        (PARQUET | {"master": "spark://h"}, 'master: "spark://h" is not local'),
+        (PARQUET | {"spool": "/mnt"}, "spool goes with a master spark://"),
+        (PARQUET | {"master": "spark://h:7077"}, 'spool is missing: master "spark://h:7077" needs a directory'),
+        (
+            PARQUET | CLUSTER | {"spool": "s3://b/x"},
+            'spool: "s3://b/x" is not a directory, nor a URI with s3a, gs, abfss, hdfs',
+        ),
+        (PARQUET | CLUSTER | {"conf": {}}, "conf is without spark.cores.max"),
+        (JDBC | CLUSTER, 'destination "jdbc" does not go with master "spark://h:7077", only with a local one'),
+        (PARQUET | {"conf": {"spark.driver.memory": 1}}, "conf.spark.driver.memory: 1 is not text"),
+        (PARQUET | {"conf": {"driver.memory": "1g"}}, "conf.driver.memory: Spark's settings begin with spark."),
+        (PARQUET | {"conf": {"spark.master": "local"}}, "conf.spark.master cannot be set here: use master"),
+        (PARQUET | {"conf": {"spark.sql.files.maxRecordsPerFile": "5"}}, "cannot be set here: the sink sets it itself"),
+        (PARQUET | {"attempts": 0}, "attempts: 0 is less than 1"),
+        (PARQUET | {"retry_backoff": "0s"}, "retry_backoff: "),
+        (PARQUET | {"scratch": "/tmp/[x]"}, "scratch: "),
+        (PARQUET | {"value": {"format": "jsn"}}, '[sink.options.value] format: "jsn" is not one of'),
+        (PARQUET | {"value": {"format": "json"}}, 'schema is missing: format "json" needs it'),
+        (PARQUET | {"key": {"format": "string", "schema": "a INT"}}, 'schema does not go with format "string"'),
+        (PARQUET | {"value": {"format": "json", "schema": "registry:s"}}, "that of JSON is Spark DDL"),
+        (PARQUET | {"value": {"format": "avro", "schema": "a INT"}}, 'that of Avro is "file:name.avsc" or "registry'),
+        (PARQUET | {"value": {"format": "protobuf", "schema": "file:a.proto"}}, 'format "protobuf" needs it'),
+        (PARQUET | {"value": {"format": "string", "message": "M"}}, 'it does not go with format "string"'),
+        (PARQUET | {"value": {"format": "raw", "on_error": "column"}}, "any bytes are good"),
+        (PARQUET | {"value": {"format": "confluent-avro"}}, "registry is missing: value needs it"),
+        (PARQUET | {"registry": {"url": "zk:8081"}}, "is not the URL of a schema registry"),
+        (PARQUET | {"registry": {"url": "http://u:p@h"}}, "is not the URL of a schema registry"),
+        (PARQUET | {"registry": {"url": "http://h", "user": "u"}}, "user and password_file go together"),
+        (FUNCTION | {"value": {"format": "string", "on_error": "quarantine"}}, "quarantine is missing, the directory"),
+        (PARQUET | {"select": " "}, "select is empty"),
+    ],
+)
+def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options(options)
+    (line,) = caught.value.faults
+    assert line.startswith("[sink.options")
+    assert fault in line
+    assert "secret" not in line
+
+
+def test_faults_are_told_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options({"destination": "parquet", "path": "hdfs:///x", "master": "yarn", "foo": 1, "scratch": "/tmp/*"})
+    assert [line.split(": ")[0] for line in caught.value.faults] == [
+        f"[sink.options] {key}" for key in ("path", "master", "foo", "scratch")
+    ]
+
+
+def test_the_documented_table_is_read() -> None:
+    read = read_options(PARQUET | {"master": "local[2]", "conf": {"spark.driver.memory": "1g"}})
+    assert isinstance(read, FilesOptions)
+    assert (read.path, read.master, read.conf, read.attempts) == ("out/", "local[2]", {"spark.driver.memory": "1g"}, 3)
+
+
+def test_each_destination_tells_the_worker_what_to_do() -> None:
+    files = ToFiles(path="/d", format="orc", partition_by=("day",), write_options={"compression": "zstd"})
+    given: dict[str, object] = {"path": "/d", "partition_by": ["day"], "write_options": {"compression": "zstd"}}
+    assert read_options({"destination": "files", "format": "orc"} | given).to == files
+    assert read_options({"destination": "orc"} | given).to == files, "the short form"
+    delta = ToDelta(path="/d", partition_by=("day",), write_options={"compression": "zstd"})
+    assert read_options({"destination": "delta"} | given).to == delta
+    assert settings(start(delta, {})) == settings(start(files, {})), "its files are written as others"
+    made = read_options(JDBC | {"password_env": "SECRET", "unique_key": ["topic", "offset"]}).to
+    assert made == ToJdbc(
+        url="jdbc:postgresql://h:5432/d", table="s.t", user="u", password_env="SECRET", unique_key=("topic", "offset")
+    )
+    assert read_options({"destination": "function", "function": "a:b"}).to == ToFunction(function="a:b")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("commented", [False, True])
+def test_the_page_of_columns_shows_what_is_read(number: int, commented: bool) -> None:
+    block = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[number]
+    if commented:
+        block = re.sub(r"^#(\w+ = )", r"\1", block, flags=re.MULTILINE)
+    assert not read_options(tomllib.loads(block)["sink"]["options"]).columns.change_nothing
+
+
+@pytest.mark.parametrize("master", ["local", "local[1]", "local[*]", "local[2, 3]"])
+def test_every_local_master_is_taken(master: str) -> None:
+    assert read_options(PARQUET | {"master": master}).master == master
+
+
+def test_paths_are_made_absolute_and_file_uris_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert local_path("out/") == tmp_path / "out"
+    assert local_path("file:/data/a%20b") == local_path("file:///data/a%20b") == Path("/data/a b")
+
+
+FILES = ToFiles(path="/out")
+
+
+def start(destination: To, conf: dict[str, str], master: str = "local[1]") -> Start:
+    return Start(
+        scratch="/s c/r",
+        master=master,
+        conf=conf,
+        destination=destination,
+        next_batch=1,
+        safe_until=0.0,
+    )
+
+
+def test_the_users_settings_come_before_our_defaults() -> None:
+    made = settings(start(FILES, {"spark.driver.memory": "3g", "spark.driver.extraJavaOptions": "-Dx=y"}))
+    assert made["spark.driver.memory"] == "3g"
+    assert made["spark.driver.extraJavaOptions"] == (
+        '-Duser.timezone=UTC -Dx=y -Djava.io.tmpdir="/s c/r" -XX:-UsePerfData'
+    )
+    assert made["spark.master"] == "local[1]"
+    assert settings(start(FILES, {}))["spark.driver.memory"] == "1g"
+
+
+@pytest.mark.parametrize(
+    ("given", "java", "environment"),
+    [
+        (None, "UTC", "UTC"),
+        ("Europe/Berlin", "Europe/Berlin", "Europe/Berlin"),
+        ("+05:30", "GMT+05:30", "<+0530>-05:30"),
+        ("-03:00", "GMT-03:00", "<-0300>+03:00"),
+    ],
+)
+def test_the_time_zone_is_utc_or_what_the_settings_say(given: str | None, java: str, environment: str) -> None:
+    """For Spark, Java and Python alike, in the worker and in executors."""
+    conf = {"spark.sql.session.timeZone": given} if given else {}
+    for master in ("local[1]", "spark://h:7077"):
+        made = settings(start(FILES, {**conf, "spark.executor.extraJavaOptions": "-Dx=y"}, master))
+        assert made["spark.sql.session.timeZone"] == (given or "UTC")
+        assert made["spark.driver.extraJavaOptions"].split()[0] == f"-Duser.timezone={java}"
+        assert made["spark.executor.extraJavaOptions"] == f"-Duser.timezone={java} -Dx=y"
+        assert made["spark.executorEnv.TZ"] == environment
+    assert worker_environment(conf)["TZ"] == environment
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        "UTC+02:00",
+        "UTC+2",
+        "GMT+2",
+        "+2:00",
+        "+02",
+        "PST",
+        "Z",
+        "utc",
+        "",
+        "+18:30",
+        "+05:60",
+        "+\u0660\u0665:\u0663\u0660",
+    ],
+)
+def test_a_time_zone_that_java_and_python_read_differently_is_refused(zone: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
+    (line,) = caught.value.faults
+    assert line.startswith(f'[sink.options]: conf.spark.sql.session.timeZone: "{zone}" is not UTC, an offset such as')
+
+
+@pytest.mark.parametrize("zone", ["UTC", "+02:00", "-18:00", "+00:00", "Europe/Berlin", "America/Los_Angeles"])
+def test_every_other_time_zone_is_taken(zone: str) -> None:
+    assert read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
+
+
+@pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])
+def test_the_driver_of_a_cluster_is_where_executors_reach_it(master: str) -> None:
+    assert isinstance(read_options(PARQUET | CLUSTER | {"master": master}), FilesOptions)
+    assert "spark.driver.host" not in settings(start(FILES, {}, master))
+    assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
+    assert local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
+
+
+def test_only_the_files_destination_changes_how_files_are_read() -> None:
+    key = "spark.sql.files.openCostInBytes"
+    assert key in settings(start(FILES, {}))
+    assert settings(start(ToFunction(function="a:b"), {key: "5"}))[key] == "5"
+
+
+def test_what_shapes_the_rows_tells_destinations_apart() -> None:
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+
+    def told(**options: object) -> str:
+        return SparkSink({"destination": "parquet", "path": "/d"} | options, context).fingerprint
+
+    assert told() == told(scratch="/elsewhere", attempts=1)
+    text = {"format": "string", "on_error": "column"}
+    zone = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text), told(conf=zone)}) == 5
+    assert told() == told(conf={"spark.sql.session.timeZone": "UTC", "spark.driver.memory": "2g"})
+
+
+LOGGED = """\
+WARNING: Using incubator modules: jdk.incubator.vector
+26/11/22 10:00:00 WARN Utils: codec not loaded
+java.lang.ClassNotFoundException: org.example.Codec
+\tat java.base/java.lang.Class.forName0(Native Method)
+Caused by: java.lang.NumberFormatException: For input string: "x"
+\t... 3 more
+26/11/22 10:00:00 INFO SparkContext: tried org.example.Codec: ClassNotFoundException
+"""
+OUT_OF_MEMORY = """\
+# There is insufficient memory for the Java Runtime Environment to continue.
+# Native memory allocation (mmap) failed to map 715849728 bytes. Error detail: committing reserved memory.
+"""
+HEAP = """\
+Invalid maximum heap size: -Xmxlots
+Error: Could not create the Java Virtual Machine.
+"""
+BOTH_HEAPS = """\
+Exception in thread "main" java.lang.IllegalArgumentException: Not allowed to specify max heap(Xmx) memory settings
+\tat org.apache.spark.launcher.SparkSubmitCommandBuilder.buildSparkSubmitCommand(SparkSubmitCommandBuilder.java:275)
+\tat org.apache.spark.launcher.Main.main(Main.java:89)
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "fault"),
+    [
+        (LOGGED + OUT_OF_MEMORY, None),
+        (LOGGED + HEAP, "Invalid maximum heap size: -Xmxlots"),
+        (LOGGED + BOTH_HEAPS, BOTH_HEAPS.splitlines()[0]),
+        (LOGGED + "26/11/22 10:00:01 ERROR Utils: gone\njava.lang.ClassNotFoundException: a.B", "a.B"),
+    ],
+    ids=["out of memory", "heap size", "heap size twice", "error"],
+)
+def test_what_java_warns_of_is_no_fault_of_the_settings(tmp_path: Path, log: str, fault: str | None) -> None:
+    begun = msgspec.structs.replace(start(FILES, {}), scratch=str(tmp_path))
+    (tmp_path / LOG_NAME).write_text(log)
+    told = fault_of_settings(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), begun)
+    if fault is None:
+        assert told is None
+        assert "insufficient memory" in reason_of(RuntimeError("[JAVA_GATEWAY_EXITED]"), begun)
+    else:
+        assert told is not None
+        assert told.startswith("[sink.options] conf: ")
+        assert told.endswith(fault)
+
+
+async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> None:
+    """No memory, no process left: an argument too long is an error of the same call."""
+    with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
+        await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)})
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ({}, 60 + 3 * 130 + 1 + 2),
+        ({"attempts": 1}, 60 + 130),
+        ({"attempts": 5, "start_timeout": "400s", "retry_backoff": "10s"}, 60 + 5 * 410 + 10 + 20 + 40 + 80),
+        ({"attempts": 5000}, 1e9),
+    ],
+)
+def test_the_longest_start_is_known(given: dict[str, object], limit: float) -> None:
+    context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
+    assert SparkSink(PARQUET | given, context).start_limit == limit

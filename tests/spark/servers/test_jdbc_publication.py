@@ -1,0 +1,335 @@
+"""Publishing into PostgreSQL without Spark: two writers of one range, writers that stop or die, whose stages go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from kzconsumer.model import RangeIdentity
+from kzconsumer_files.names import Owner, identity_of
+from kzconsumer_files.overlap import Overlap
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_spark.jdbc.stage import STAGE
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import SpooledRange, ToJdbc
+from kzconsumer_spark.ranges.tags import RANGE_PARTITION, RANGE_TOPIC
+from tests.support.postgres import Postgres
+
+OWNER = Owner(cluster="c", group="g")
+
+
+@pytest.fixture
+def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJdbc:
+    monkeypatch.setenv("DATABASE_PASSWORD", database.password)
+    database.query(f'CREATE TABLE "{unique}" (n int, writer text)')
+    table = JdbcTable(ToJdbc(url=database.url, table=unique, user=database.user, password_env="DATABASE_PASSWORD"))
+    table.claim(OWNER)
+    return table.to
+
+
+def spooled(first: int, partition: int = 0, records: int = 3) -> SpooledRange:
+    return SpooledRange(
+        topic="t",
+        partition=partition,
+        first=first,
+        until=first + 3,
+        incarnation=-5,
+        epoch=0,
+        records=records,
+        file=None,
+    )
+
+
+def stages(database: Postgres) -> int:
+    return len(database.query(f"SELECT 1 FROM pg_tables WHERE tablename LIKE '{STAGE}%%'"))
+
+
+def test_an_id_is_one_groups_in_one_table(to: ToJdbc) -> None:
+    def claimed(told: ToJdbc, owner: Owner) -> str:
+        table = JdbcTable(told)
+        table.claim(owner)
+        return table.fingerprint
+
+    same = claimed(to, OWNER)
+    assert same == claimed(to, OWNER)
+    others = {
+        claimed(to, Owner(cluster="c", group="h")),
+        claimed(msgspec.structs.replace(to, table="other"), OWNER),
+    }
+    assert len(others - {same}) == 2
+
+
+def test_what_cannot_be_reached_is_one_line_without_the_password(
+    to: ToJdbc, database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "not-the-secret")
+    with pytest.raises(OSError, match=r"^PostgreSQL: .*password authentication failed for user \"tester\"$") as caught:
+        JdbcTable(to).claim(OWNER)
+    assert "not-the-secret" not in str(caught.value)
+    missing = msgspec.structs.replace(to, password_env="NO_SUCH_VARIABLE")
+    with pytest.raises(Exception, match="password_env: the environment has no such variable"):
+        JdbcTable(missing).claim(OWNER)
+
+
+WRITER = """
+import sys
+import msgspec
+from kzconsumer_spark.jdbc.table import JdbcTable
+from kzconsumer_spark.pipe.messages import ToJdbc
+from tests.spark.servers.test_jdbc_publication import fill, spooled
+
+to = msgspec.json.decode(sys.argv[1], type=ToJdbc)
+name, ranges, stop = sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
+table = JdbcTable(to)
+connection = table.connect()
+stage = table.stages.own(connection)
+calls = []
+
+def lease():
+    calls.append(1)
+    if stop and len(calls) == 2:  # everything is in the transaction, nothing is committed
+        print("about to commit", flush=True)
+        sys.stdin.readline()
+
+won = 0
+for n in range(ranges):
+    # One writer goes through the partitions upwards, the other downwards; each has rows that the other has not.
+    parts = [spooled(3 * n, partition) for partition in ((0, 1) if name == "a" else (1, 0))]
+    rows = dict.fromkeys(parts, 2 if name == "a" else 3)
+    fill(table, connection, stage, rows, name)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    won += table.publish(connection, rows, {}, stage, ["n", "writer"], lease)
+print(won, flush=True)
+"""
+
+
+def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRange, int], writer: str) -> None:
+    """What Spark does: the rows of some ranges into a stage."""
+    table.stages.drop(connection, stage)  # type: ignore[arg-type]
+    name = table.stages.make(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
+    for part, count in rows.items():
+        values = [(part.first + n, writer, part.topic, part.partition) for n in range(count)]
+        columns = f'n, writer, "{RANGE_TOPIC}", "{RANGE_PARTITION}"'
+        with connection.cursor() as cursor:  # type: ignore[attr-defined]
+            cursor.executemany(f"INSERT INTO {name} ({columns}) VALUES (%s, %s, %s, %s)", values)
+
+
+def writer(to: ToJdbc, name: str, ranges: int, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, msgspec.json.encode(to).decode(), name, str(ranges), *more]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def await_ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]:
+    """By first offset: which writers' rows there are, and how many of both partitions."""
+    query = f'SELECT n / 3 * 3, writer, count(*) FROM "{to.table}" GROUP BY 1, 2'
+    found: dict[int, set[tuple[str, int]]] = {}
+    for first, name, count in database.query(query):
+        found.setdefault(first, set()).add((name, count))
+    return found
+
+
+def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
+    ranges = int(os.environ.get("KZCONSUMER_RACES", "25"))
+    racers = [writer(to, name, ranges) for name in "ab"]
+    for n in range(ranges):
+        for racer in racers:
+            await_ready(racer)
+        for racer in racers[:: 1 if n % 2 else -1]:
+            go(racer)
+    won = [int(racer.communicate(timeout=100)[0]) for racer in racers]
+    assert sum(won) == 2 * ranges
+    assert min(won) > 0, "they never met"
+    ledger = database.query(
+        "SELECT first, sum(records_out) FROM kzconsumer_ledger WHERE owner = %s GROUP BY 1", [to.owner_id]
+    )
+    assert len(ledger) == ranges
+    seen = published(database, to)
+    for first, rows in ledger:
+        assert sum(count for _, count in seen[first]) == rows, seen[first]
+
+
+@pytest.mark.parametrize("fate", ["killed", "frozen"])
+def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres, to: ToJdbc, fate: str) -> None:
+    zombie = writer(to, "a", 1, "stop")
+    await_ready(zombie)
+    go(zombie)
+    assert zombie.stdout is not None
+    assert zombie.stdout.readline() == "about to commit\n"
+    assert published(database, to) == {}
+    table = JdbcTable(to)
+    identities = [RangeIdentity("t", partition, -5, 0, 0, 3) for partition in (0, 1)]
+    assert table.has(identities) == []
+    if fate == "killed":
+        zombie.kill()
+        zombie.communicate()
+    with table.connect() as connection:
+        stage = table.stages.own(connection)
+        if fate == "killed":
+            # The server notices that its client is gone a moment later.
+            deadline = time.monotonic() + 30
+            while database.query("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        fill(table, connection, stage, rows, "b")
+        # Waits until the server ends the frozen writer's transaction.
+        assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
+    assert published(database, to) == {0: {("b", 6)}}
+    assert table.has(identities) == identities
+    if fate == "frozen":
+        go(zombie)
+        zombie.communicate(timeout=30)
+        assert zombie.returncode != 0
+        assert published(database, to) == {0: {("b", 6)}}
+    with table.connect() as connection:
+        table.stages.own(connection)
+    assert stages(database) == 0
+
+
+def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> None:
+    alive = writer(to, "a", 1, "stop")
+    await_ready(alive)
+    go(alive)
+    assert alive.stdout is not None
+    assert alive.stdout.readline() == "about to commit\n"
+    table = JdbcTable(to)
+    with table.connect() as connection:
+        table.stages.own(connection)
+        assert stages(database) == 1
+    go(alive)
+    assert alive.communicate(timeout=30)[0] == "2\n"
+    assert published(database, to) == {0: {("a", 4)}}
+
+
+def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to: ToJdbc) -> None:
+    """It alone: the rest of its batch is there."""
+    table = JdbcTable(to)
+
+    def publish(first: int, **other: int) -> int:
+        with table.connect() as connection:
+            stage = table.stages.own(connection)
+            parts = [msgspec.structs.replace(spooled(first), **other), spooled(30 + 3 * first, 7)]
+            fill(table, connection, stage, dict.fromkeys(parts, 3), "a")
+            return table.publish(connection, dict.fromkeys(parts, 3), {}, stage, ["n", "writer"], lambda: None)
+
+    assert publish(3) == 2
+    assert publish(3) == 0
+    for first in (1, 2, 4, 5):
+        text = rf"t-0 \[{first}, {first + 3}\).* overlaps \[3, 6\).*offsets reset GROUP --to-offset 6 --topic t:0 "
+        with pytest.raises(Overlap, match=text):
+            publish(first)
+        there = identity_of(spooled(30 + 3 * first, 7))
+        assert table.has([identity_of(spooled(first)), there]) == [there]
+    with pytest.raises(Overlap):
+        publish(2, until=7)
+    with pytest.raises(Overlap):
+        table.set_aside(RangeIdentity("t", 0, -5, 0, 4, 7), 3)
+    assert {n: rows for n, rows in published(database, to).items() if n < 30} == {3: {("a", 3)}}
+    assert publish(6) == 2
+    assert publish(0) == 2, "what lies before all others"
+    assert publish(4, epoch=1) == 1, "a new epoch; the rest of the batch was there"
+
+
+def test_a_range_that_overlaps_is_found_in_a_ledger_whose_ranges_overlap(database: Postgres, to: ToJdbc) -> None:
+    """As one of before they were refused."""
+    table = JdbcTable(to)
+    for first, until in ((0, 100), (10, 20), (30, 40)):
+        query = "INSERT INTO kzconsumer_ledger VALUES (%s, 't', 0, -5, 0, %s, %s, 3, 3, 0)"
+        database.query(query, [to.owner_id, first, until])
+    with pytest.raises(Overlap, match=r"overlaps \[0, 100\).* --to-offset 100 "):
+        table.set_aside(RangeIdentity("t", 0, -5, 0, 50, 60), 3)
+
+
+def test_all_ranges_are_asked_for_at_once(to: ToJdbc, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = JdbcTable(to)
+    ranges = [RangeIdentity("t", n, -5, 0, 0, 3) for n in range(3000)]
+    assert table.set_aside(ranges[7], 3)
+    with table.connect() as connection:
+        stage = table.stages.own(connection)
+        rows = {spooled(0, n, 0): 0 for n in (5, 2999)}
+        assert table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None) == 2
+    asked: list[object] = []
+    execute = psycopg.Connection.execute
+
+    def counted(self: Any, query: Any, *more: Any, **named: Any) -> Any:
+        asked.append(query)
+        return execute(self, query, *more, **named)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", counted)
+    assert table.has(ranges) == [ranges[5], ranges[2999]]
+    assert table.has([]) == []
+    assert len(asked) <= 4, "with what each connection begins with"
+
+
+def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> None:
+    """The second one waits for the first, and does not see the table as it was before."""
+    first = writer(to, "a", 1, "stop")
+    await_ready(first)
+    go(first)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "about to commit\n"
+    table, refused = JdbcTable(to), []
+
+    def second() -> None:
+        part = msgspec.structs.replace(spooled(1), records=0)
+        with table.connect() as connection:
+            try:
+                table.publish(connection, {part: 0}, {}, table.stages.own(connection), ["n"], lambda: None)
+            except Overlap as error:
+                refused.append(error)
+
+    other = threading.Thread(target=second)
+    other.start()
+    time.sleep(0.3)
+    go(first)
+    first.communicate(timeout=30)
+    other.join(30)
+    assert refused
+    assert published(database, to) == {0: {("a", 4)}}
+
+
+def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(database: Postgres, to: ToJdbc) -> None:
+    """Also not by a member that was about to commit it, and has stopped: keeping aside waits for its end."""
+    zombie = writer(to, "a", 1, "stop")
+    await_ready(zombie)
+    go(zombie)
+    assert zombie.stdout is not None
+    assert zombie.stdout.readline() == "about to commit\n"
+    table = JdbcTable(to)
+    aside, other = RangeIdentity("t", 0, -5, 0, 0, 3), RangeIdentity("t", 1, -5, 0, 0, 3)
+    assert table.set_aside(aside, 3)
+    go(zombie)
+    zombie.communicate(timeout=30)
+    assert zombie.returncode != 0
+    assert published(database, to) == {}
+    with table.connect() as connection:
+        stage = table.stages.own(connection)
+        rows = dict.fromkeys([spooled(0), spooled(0, 1)], 3)
+        fill(table, connection, stage, rows, "b")
+        with pytest.raises(KeptAside, match=r"^t\+0\+"):
+            table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None)
+        with pytest.raises(KeptAside):  # which is what whoever finds its plan meets
+            table.missing(connection, list(rows))
+    assert published(database, to) == {0: {("b", 3)}}
+    assert table.has([aside, other]) == [other]
+    assert (table.set_aside(aside, 3), table.set_aside(other, 3)) == (True, False)

@@ -1,0 +1,132 @@
+"""Exactly once into a destination through whatever happens to members, their Sparks and ZooKeeper, at random moments.
+
+A producer never stops; two daemons write, into files or into a database. One round each by default;
+`KZCONSUMER_CHAOS=30` (`make chaos-spark`) plays so many, from a seed that is printed, or that `KZCONSUMER_CHAOS_SEED`
+gives: each round has a seed of its own, one up. `make nightly` plays five.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.topics import create_topic
+from tests.support.chaos import (
+    FAULTS,
+    PASSWORD,
+    DeltaFiles,
+    Destination,
+    PostgresTable,
+    SparkGroup,
+    appended,
+    kill_daemon,
+    published,
+    spark_group,
+)
+from tests.support.ensemble import Ensemble
+from tests.support.extent import NIGHTLY, extent
+from tests.support.flow import flow
+from tests.support.postgres import Postgres
+from tests.support.spark_functions import FUNCTION_DIRECTORY
+
+ROUNDS = int(os.environ.get("KZCONSUMER_CHAOS", extent("1", "5")))
+_RANDOM = str(NIGHTLY or time.time_ns() // 1_000_000 % 1_000_000)
+SEED = int(os.environ.get("KZCONSUMER_CHAOS_SEED", "0" if ROUNDS <= 3 else _RANDOM))
+CONTROL = os.environ.get("KZCONSUMER_CHAOS_CONTROL")
+PARTITIONS = 4
+
+pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
+
+
+async def one_round(group: SparkGroup, seed: int) -> str:
+    """Something happens while records flow; returns what it was, when both members are at work again."""
+    chance = Random(seed)
+    fault, name = FAULTS[seed % len(FAULTS)], chance.choice("ab")
+    await group.whole(2)
+    await group.past([at + 1 for at in await group.committed()])
+    await anyio.sleep(chance.uniform(0.0, 1.5))
+    await fault(group, name, chance)
+    await group.past([at + 1 for at in await group.committed()])
+    return f"{fault.__name__} {name}"
+
+
+# With many rounds only: what differs from Parquet is played without Spark, in tests/spark/plain/test_delta_target.py.
+DELTA = pytest.param("delta", marks=pytest.mark.skipif(ROUNDS == 1, reason="make chaos-spark DESTINATION=delta"))
+
+
+@pytest.fixture(params=["parquet", "postgresql", DELTA])
+def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Destination:
+    if request.param == "parquet":
+        return published(tmp_path / "out")
+    if request.param == "delta":
+        return DeltaFiles(tmp_path / "out")
+    database: Postgres = request.getfixturevalue("database")
+    monkeypatch.setenv(PASSWORD, database.password)
+    return PostgresTable(database, unique)
+
+
+async def test_every_record_is_there_once(
+    three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, target: Destination
+) -> None:
+    await create_topic(cluster_of_three.connect, unique, PARTITIONS)
+    print(f"\n{ROUNDS} rounds from seed {SEED}")
+    with (
+        spark_group(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
+        flow(cluster_of_three, unique, PARTITIONS) as sent,
+    ):
+        group.start("a")
+        group.start("b")
+        for number in range(ROUNDS):
+            began = time.monotonic()
+            what = await one_round(group, SEED + number)
+            missing, twice = await group.verdict()
+            print(
+                f"round {number + 1} of {ROUNDS}, seed {SEED + number}: {what}, {time.monotonic() - began:.0f} s; "
+                f"{sum(sent.sent.values())} records sent, {len(missing)} missing, {len(twice)} twice",
+                flush=True,
+            )
+            assert (missing, twice) == ([], [])
+        await asyncio.to_thread(sent.end)
+        ends = [sent.sent[partition] for partition in range(PARTITIONS)]
+        await group.past(ends)
+        await group.stop("a")
+        await group.stop("b")
+        assert await group.committed() == ends
+        assert await group.verdict() == ([], [])
+        assert sum(target.rows().values()) == sum(ends)
+        print(f"in the end {sum(ends)} records, each of them once")
+
+
+@pytest.mark.skipif(CONTROL is None, reason="the negative control: make chaos-spark-control")
+async def test_what_appends_without_a_plan_doubles(
+    three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
+    target = appended(tmp_path)
+    await create_topic(cluster_of_three.connect, unique, PARTITIONS)
+    with (
+        spark_group(three, cluster_of_three, unique, PARTITIONS, tmp_path, target) as group,
+        flow(cluster_of_three, unique, PARTITIONS),
+    ):
+        group.start("a")
+        group.start("b")
+        chance = Random(SEED)
+        for number in range(10):
+            await group.whole(2)
+            await group.past([at + 1 for at in await group.committed()])
+            await anyio.sleep(chance.uniform(0.0, 1.5))
+            await kill_daemon(group, "a", chance)
+            await group.past([at + 1 for at in await group.committed()])
+            missing, twice = await group.verdict()
+            print(f"kill {number + 1}: {len(missing)} missing, {len(twice)} twice", flush=True)
+            assert not missing
+            if twice:
+                return
+        raise AssertionError("ten kills, and nothing is there twice")

@@ -1,0 +1,456 @@
+"""What destinations publish through a real Spark, compared with what came in: formats, layouts, shapes, a database.
+
+One Spark session for all of them, in this process, as the worker makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from kzconsumer.errors import ConfigError
+from kzconsumer_files import writer
+from kzconsumer_files.layout import Misfit
+from kzconsumer_files.names import Owner
+from kzconsumer_files.parquet.records import Codec
+from kzconsumer_files.publication import KeptAside
+from kzconsumer_files.target import Target
+from kzconsumer_spark.columns.shaping import Shaping as ColumnShaping
+from kzconsumer_spark.daemon.destination import claimed_destination
+from kzconsumer_spark.daemon.holdings import held_by
+from kzconsumer_spark.daemon.spool import write_spool
+from kzconsumer_spark.daemon.spool_place import SpoolPlace
+from kzconsumer_spark.delta.destination import DeltaDestination
+from kzconsumer_spark.jdbc.destination import JdbcDestination
+from kzconsumer_spark.pipe.column_options import Columns
+from kzconsumer_spark.pipe.messages import SpooledRange, ToDelta, ToFiles, ToJdbc
+from kzconsumer_spark.ranges.lease import Lease
+from kzconsumer_spark.ranges.parts import read_part
+from kzconsumer_spark.ranges.plain_parquet import codec
+from kzconsumer_spark.ranges.spool_reader import SCHEMA
+from kzconsumer_spark.ranges.tags import RANGE_COLUMNS, RowsLost, Shaped
+from kzconsumer_spark.worker.files_destination import FilesDestination
+from tests.files.plain.test_ledger import publish as publish_ranges
+from tests.support.postgres import Postgres
+from tests.support.range_data import range_data, record
+
+pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
+LEASE = Lease(float("inf"))
+NAMES = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
+OWNER = Owner(cluster="c", group="g")
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    return spark
+
+
+class Shaping:
+    """A shaping that is one function of the frame; `quarantined` are told of, whatever the frame has."""
+
+    leaves_out_rows = True
+    columns = None
+
+    def __init__(self, function: Callable[[DataFrame], DataFrame], quarantined: int = 0) -> None:
+        self._function = function
+        self._quarantined = quarantined
+
+    def shape(self, frame: DataFrame, ranges: Sequence[SpooledRange]) -> Shaped:
+        return Shaped(self._function(frame), dict.fromkeys((part.range for part in ranges), self._quarantined))
+
+
+def batch(directory: Path) -> list[SpooledRange]:
+    """Three ranges: with gaps, of which `evens` leaves nothing, and without records."""
+    directory.mkdir()
+    ranges = (
+        range_data("t.a", 0, 0, 2000),
+        range_data("t.a", 1, 1, 8, [record(offset, value=b"odd") for offset in (1, 3, 7)]),
+        range_data("b", 0, 5, 9, []),
+    )
+    return list(write_spool(SpoolPlace.in_directory(directory), ranges))
+
+
+def evens(frame: DataFrame) -> DataFrame:
+    """Other columns than came in, fewer rows, and no column that tells where a row is from."""
+    return frame.where("offset % 2 = 0").select(
+        sql.col("offset").alias("n"),
+        sql.col("value").cast("string").alias("text"),
+        sql.expr("'line\nbreak, \"quoted\"'").alias("awkward"),
+        sql.expr("date_add(date'2024-01-01', cast(offset % 6 as int))").alias("day"),
+        *RANGE_COLUMNS,
+    )
+
+
+def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    found = [json.loads(each.read_text()) for each in (path / "_kzconsumer").glob("*+*.json")]
+    return {(each["topic"], each["partition"]): each for each in found}
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_path: Path, compression: Codec) -> None:
+    headers = [{"key": "a", "value": b"1"}, {"key": "", "value": None}]
+    records = [
+        record(3, key=None, headers=headers),
+        record(4, value=None, timestamp=None, timestamp_type=-1),
+        record(9, timestamp_type=1),
+    ]
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(
+        SpoolPlace.in_directory(tmp_path / "spool"), (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records))
+    )
+    told = {}
+    for by, chosen in (("arrow", compression), ("spark", None)):
+        to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
+        claimed_destination(to).claim(OWNER)
+        assert FilesDestination(session, to, LEASE, codec=chosen).write(1, ranges) == (2003, 2, 0)
+        files = sorted((tmp_path / by).glob("*.parquet"))
+        footers = [pq.read_metadata(file) for file in files]
+        told[by] = (
+            [file.name for file in files],
+            [read_part(file)[1:] for file in files],
+            [footer.row_group(0).column(1).compression for footer in footers],
+            {
+                (field.name, field.physical_type, str(field.logical_type))
+                for field in map(footers[0].schema.column, range(footers[0].num_columns))
+            },
+            pa.concat_tables(map(pq.read_table, files)).select(NAMES).to_pylist(),
+            session.read.parquet(str(tmp_path / by)).schema,
+            sorted(session.read.parquet(str(tmp_path / by)).collect(), key=lambda row: (row.topic, row.offset)),
+            {each["attempt"].count("/") for each in entries(tmp_path / by).values()},
+        )
+        assert {"arrow" in str(footer.created_by) for footer in footers} == {by == "arrow"}
+    assert told["arrow"] == told["spark"]
+
+
+def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSession, tmp_path: Path) -> None:
+    """Its records would be nowhere: whoever decided for that may have died before it had kept them."""
+    part = range_data("t", 0, 0, 5)
+    (tmp_path / "spool").mkdir()
+    ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), (part,))
+    to = ToFiles(path=str(tmp_path / "out"))
+    side = claimed_destination(to)
+    side.claim(OWNER)
+    assert side.set_aside(part.identity, 5)
+    with pytest.raises(KeptAside):
+        FilesDestination(session, to, LEASE, codec="snappy").write(1, ranges)
+    assert list((tmp_path / "out").glob("*.parquet")) == []
+
+
+def test_who_asks_spark_for_more_gets_sparks_files() -> None:
+    plain = ToFiles(path="/out", write_options={"compression": "ZSTD"})
+    assert codec(plain, {"spark.driver.memory": "2g"}) == "zstd"
+    assert codec(ToFiles(path="/out"), {}) == "snappy"
+    for other in (
+        msgspec.structs.replace(plain, format="orc"),
+        msgspec.structs.replace(plain, partition_by=("day",)),
+        msgspec.structs.replace(plain, write_options={"parquet.block.size": "1"}),
+        msgspec.structs.replace(plain, write_options={"compression": "brotli"}),
+    ):
+        assert codec(other, {}) is None
+    assert codec(plain, {"spark.sql.parquet.outputTimestampType": "INT96"}) is None
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv"])
+def test_shaped_rows_in_any_format_below_the_users_directories(
+    session: SparkSession, tmp_path: Path, kind: Any
+) -> None:
+    out = tmp_path / "out"
+    gzip = {"compression": "gzip"} if kind in ("json", "csv") else {}
+    to = ToFiles(path=str(out), format=kind, partition_by=("day",), write_options=gzip)
+    claimed_destination(to).claim(OWNER)
+    destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
+    ranges = batch(tmp_path / "spool")
+    assert destination.write(1, ranges) == (1000, 3, 0)
+    told = entries(out)
+    counts = {key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in told.items()}
+    assert counts == {("t.a", 0): (2000, 1000, 1), ("t.a", 1): (3, 0, 1), ("b", 0): (0, 0, 0)}
+    extension = {"json": "json.gz", "csv": "csv.gz"}.get(kind, kind)
+    name = f"t.a+0+2a.0+00000000000000000000+00000000000000002000.{extension}"
+    assert sorted(told["t.a", 0]["files"]) == [f"day=2024-01-0{day}/{name}" for day in (1, 3, 5)]
+    assert not told["t.a", 1]["files"]
+    visible = [each for each in out.rglob("*") if each.is_file() and "_kzconsumer" not in each.parts]
+    assert sorted(str(each.relative_to(out)) for each in visible) == sorted(told["t.a", 0]["files"])
+    read = session.read.schema("n bigint, text string, awkward string, day date")
+    rows = read.format(kind).load(str(out), multiLine=kind == "csv").orderBy("n").collect()
+    assert [(row.n, row.text, row.day.day) for row in rows] == [(n, f"v{n}", n % 6 + 1) for n in range(0, 2000, 2)]
+    assert all(row.awkward == 'line\nbreak, "quoted"' for row in rows)
+    # The same ranges again, as another would write them.
+    other = FilesDestination(
+        session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
+    )
+    assert other.write(2, ranges) == (0, 0, 3)
+    for each in (destination, other):
+        each.close()
+    assert not any((out / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_records_as_they_came_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
+    claimed_destination(to).claim(OWNER)
+    destination = FilesDestination(session, to, LEASE)
+    assert destination.write(1, batch(tmp_path / "spool")) == (2003, 3, 0)
+    rows = session.read.parquet(to.path).select("topic", "partition", "offset", "value").collect()
+    assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in rows) == [
+        *(("t.a", 0, n, b"v%d" % n) for n in range(2000)),
+        *(("t.a", 1, n, b"odd") for n in (1, 3, 7)),
+    ]
+    destination.close()
+
+
+def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"))
+    claimed_destination(to).claim(OWNER)
+    ranges = batch(tmp_path / "spool")
+    failing = FilesDestination(session, to, LEASE, Shaping(lambda frame: frame.where("raise_error('no') is null")))
+    with pytest.raises(Exception, match="no"):
+        failing.write(1, ranges)
+    assert not entries(tmp_path / "out")
+    failing.close()
+    assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_delta_tables_of_records_as_they_came_and_of_others(session: SparkSession, tmp_path: Path) -> None:
+    """By Arrow and by Spark; the same ranges again; what has failed is no part of the table."""
+    ranges = batch(tmp_path / "spool")
+    choices: dict[str, Codec | None] = {"arrow": "snappy", "spark": None}
+    for by, chosen in choices.items():
+        side = claimed_destination(ToDelta(path=str(tmp_path / by)))
+        side.claim(OWNER)
+        assert isinstance(side.to, ToDelta)
+        destination = DeltaDestination(session, side.to, LEASE, codec=chosen)
+        assert destination.write(1, ranges) == (2003, 3, 0)
+        assert destination.write(2, ranges) == (0, 0, 3)
+        table = (
+            DeltaTable(tmp_path / by).to_pyarrow_table().sort_by([("partition", "ascending"), ("offset", "ascending")])
+        )
+        assert table.column_names == NAMES
+        assert table.column("offset").to_pylist() == [*range(2000), 1, 3, 7]
+        assert table.column("value").to_pylist()[-4:] == [b"v1999", b"odd", b"odd", b"odd"]
+        assert table.column("timestamp").to_pylist()[1] == datetime.fromtimestamp(1_700_000_000.001, UTC)
+        failing = DeltaDestination(session, side.to, LEASE, Shaping(lambda frame: frame.withColumn("more", sql.lit(1))))
+        further = [msgspec.structs.replace(each, epoch=1) for each in ranges]
+        with pytest.raises(Misfit, match='the table has no column "more"'):
+            failing.write(1, further)
+        assert DeltaTable(tmp_path / by).count() == 2003
+        for each in (destination, failing):
+            each.close()
+        assert not any((tmp_path / by / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_planned(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    def columns(select: str) -> ColumnShaping:
+        return ColumnShaping(session, Columns(select=select), SCHEMA)
+
+    ranges = batch(tmp_path / "spool")
+    to = ToFiles(path=str(tmp_path / "out"))
+    claimed_destination(to).claim(OWNER)
+    first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
+    first.write(1, ranges[:1])
+    for select, told in (
+        ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
+        ("offset AS n", 'column "text" is missing'),
+        ("offset AS n, cast(value AS string) AS text, 1 AS more", '"more" is new and must not be null'),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            FilesDestination(session, to, LEASE, columns(select))
+    with pytest.raises(Misfit, match='column "n" is'):  # where columns are known with the records only
+        FilesDestination(
+            session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *RANGE_COLUMNS))
+        ).write(2, ranges[1:2])
+    more = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text, key"))
+    more.write(3, ranges[1:2])
+    rows = session.read.option("mergeSchema", "true").parquet(to.path)
+    assert (rows.count(), rows.where("key IS NOT NULL").count(), rows.where("text IS NOT NULL").count()) == (
+        2003,
+        3,
+        2003,
+    )
+
+
+def test_a_worker_folds_the_ledger_when_it_starts_and_while_it_publishes(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_FOLD_EVERY", 3)
+    to = ToFiles(path=str(tmp_path / "out"))
+    claimed_destination(to).claim(OWNER)
+    target = Target(tmp_path / "out")
+    publish_ranges(target, *range(50))
+    destination = FilesDestination(session, to, LEASE, codec="snappy")
+    limit = time.monotonic() + 20
+    while len(target.entries()) >= 40:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    publish_ranges(target, *range(50, 100))
+    destination.write(1, batch(tmp_path / "spool"))
+    destination.close()
+    assert len(target.entries()) < 45
+    assert sum(each.ranges for each in held_by(to, None, True).ranges) == 103
+    assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
+
+
+def test_a_delta_table_of_shaped_rows_by_partitions(session: SparkSession, tmp_path: Path) -> None:
+    def shape(frame: DataFrame) -> DataFrame:
+        structure = "struct(n AS m, array(text) AS l) AS nested"
+        times = "timestamp'2024-01-01 12:00' AS at", "timestamp_ntz'2024-01-01 12:00' AS wall"
+        kinds = "cast(n AS decimal(9, 2)) AS price", "map('k', n) AS map"
+        kind = "if(n < 2, null, concat('ä/', n % 4)) AS kind"
+        return evens(frame).selectExpr("n", structure, *times, *kinds, kind, "day", *RANGE_COLUMNS)
+
+    side = claimed_destination(ToDelta(path=str(tmp_path / "out"), partition_by=("day", "kind")))
+    side.claim(OWNER)
+    assert isinstance(side.to, ToDelta)
+    ranges = batch(tmp_path / "spool")
+    destination = DeltaDestination(session, side.to, LEASE, Shaping(shape, 1))
+    assert destination.write(1, ranges) == (1000, 3, 0)
+    assert destination.write(1, ranges) == (0, 0, 3)
+    destination.close()
+    found = held_by(side.to, None, True).ranges
+    assert sorted((each.records_in, each.records_out, each.records_quarantined, each.rows) for each in found) == [
+        (0, 0, 0, 0),
+        (3, 0, 1, 0),
+        (2000, 1000, 1, 1000),
+    ]
+    rows = DeltaTable(tmp_path / "out").to_pyarrow_table().sort_by("n").to_pylist()
+    noon = datetime(2024, 1, 1, 12)
+    assert rows == [
+        {
+            "n": n,
+            "nested": {"m": n, "l": [f"v{n}"]},
+            "at": noon.replace(tzinfo=UTC),
+            "wall": noon,
+            "price": Decimal(n),
+            "map": [("k", n)],
+            "kind": f"ä/{n % 4}" if n >= 2 else None,
+            "day": date(2024, 1, n % 6 + 1),
+        }
+        for n in range(0, 2000, 2)
+    ]
+
+
+@pytest.fixture
+def jdbc(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJdbc:
+    monkeypatch.setenv("DATABASE_PASSWORD", database.password)
+    return ToJdbc(url=database.url, table=f"public.{unique}", user=database.user, password_env="DATABASE_PASSWORD")
+
+
+def claimed(to: ToJdbc) -> ToJdbc:
+    side = claimed_destination(to)
+    side.claim(OWNER)
+    assert isinstance(side.to, ToJdbc)
+    return side.to
+
+
+def rows_of(database: Postgres, to: ToJdbc, columns: str) -> list[tuple[Any, ...]]:
+    return database.query(f'SELECT {columns} FROM public."{to.table.removeprefix("public.")}" ORDER BY 1, 2, 3')
+
+
+def test_records_as_they_came_in_a_table_made_for_them(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    to = claimed(jdbc)
+    destination = JdbcDestination(session, to, LEASE)
+    headers = [{"key": "h", "value": b"1"}]
+    (tmp_path / "more").mkdir()
+    more = write_spool(
+        SpoolPlace.in_directory(tmp_path / "more"),
+        [range_data("h", 0, 0, 2, [record(0, headers=headers), record(1, value=None)])],
+    )
+    ranges = [*batch(tmp_path / "spool"), *more]
+    assert destination.write(1, ranges) == (2005, 4, 0)
+    assert rows_of(database, to, 'topic, "partition", "offset", value, extract(epoch from timestamp) * 1000') == [
+        ("h", 0, 0, b"v0", 1_700_000_000_000),
+        ("h", 0, 1, None, 1_700_000_000_001),
+        *(("t.a", 0, n, b"v%d" % n, 1_700_000_000_000 + n) for n in range(2000)),
+        *(("t.a", 1, n, b"odd", 1_700_000_000_000 + n) for n in (1, 3, 7)),
+    ]
+    assert rows_of(database, to, 'topic, "partition", "offset", headers->0->>\'key\'')[0] == ("h", 0, 0, "h")
+    ledger = 'SELECT topic, "partition", first, until, records_in, records_out FROM kzconsumer_ledger WHERE owner = %s'
+    assert sorted(database.query(ledger, [to.owner_id])) == [
+        ("b", 0, 5, 9, 0, 0),
+        ("h", 0, 0, 2, 2, 2),
+        ("t.a", 0, 0, 2000, 2000, 2000),
+        ("t.a", 1, 1, 8, 3, 3),
+    ]
+    again = JdbcDestination(session, to, LEASE)
+    assert again.write(1, ranges) == (0, 0, 4)
+    again.close()
+    destination.close()
+    assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
+
+
+def test_shaped_rows_in_a_table_of_the_users_and_a_key(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    name = jdbc.table.removeprefix("public.")
+    columns = (
+        "id bigserial NOT NULL, n bigint UNIQUE, text varchar(9), tags text[], body jsonb NOT NULL, at timestamptz"
+    )
+    database.query(f'CREATE TABLE "{name}" ({columns})')
+    database.query(f"INSERT INTO \"{name}\" (n, text, body) VALUES (4, 'mine', '{{}}')")
+
+    def shape(frame: DataFrame) -> DataFrame:
+        return evens(frame).selectExpr(
+            "n",
+            "text",
+            "array('a', text) AS tags",
+            "struct(n AS m) AS body",
+            "timestamp'2024-01-01 12:00' AS at",
+            *RANGE_COLUMNS,
+        )
+
+    to = claimed(msgspec.structs.replace(jdbc, unique_key=("n",)))
+    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
+    assert destination.write(1, batch(tmp_path / "spool")) == (1000, 3, 0)
+    found = rows_of(database, to, "n, text, tags, body->>'m', extract(epoch from at)")
+    assert found[2] == (4, "mine", None, None, None)
+    del found[2]
+    noon = 1_704_110_400
+    assert found == [(n, f"v{n}", ["a", f"v{n}"], str(n), noon) for n in range(0, 2000, 2) if n != 4]
+    destination.close()
+
+
+def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
+    session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
+) -> None:
+    to = claimed(jdbc)
+    ranges = batch(tmp_path / "spool")
+    broken = [False, True]
+
+    def shape(frame: DataFrame) -> DataFrame:
+        return frame.where("offset < 1990 or raise_error('no') is null") if broken.pop() else frame
+
+    destination = JdbcDestination(session, to, LEASE, Shaping(shape))
+    with pytest.raises(Exception, match="no"):
+        destination.write(1, ranges)
+    assert rows_of(database, to, 'topic, "partition", "offset"') == []
+    assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
+    assert destination.write(1, ranges) == (2003, 3, 0)
+    # A connection that is gone costs one attempt at most.
+    database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
+    assert destination.write(1, ranges) == (0, 0, 3)
+    destination.close()
+
+
+def test_rows_that_spark_loses_are_missed(session: SparkSession, tmp_path: Path) -> None:
+    to = ToFiles(path=str(tmp_path / "out"), format="json")
+    claimed_destination(to).claim(OWNER)
+    part, *_ = batch(tmp_path / "spool")
+    destination = FilesDestination(session, to, LEASE)
+    with pytest.raises(RowsLost, match=r"wrote 2000 rows of t.a-0\[0..2000\), which has 2001"):
+        destination.write(1, [msgspec.structs.replace(part, records=2001)])
+    destination.close()

@@ -1,0 +1,52 @@
+"""Three ZooKeeper servers and a Kafka cluster on them, started when a test first asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.jars import resolve_jars
+from kzconsumer_sandbox.servers.versions import NEWEST
+from tests.support.ensemble import Ensemble, ensemble
+from tests.support.servers import Servers
+
+
+@pytest.fixture(scope="session")
+def running(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with ensemble(tmp_path_factory.mktemp("ensemble"), servers.java, resolve_jars(NEWEST.jars, servers.java)) as three:
+        yield three
+
+
+@pytest.fixture
+def three(running: Ensemble) -> Iterator[Ensemble]:
+    """The ensemble, whole before and after."""
+    running.wait_ready()
+    yield running
+    for server in running.servers:
+        running.mend(server)
+        if not server.alive:
+            server.start()
+    running.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def cluster_of_three(
+    running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Its broker's session outlives every fault of these tests: what members do is looked at, not what brokers do."""
+    cluster = Cluster(
+        running.connect,
+        NEWEST,
+        tmp_path_factory.mktemp("cluster-of-three"),
+        servers.java,
+        resolve_jars(NEWEST.jars, servers.java),
+        chroot="/lease",
+        heap="192m",
+        config={"zookeeper.session.timeout.ms": 30_000},
+    )
+    cluster.start()
+    cluster.wait_ready()
+    yield cluster
+    cluster.kill()

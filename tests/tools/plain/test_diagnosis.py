@@ -1,0 +1,186 @@
+"""What is wrong with a group beside its logs and its assignor, what is left behind, and who is there."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kzconsumer.assignors.range import assign as by_range
+from kzconsumer.assignors.roundrobin import assign as by_roundrobin
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry.claim_record import ClaimRecord, encode_claim_record
+from kzconsumer.registry.run_record import GroupRun, TopicEnds, encode_group_run
+from kzconsumer.zookeeper.operations import Node
+from kzconsumer_tools.groups.diagnosis import Symptom, examine, lasting, verify
+from kzconsumer_tools.groups.lag import LogRange, behind, group_lag, partitions_of
+from kzconsumer_tools.groups.leftovers import deletion, leftovers, removal, restoration
+from kzconsumer_tools.groups.members_present import members_present
+from kzconsumer_tools.groups.nodes import GroupNodes, facts
+from kzconsumer_tools.node_changes import SavedNode
+from tests.tools.plain.test_group_description import MIXED, ORIGINAL, OURS, THEIRS, group, node, ours, topic
+
+ASSIGNORS = {"range": by_range, "roundrobin": by_roundrobin}
+
+
+def record(assignor: str) -> Node:
+    return node(encode_claim_record(ClaimRecord(1, assignor, "0x1")))
+
+
+def kinds(symptoms: list[Symptom]) -> list[tuple[str, str]]:
+    return [(each.kind, each.path.removeprefix("/consumers/g/")) for each in symptoms]
+
+
+def two_members(owners: dict[str, str], *assignors: str, member: Node | None = None) -> GroupNodes:
+    """Two topics of two partitions; `a` and `b` have one stream of each. The first partitions have claim records."""
+    member = member or ours(orders=1, pay=1)
+    claims = {f"orders/{number}": record(name) for number, name in enumerate(assignors)}
+    return group(
+        {"g_a": member, "g_b": node(member.data, THEIRS)},
+        {leaf: node(f"{owner}-0", OURS if owner == "g_a" else THEIRS) for leaf, owner in owners.items()},
+        claims=claims,
+        topics={"orders": topic(2), "pay": topic(2)},
+    )
+
+
+RANGE = {"orders/0": "g_a", "orders/1": "g_b", "pay/0": "g_a", "pay/1": "g_b"}
+SWAPPED = {"orders/0": "g_b", "orders/1": "g_a", "pay/0": "g_a", "pay/1": "g_b"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wrong"),
+    [
+        (two_members(RANGE, "range", "range"), []),
+        (two_members(RANGE, member=node(ORIGINAL.replace(b'"orders":2', b'"orders":1,"pay":1'), OURS)), []),
+        (
+            two_members(SWAPPED, "range", "range"),
+            [("owner_not_as_computed", "owners/orders/0"), ("owner_not_as_computed", "owners/orders/1")],
+        ),
+        (
+            two_members(RANGE, "range", "roundrobin"),
+            [("different_assignors", "claims/orders/0"), ("different_assignors", "claims/orders/1")],
+        ),
+        (two_members(SWAPPED, "of-a-plugin", "of-a-plugin"), []),
+    ],
+    ids=["as computed", "originals as one computes", "not as computed", "two assignors", "an assignor we have not"],
+)
+def test_members_that_compute_differently(nodes: GroupNodes, wrong: list[tuple[str, str]]) -> None:
+    assert kinds(examine(nodes, {}, ASSIGNORS)) == wrong
+    assert verify(nodes) == []
+
+
+def test_offsets_beside_their_logs() -> None:
+    nodes = group({}, {}, {f"orders/{n}": node(str(stored)) for n, stored in enumerate((4, 5, 9, 10))})
+    logs = {TopicPartition("orders", n): LogRange(5, 9) for n in range(4)}
+    assert kinds(examine(nodes, logs, ASSIGNORS)) == [
+        ("offset_after_log", "offsets/orders/3"),
+        ("offset_before_log", "offsets/orders/0"),
+    ]
+    assert examine(nodes, {}, ASSIGNORS) == []  # no leader has answered: nothing is said
+    known = facts(nodes)
+    assert behind(known, logs) == {TopicPartition("orders", 1): 5}
+    found = group_lag("g", known, partitions_of(known), logs, {TopicPartition("orders", 1): 4_000}, 6_500)
+    assert [(each.lag, each.seconds) for each in found.partitions] == [(5, None), (4, 2.5), (0, 0.0), (None, None)]
+    assert (found.lag, found.seconds, found.unknown) == (9, 2.5, 1)
+
+
+def test_only_what_lasts_counts() -> None:
+    one, two = Symptom("unowned_partition", "/1", "nobody"), Symptom("unowned_partition", "/2", "nobody")
+    assert lasting([one], [one, two]) == [one]
+    assert lasting([one], [two]) == []
+
+
+def test_a_registration_that_nobody_can_read_is_no_reason_to_compute() -> None:
+    nodes = two_members(SWAPPED, "range", "range")
+    poisoned = msgspec.structs.replace(nodes, registrations={**nodes.registrations, "g_c": node("t1", THEIRS)})
+    assert kinds(examine(poisoned, {}, ASSIGNORS)) == [("unreadable_registration", "ids/g_c")]
+    assert kinds(verify(poisoned)) == [("unreadable_registration", "ids/g_c")]
+
+
+def test_who_is_there() -> None:
+    assert members_present(group({}, {}, {"orders/0": node("3")})) is None
+    assert members_present(MIXED) == "has 2 members (g_a, g_b): stop them first"
+    assert members_present(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
+        "has owner nodes of z-0, not registered but alive: the session has to expire"
+    )
+    told = members_present(group({}, {"orders/1": node("z-0")}))
+    assert told == (
+        "has owner nodes that no session holds (/consumers/g/owners/orders/1): `kzconsumer groups clean` removes them"
+    )
+
+
+def test_what_is_nobodys() -> None:
+    owners = {"orders/0": node("z-0"), "orders/1": node("g_a-0", OURS)}
+    gone = {"orders/0": node("3"), "gone/0": node("3")}
+    live = group({"g_a": ours(orders=1), "g_z": node(ORIGINAL)}, owners, gone)
+    assert [(each.kind, each.path) for each in leftovers(live)] == [
+        ("persistent_owner", "/consumers/g/owners/orders/0"),
+        ("persistent_registration", "/consumers/g/ids/g_z"),
+    ]
+    dead = group({}, {"orders/0": owners["orders/0"]}, gone, {"gone/0": record("range")})
+    assert [each.path for each in leftovers(dead)] == [
+        "/consumers/g/owners/orders/0",
+        "/consumers/g/claims/gone/0",
+        "/consumers/g/offsets/gone/0",
+    ]
+    assert [(each.path, each.before, each.after) for each in removal(dead, leftovers(dead)[:1])] == [
+        ("/consumers/g/owners/orders/0", b"z-0", None)
+    ]
+    assert leftovers(group({}, {}, gone, topics={})) == []  # of a cluster without topics nothing can be said
+
+
+def a_run(*topics: str, finished: int | None = None) -> Node:
+    ends = {name: TopicEnds("0x1", {0: 5}) for name in topics}
+    return node(
+        encode_group_run(GroupRun(id="r", stop_at=-1, began=1, subscriptions=(), topics=ends, finished=finished))
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "goes"),
+    [
+        (a_run("gone"), True),
+        (a_run("gone", finished=2), True),
+        (a_run("gone", "orders"), False),
+        (a_run(), False),
+        (node("of a later version"), False),
+    ],
+    ids=["all gone", "all gone, and over", "some are there", "of no topic", "unreadable"],
+)
+def test_a_run_of_topics_that_are_gone(run: Node, goes: bool) -> None:
+    dead = msgspec.structs.replace(group({}, {}), run=run)
+    found = leftovers(dead)
+    assert [each.path for each in found] == (["/consumers/g/run"] if goes else [])
+    assert [(each.path, each.before) for each in removal(dead, found)] == [("/consumers/g/run", run.data)] * goes
+    live = msgspec.structs.replace(group({"g_a": ours(orders=1)}, {}), run=run)
+    assert leftovers(live) == []
+    assert leftovers(msgspec.structs.replace(dead, all_topics=())) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "goes"),
+    [
+        (a_run("orders", "pay"), True),  # it would wait for offsets of `pay` that nobody may store again
+        (a_run("orders", "pay", finished=2), False),
+        (a_run("orders"), False),
+        (node("of a later version"), False),
+    ],
+    ids=["waits for it", "over", "of others", "unreadable"],
+)
+def test_an_unfinished_run_goes_with_a_topic_of_it(run: Node, goes: bool) -> None:
+    root = "/consumers/g"
+    tree = {path: node("") for path in (root, f"{root}/offsets", f"{root}/offsets/pay", f"{root}/offsets/orders")}
+    tree |= {f"{root}/offsets/pay/0": node("3"), f"{root}/run": run}
+    expected = [f"{root}/offsets/pay/0", f"{root}/offsets/pay", *([f"{root}/run"] if goes else [])]
+    assert [(each.path, each.after) for each in deletion(tree, "pay")] == [(path, None) for path in expected]
+    assert {each.path for each in deletion(tree)} == set(tree)
+
+
+def test_what_is_restored() -> None:
+    saved = [SavedNode("/consumers/g/offsets/t/0", b"3"), SavedNode("/consumers/g", b"")]
+    made = restoration(saved, {})
+    assert [(each.path, each.after) for each in made] == [("/consumers/g", b""), ("/consumers/g/offsets/t/0", b"3")]
+    assert restoration(saved, {each.path: node(each.data or b"") for each in saved}) == []
+    with pytest.raises(ValueError, match="has other content now"):
+        restoration(saved, {"/consumers/g/offsets/t/0": node("4")})
+    with pytest.raises(ValueError, match="not a node of a group"):
+        restoration([SavedNode("/brokers/ids/1", b"")], {})

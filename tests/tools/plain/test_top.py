@@ -1,0 +1,206 @@
+"""`kzconsumer top` on a terminal of 80 columns, before real status servers; and its picture by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from rich.console import Console
+
+from kzconsumer.status.server import serving
+from kzconsumer_tools.tables.top import picture, span
+from kzconsumer_tools.top_feed import Address, DaemonFeed, events, read_address
+from tests.core.plain.test_status_server import observer
+
+COLUMNS, LINES = 80, 24
+_ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A program on a terminal, and all that it has written."""
+
+    def __init__(self, *words: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        os.set_blocking(self._ours, False)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kzconsumer", *words],
+            stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm-256color", "COLUMNS": ""},
+        )  # fmt: skip
+        os.close(theirs)
+        self._written = b""
+
+    def picture(self) -> list[str]:
+        """The lines of the last picture."""
+        with suppress(BlockingIOError, OSError):
+            while part := os.read(self._ours, 65536):
+                self._written += part
+        last = self._written.decode("utf-8", "replace").split("\x1b[H")[-1]
+        return [line.rstrip() for line in _ESCAPES.sub("", last).splitlines()]
+
+    async def shows(self, *texts: str) -> list[str]:
+        with anyio.fail_after(60):
+            while not all(text in "\n".join(self.picture()) for text in texts):
+                assert self.process.poll() is None, self.picture()
+                await anyio.sleep(0.05)
+        return self.picture()
+
+    async def ended(self) -> int:
+        with anyio.fail_after(30):
+            while (status := self.process.poll()) is None:
+                self.picture()
+                await anyio.sleep(0.02)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+
+
+@contextmanager
+def terminal(*words: str) -> Iterator[Terminal]:
+    opened = Terminal(*words)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+async def test_daemons_that_come_and_go(tmp_path: Path) -> None:
+    """One is there, one asks for its token, one comes, goes and is told since when; Ctrl-C is an orderly end."""
+    token, file = tmp_path / "token", tmp_path / "group.toml"
+    token.write_text("sesame\n")
+    file.write_text(
+        '[zookeeper]\nconnect = "zk1:2181"\n[group]\nid = "orders"\n'
+        f'[status]\nlisten = "unix:{tmp_path}/c"\ntoken_file = "{token}"\n'
+    )
+    guarded = observer(f"unix:{tmp_path}/c", token_file=str(token))
+    async with serving(observer(f"unix:{tmp_path}/a")), serving(guarded):
+        with terminal("top", f"{tmp_path}/a", f"unix:{tmp_path}/b", f"{tmp_path}/c", "--group-file", str(file)) as top:
+            async with serving(observer(f"unix:{tmp_path}/b")):
+                lines = await top.shows("3 of 4 reached", "it requires a token")
+                assert "\n".join(lines).count("waiting for ZooKeeper and a broker") == 3
+                assert max(map(len, lines)) <= COLUMNS
+                assert len(lines) <= LINES
+            lines = await top.shows("2 of 4 reached")
+            assert re.search(r"not reachable since \d\d:\d\d:\d\d: (it has stopped|No such file)", "\n".join(lines)), (
+                lines
+            )
+            async with serving(observer(f"unix:{tmp_path}/b")):
+                await top.shows("3 of 4 reached")
+                top.process.send_signal(signal.SIGINT)
+                assert await top.ended() == 0
+    assert "Traceback" not in "\n".join(top.picture())
+
+
+def once(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kzconsumer", "top", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_one_picture(tmp_path: Path) -> None:
+    async with serving(observer(f"unix:{tmp_path}/a")):
+        done = await asyncio.to_thread(once, f"{tmp_path}/a", "--once")
+    assert done.returncode == 3, "it has not joined"
+    assert done.stdout.startswith("1 of 1 reached")
+    gone = await asyncio.to_thread(once, f"{tmp_path}/a")
+    assert gone.returncode == 3
+    assert "No such file or directory" in gone.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        ([], 2, "give ADDRESS or --group-file FILE"),
+        (["nowhere"], 78, "ADDRESS: 'nowhere' is not an address such as"),
+        (["localhost:1", "--token-file", "/nowhere/x"], 78, "token_file: cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_usage(words: list[str], status: int, line: str) -> None:
+    done = once(*words)
+    assert (done.returncode, line in done.stderr) == (status, True), done.stderr
+
+
+def test_addresses() -> None:
+    assert read_address("http://127.0.0.1:9308") == read_address("127.0.0.1:9308") == "127.0.0.1:9308"
+    assert read_address("/run/s") == read_address("unix:/run/s") == "unix:/run/s"
+
+
+async def test_events_are_read_however_they_are_cut() -> None:
+    text = b'event: status\ndata: {"a": "b: c"}\n\n:\n\nevent: members\ndata: []\n\n'
+    for size in (1, 7, len(text)):
+
+        class Content:
+            async def iter_any(self, size: int = size) -> AsyncIterator[bytes]:
+                for place in range(0, len(text), size):
+                    yield text[place : place + size]
+
+        content: Any = Content()
+        assert [each async for each in events(content)] == [("status", {"a": "b: c"}), ("members", [])]
+
+
+def feed(**status: object) -> DaemonFeed:
+    found = DaemonFeed(Address("127.0.0.1:9308"))
+    known = {"group": "orders", "ready": True, "alive": True, "reason": None, "owned": 3, "members": 2, "lag": 1204,
+             "lag_seconds": 75.0, "rate": 4512.3, "stalled": 1, "judgement": "STALL"}  # fmt: skip
+    found.documents["status"] = known | status
+    found.documents["partitions"] = {
+        "owned": [
+            partition("a", 0, lag={"processed": 4}),
+            partition("a\x1b]0;taken\x07", 1, lag={}, rate=None),
+            partition("t" * 249, 2, stalled=True, standing=192.0, hindrance="sink slow", judgement="STALL"),
+        ]
+    }
+    return found
+
+
+def partition(topic: str, number: int, **fields: object) -> dict[str, object]:
+    usual = {"lag": {"processed": 0}, "lag_seconds": {"processed": 0.5}, "rate": 3.0, "eta": None, "stalled": False,
+             "paused": False, "standing": 0.0, "hindrance": None, "judgement": "OK"}  # fmt: skip
+    return {"topic": topic, "partition": number} | usual | fields
+
+
+def drawn(daemons: list[DaemonFeed], height: int = LINES) -> list[str]:
+    console = Console(width=COLUMNS, force_terminal=True, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(picture(daemons, height))
+    return capture.get().splitlines()
+
+
+def test_what_is_worst_comes_first_and_no_name_moves_the_cursor() -> None:
+    lines = drawn([feed()])
+    assert "\x1b" not in "".join(lines)
+    assert "\x07" not in "".join(lines)
+    assert max(map(len, lines)) <= COLUMNS
+    assert "lag 1 204 (1 min 15 s)" in lines[3]
+    assert [line[2:4] for line in lines[5:]] == ["tt", "a-", "a\N{REPLACEMENT CHARACTER}"]
+    assert "ttt-2 STALL sink slow, 3 min 12 s " in lines[5]
+    assert not feed().healthy
+    assert feed(stalled=0).healthy
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    for number in (1, 2, 5, 9):
+        assert len(drawn([feed()] * number)) <= LINES
+
+
+def test_spans() -> None:
+    assert [span(each) for each in (None, 0, 0.04, 9.9, 59, 61, 7260)] == [
+        "-", "0 s", "0.0 s", "9.9 s", "59 s", "1 min 1 s", "2 h 1 min",
+    ]  # fmt: skip
