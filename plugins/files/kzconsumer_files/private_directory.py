@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kzconsumer.logs.logger import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.files")
 
 
 class PrivateDirectory:

@@ -27,7 +27,7 @@ from kzconsumer_files.private_directory import PrivateDirectory, sweep
 from kzconsumer_files.publication import Publication, StagedRange
 
 _Range = TypeVar("_Range", bound=AnyRange)
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.files")
 
 
 class Target:

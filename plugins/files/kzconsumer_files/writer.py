@@ -17,7 +17,7 @@ _Records = TypeVar("_Records", bound=RecordRange)
 
 _FOLD_EVERY: Final = 64  # ranges published by this writer
 _FOLDING_SECONDS: Final = 2.0  # how long `close` waits for a fold; another process does what is left of it
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.files")
 
 
 class Written(NamedTuple):

@@ -24,7 +24,7 @@ from kzconsumer_spark.function.batch import takes_batch
 from kzconsumer_spark.pipe.messages import To, ToDelta, ToFiles, ToFunction, ToJdbc
 
 _Answer = TypeVar("_Answer")
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.spark")
 
 
 class ClaimedDestination(Protocol):

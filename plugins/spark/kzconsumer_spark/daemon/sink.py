@@ -37,7 +37,7 @@ from kzconsumer_spark.daemon.workers import Workers
 from kzconsumer_spark.pipe.messages import Done, Failed, RunBatch, Start, StepDone, StepRecorded
 from kzconsumer_spark.pipe.spark_settings import time_zone
 
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.spark")
 
 
 class SparkSink:

@@ -16,7 +16,7 @@ from kzconsumer_spark.daemon.worker_process import END_SECONDS, WorkerDied, Work
 from kzconsumer_spark.pipe.messages import Start
 
 _HEARTBEAT_SECONDS = 1.0
-_log = get_logger(__name__)
+_log = get_logger("kzconsumer.spark")
 
 
 class Workers:
