@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL
-from typing import TYPE_CHECKING
+from typing import ClassVar, Literal, Protocol
 
 import pyarrow as pa
 
@@ -18,17 +18,25 @@ from kzconsumer.records.columns import SCHEMA
 from kzconsumer.sinks.interface import Batch, RangeData, Sink
 from kzconsumer.testing.sink_member import Member, Moment, Written, import_once
 
-if TYPE_CHECKING:
-    from kzconsumer.testing.sink_contract import SinkContract
-
 _TIME = 1_700_000_000_000
 _WORTH_TIMING = 0.1  # a write that takes longer works elsewhere: moments of its own process do not cover all of it
+
+
+class Contract(Protocol):
+    """What a group needs of `SinkContract`."""
+
+    promise: ClassVar[Literal["exactly-once", "at-least-once"]]
+    records: ClassVar[int]
+
+    def sink(self, directory: Path) -> Sink: ...
+
+    def read_back(self, directory: Path) -> Iterable[bytes]: ...
 
 
 class Group:
     """The members of a test class, oldest first, and their directory."""
 
-    def __init__(self, contract: type[SinkContract]) -> None:
+    def __init__(self, contract: type[Contract]) -> None:
         self.contract = contract
         import_once(contract.__module__)
         self._temporary = tempfile.TemporaryDirectory(prefix="sink-contract-", ignore_cleanup_errors=True)
@@ -79,7 +87,7 @@ class Group:
         return self._members[:count]
 
 
-def _build(contract: type[SinkContract], directory: Path) -> Sink:
+def _build(contract: type[Contract], directory: Path) -> Sink:
     return contract().sink(directory)
 
 
