@@ -74,16 +74,16 @@ async def _run(args: argparse.Namespace) -> None:
     steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
     sections: list[Section] = []
     delays: list[DelaySection] = []
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Told(steps) as told:
+    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Told(steps) as output:
         await anyio.to_thread.run_sync(fetch_jars)
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
             if "rate" in args.part:
                 kinds = [(size, codec) for size in args.size for codec in args.codec]
-                sections = [await _measure(sandbox, args, size, codec, told) for size, codec in kinds]
+                sections = [await _measure(sandbox, args, size, codec, output) for size, codec in kinds]
             if "latency" in args.part:
-                delays.append(await _measure_latency(sandbox, args.repetitions, told))
+                delays.append(await _measure_latency(sandbox, args.repetitions, output))
             if "first" in args.part:
-                delays.append(await _measure_first(sandbox, args.repetitions, told))
+                delays.append(await _measure_first(sandbox, args.repetitions, output))
     show(report(BROKER, PARTITIONS, sections, delays), as_json=args.json)
 
 
@@ -111,7 +111,7 @@ class _Told:
             print(what, file=sys.stderr, flush=True)
 
 
-async def _measure_latency(sandbox: Sandbox, repetitions: int, told: _Told) -> DelaySection:
+async def _measure_latency(sandbox: Sandbox, repetitions: int, output: _Told) -> DelaySection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "", 0)
     runs: dict[str, list[list[float]]] = {client: [] for client in DELAY_CLIENTS}
 
@@ -121,13 +121,13 @@ async def _measure_latency(sandbox: Sandbox, repetitions: int, told: _Told) -> D
     for repetition in range(repetitions + 1):
         for client in runs:
             delays = await anyio.to_thread.run_sync(bench_delays.measure_latency, source, make_topic, client)
-            told.tell(f"{repetition}/{repetitions} {client}: {len(delays)} delays", done=1)
+            output.tell(f"{repetition}/{repetitions} {client}: {len(delays)} delays", done=1)
             if repetition > 0:
                 runs[client].append(delays)
     return bench_delays.latency_section(runs)
 
 
-async def _measure_first(sandbox: Sandbox, repetitions: int, told: _Told) -> DelaySection:
+async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Told) -> DelaySection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "first", 200_000)
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, 100, "none"))
@@ -135,24 +135,24 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, told: _Told) -> Del
     for repetition in range(repetitions + 1):
         for client in runs:
             first = await anyio.to_thread.run_sync(bench_delays.measure_first, source, client)
-            told.tell(f"{repetition}/{repetitions} {client}: first message after {first:.3f} s", done=1)
+            output.tell(f"{repetition}/{repetitions} {client}: first message after {first:.3f} s", done=1)
             if repetition > 0:
                 runs[client].append(first)
     return bench_delays.first_section(runs)
 
 
-async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, told: _Told) -> Section:
+async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, output: _Told) -> Section:
     # Half a GiB at most: it has to stay in the page cache.
     records = min(args.records, 2**29 // size) // PARTITIONS * PARTITIONS
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"bench-{size}-{codec}", records)
-    told.tell(f"producing {records:,} x {size} B, {codec}")
+    output.tell(f"producing {records:,} x {size} B, {codec}")
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, size, codec))
     runs: dict[str, list[Measurement]] = {client: [] for client in _able(args.clients, codec)}
     for repetition in range(args.repetitions + 1):
         for client in runs:
             measured = await _run_client(client, source)
-            told.tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
+            output.tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
             if repetition > 0:
                 runs[client].append(measured)
     return Section(size=size, codec=codec, records=records, lines=lines(runs, REFERENCE))

@@ -138,7 +138,7 @@ def ours(folder: Path, zookeeper: str, topic: str, tables: str) -> Iterator[Ours
         f'[sink]\nplugin = "spark"\n[sink.options]\ndestination = "parquet"\npath = "{out}"\nscratch = "{folder}"\n'
         'start_timeout = "300s"\n'
     )
-    with log.open("wb") as told, _process(["-m", "kzconsumer", "--config", str(config)], stderr=told) as process:
+    with log.open("wb") as output, _process(["-m", "kzconsumer", "--config", str(config)], stderr=output) as process:
         yield Ours(process, out, log)
 
 
@@ -148,9 +148,9 @@ def theirs(folder: Path, bootstrap: str) -> Iterator[Theirs]:
     java = find_java()
     jars = ",".join(sorted(map(str, resolve_jars(JARS, java).glob("*.jar"))))
     (folder / "scratch").mkdir()
-    with (folder / "log").open("wb") as told:
+    with (folder / "log").open("wb") as output:
         command = ["-m", "tests.bench.spark_source", str(folder / "scratch"), jars]
-        with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told) as process:
+        with _process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output) as process:
             yield Theirs(process, bootstrap, folder)
 
 

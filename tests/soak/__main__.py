@@ -180,8 +180,8 @@ def judged(what: str, missing: int, again: int, exactly_once: bool, harsh: bool,
     """A member that dies leaves one batch written and not committed, of up to twice its limit, since a response comes
     whole; two do where both lose their sessions."""
     allowed = 4 * batch if harsh and not exactly_once else 0
-    told = [f"{what}: {missing} records are missing"] if missing else []
-    return [*told, f"{what}: {again} records came again, {allowed} may"] if again > allowed else told
+    output = [f"{what}: {missing} records are missing"] if missing else []
+    return [*output, f"{what}: {again} records came again, {allowed} may"] if again > allowed else output
 
 
 @asynccontextmanager
@@ -219,12 +219,12 @@ def memory_grown(samples: Sequence[Sample]) -> list[str]:
 def grown(samples: Sequence[Sample]) -> list[str]:
     """What is counted, by the least of each third, for faults have more open for a moment."""
     first, last = thirds(samples)
-    told = []
+    output = []
     for what in ("descriptors", "threads", "tasks"):
         was, now = (least(part, what) for part in (first, last))
         if now > was + SPARE:
-            told.append(f"{what} of b grew from {was} to {now}")
-    return told
+            output.append(f"{what} of b grew from {was} to {now}")
+    return output
 
 
 def least(part: Sequence[Held], what: str) -> int:

@@ -29,5 +29,5 @@ def held(pid: int, tasks: Path) -> Held:
     (rss,) = re.findall(r"^VmRSS:\s+(\d+) kB", status, re.MULTILINE)
     (threads,) = re.findall(r"^Threads:\s+(\d+)", status, re.MULTILINE)
     descriptors = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-    told = tasks.read_text().strip() if tasks.exists() else ""
-    return Held(int(rss) / 1024, descriptors, int(threads), int(told or 0))
+    output = tasks.read_text().strip() if tasks.exists() else ""
+    return Held(int(rss) / 1024, descriptors, int(threads), int(output or 0))

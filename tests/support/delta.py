@@ -68,8 +68,8 @@ class Writer:
         require_lease: Callable[[], None] = lambda: None,
         columns: str | None = None,
     ) -> int:
-        told = columns or (spark_columns() if any(each.files for each in staged) else None)
-        return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, told, require_lease)
+        output = columns or (spark_columns() if any(each.files for each in staged) else None)
+        return self.target.publish(self.target.open(), staged, uuid.uuid4().hex, output, require_lease)
 
     def _staged(self, part: SpooledRange, directory: Path) -> StagedRange:
         if not part.records:

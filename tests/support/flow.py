@@ -103,12 +103,12 @@ class Deliveries:
         self.members = members
 
     def all(self) -> set[Record]:
-        return {record for told in self.members.values() for record in told()}
+        return {record for output in self.members.values() for record in output()}
 
     def doubled(self) -> dict[Record, list[str]]:
         """Records delivered more than once -> by whom."""
         by: dict[Record, list[str]] = defaultdict(list)
-        for name, told in self.members.items():
-            for record in told():
+        for name, output in self.members.items():
+            for record in output():
                 by[record].append(name)
         return {record: names for record, names in by.items() if len(names) > 1}

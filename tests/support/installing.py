@@ -47,8 +47,8 @@ def build(into: Path, *, isolated: bool) -> list[Path]:
         )
         for folder in DISTRIBUTIONS.values()
     ]
-    told = [child.communicate(timeout=300)[0].decode() for child in children]
-    assert not any(child.returncode for child in children), "\n".join(told)
+    output = [child.communicate(timeout=300)[0].decode() for child in children]
+    assert not any(child.returncode for child in children), "\n".join(output)
     return sorted(into.iterdir())
 
 

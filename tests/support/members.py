@@ -143,8 +143,8 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (line for line in self.err.read_bytes().splitlines(keepends=True) if line.endswith(b"\n"))
-        told = (line for line in lines if line.startswith(b"{") and name.encode() in line)  # few are worth reading
-        return [event for line in told if (event := json.loads(line))["event"] == name]
+        output = (line for line in lines if line.startswith(b"{") and name.encode() in line)  # few are worth reading
+        return [event for line in output if (event := json.loads(line))["event"] == name]
 
 
 @contextmanager

@@ -79,11 +79,11 @@ def postgres() -> Iterator[Postgres]:
             "fsync": "off",
             "max_connections": 30,
         }
-        told = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        reported = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
         if user is not None:  # becomes the user first: the kernel forgets the request when the user changes
             launcher = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups", *launcher]
-        command = [*launcher, str(programs / "postgres"), "-D", str(data), *told]
+        command = [*launcher, str(programs / "postgres"), "-D", str(data), *reported]
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
     try:
         _wait(server, process, log)

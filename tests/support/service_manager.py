@@ -30,11 +30,11 @@ class ServiceManager:
 
     def __init__(self, listening: socket.socket, address: str) -> None:
         self.address = address
-        self.told: list[Told] = []
+        self.messages: list[Told] = []
         self._socket = listening
 
     def __repr__(self) -> str:
-        return f"<ServiceManager {self.address} {len(self.told)} datagrams>"
+        return f"<ServiceManager {self.address} {len(self.messages)} datagrams>"
 
     def read(self) -> None:
         with contextlib.suppress(OSError):  # the end of the test
@@ -44,16 +44,16 @@ class ServiceManager:
                     return
                 (pid, _, _) = _UCRED.unpack(ancillary[0][2])
                 lines = (line.partition("=") for line in content.decode().split("\n"))
-                self.told.append(Told(time.monotonic(), pid, {key: value for key, _, value in lines}))
+                self.messages.append(Told(time.monotonic(), pid, {key: value for key, _, value in lines}))
 
     def values(self, key: str) -> list[str]:
-        return [each.fields[key] for each in self.told if key in each.fields]
+        return [each.fields[key] for each in self.messages if key in each.fields]
 
     def first(self, key: str, value: str = "1") -> Told:
-        return next(each for each in self.told if each.fields.get(key) == value)
+        return next(each for each in self.messages if each.fields.get(key) == value)
 
     def times(self, key: str) -> list[float]:
-        return [each.at for each in self.told if key in each.fields]
+        return [each.at for each in self.messages if key in each.fields]
 
     @property
     def status(self) -> str:

@@ -43,8 +43,8 @@ class _Server(ServerProcess):
             environment["JAVA_HOME"] = java
         if flags := os.environ.get("SPARK_SUBMIT_OPTS"):  # the executors have it, too
             environment["JDK_JAVA_OPTIONS"] = flags
-        told = [f"{name}={value}" for name, value in environment.items()]
-        return ["/usr/bin/env", *told, str(home / "bin" / "spark-class"), *self._arguments]
+        output = [f"{name}={value}" for name, value in environment.items()]
+        return ["/usr/bin/env", *output, str(home / "bin" / "spark-class"), *self._arguments]
 
     def serves(self) -> bool:
         return self._serving in self.log.read_text(errors="replace")

@@ -61,11 +61,11 @@ class StaticOriginal(Original):
     def _port(self) -> int:
         """What the server prints once it listens."""
         deadline = time.monotonic() + _START_LIMIT
-        while not (told := self.out.read_text()).endswith("\n"):
+        while not (output := self.out.read_text()).endswith("\n"):
             assert self.process.poll() is None, self.err.read_text()
             assert time.monotonic() < deadline, "py4j does not listen"
             time.sleep(0.02)
-        return int(told)
+        return int(output)
 
     def _read(self, stream: Any) -> None:
         """Until it has left, or was killed."""

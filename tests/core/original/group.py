@@ -104,9 +104,9 @@ class MixedGroup:
 
     async def delivering(self, *members: Callable[[], Collection[Record]], limit: float = 20.0) -> None:
         """Wait until each of them has delivered something more than now."""
-        before = [len(told()) for told in members]
+        before = [len(output()) for output in members]
         with anyio.fail_after(limit):
-            while not all(len(told()) > n for told, n in zip(members, before, strict=True)):
+            while not all(len(output()) > n for output, n in zip(members, before, strict=True)):
                 await anyio.sleep(0.02)
 
     async def settled(

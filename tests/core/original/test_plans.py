@@ -29,7 +29,7 @@ async def filled(cluster: Cluster, topic: str, first: int, end: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def told(command: list[str]) -> str:
+async def output(command: list[str]) -> str:
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     return done.stdout + done.stderr
 
@@ -38,13 +38,13 @@ async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
     """Nothing of what is planned is committed: all of it is behind, for everybody."""
     args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
     described, checked, verified = await asyncio.gather(
-        told(servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)),
-        told(
+        output(servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)),
+        output(
             servers.java_command(
                 "0.10.2.2", "kafka.tools.ConsumerOffsetChecker", "--zookeeper", cluster.connect, "--group", group
             )
         ),
-        told(verify_command(servers, cluster, group)),
+        output(verify_command(servers, cluster, group)),
     )
     for number in range(2):
         rows = [line.split() for line in described.splitlines() if line.startswith(group)]

@@ -111,8 +111,8 @@ async def test_what_an_original_does_and_what_happens_to_topics(
                         since = time.monotonic()
                         await group.settled("original is killed", expected.among(m=1), since=since)
                         assert group.figures["original is killed, s"] < SESSION + 0.5 + STALL
-                    told = {each.consumer: each.delivered for each in (first, second)}
-                    members = Deliveries(ours=ours.delivered, **told)
+                    output = {each.consumer: each.delivered for each in (first, second)}
+                    members = Deliveries(ours=ours.delivered, **output)
                     # The record it had in hand when it was killed may be lost: it counted as consumed.
                     await group.drained(members, may_lack=1)
             group.check_ours(ours)
@@ -152,14 +152,14 @@ async def test_what_ours_does(
                 text.replace("[group]\n", f'[group]\nconsumer_id = "d"\nassignor = "{assignor}"\n')
             )
 
-            def told() -> list[Record]:
+            def output() -> list[Record]:
                 return [Record(each["topic"], each["partition"], each["offset"]) for each in daemon.records()]
 
             for what, number in (("stops", signal.SIGTERM), ("is killed", signal.SIGKILL)):
                 daemon.start()
                 try:
                     await group.settled(f"daemon joins before it {what}", expected.among(d=3, m=1))
-                    await group.delivering(original.delivered, told)
+                    await group.delivering(original.delivered, output)
                     daemon.signal(number)
                     since = time.monotonic()
                     assert await daemon.ended() == (0 if number is signal.SIGTERM else -number)
@@ -168,7 +168,7 @@ async def test_what_ours_does(
                     assert daemon.process is not None
                     daemon.process.kill()
                     daemon.process.wait()
-            members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered, "daemon": told})
+            members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered, "daemon": output})
             await group.drained(members)
         group.check_ours(ours)
         group.check_doubled(members, original)

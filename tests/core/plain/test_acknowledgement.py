@@ -230,17 +230,17 @@ async def test_close_ends_a_wait_for_acknowledgements() -> None:
             await waiting
 
 
-async def test_a_long_wait_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unacknowledged, "PATIENCE", 0.01)
     claim = tracker()
     stream = explicit(chunk(claim, 0, 20), most=3)
     messages = await take(aiter(stream), 3)
     stream.ack(messages[0])
     await take(aiter(stream), 1)
-    with capture_logs() as told, anyio.fail_after(LIMIT):
-        while not told:  # a loaded machine may be late with both timers
+    with capture_logs() as output, anyio.fail_after(LIMIT):
+        while not output:  # a loaded machine may be late with both timers
             assert await waits(stream)
-    line = told[0]
+    line = output[0]
     assert (line["log_level"], line["records"], line["most"]) == ("warning", 3, 3)
     assert (line["topic"], line["partition"], line["first_unacknowledged"]) == (TOPIC, 0, 1)
 

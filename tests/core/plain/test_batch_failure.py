@@ -68,8 +68,8 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
     table = pq.read_table(file)
     assert table.column("value").to_pylist() == [b"v%d" % n for n in range(5)]
     assert "cannot be cast to INT" in msgspec.json.decode(table.schema.metadata[METADATA.encode()])["reason"]
-    (told,) = [each for each in logs if each["log_level"] == "error"]
-    assert [told[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
+    (output,) = [each for each in logs if each["log_level"] == "error"]
+    assert [output[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
 
 
 async def test_without_a_quarantine_nothing_is_tried_again() -> None:

@@ -206,7 +206,7 @@ async def test_a_large_answer_is_read_on_without_the_event_loop(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("linger", "why"), [(True, "closed by the broker"), (False, "reset by peer")])
-async def test_a_peer_that_ends_within_a_large_answer_is_told_as_it_ended(linger: bool, why: str) -> None:
+async def test_a_peer_that_ends_within_a_large_answer_is_reported_as_it_ended(linger: bool, why: str) -> None:
     begun = asyncio.Event()
 
     async def serve(peer: Peer) -> None:

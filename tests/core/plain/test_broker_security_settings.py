@@ -177,9 +177,9 @@ def test_what_is_said(files: Path, protocol: str, tls: dict[str, Any], sasl: dic
     with pytest.raises(ConfigError) as caught:
         load(files, protocol, tls, sasl)
     assert len(caught.value.faults) == len(said), caught.value.faults
-    for told, pattern in zip(caught.value.faults, said, strict=True):
-        assert re.fullmatch("group.toml: " + pattern, told), told
-        assert SECRET not in told
+    for output, pattern in zip(caught.value.faults, said, strict=True):
+        assert re.fullmatch("group.toml: " + pattern, output), output
+        assert SECRET not in output
 
 
 def test_check_config_reads_keys_and_passwords(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

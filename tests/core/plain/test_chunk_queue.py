@@ -39,32 +39,32 @@ async def test_room_is_counted_in_fetched_bytes() -> None:
     assert queue.has_room
 
 
-def test_room_again_is_told_once_to_everybody() -> None:
-    queue, told = ChunkQueue(100), list[str]()
-    one, other = lambda: told.append("one"), lambda: told.append("other")
+def test_room_again_is_reported_once_to_everybody() -> None:
+    queue, output = ChunkQueue(100), list[str]()
+    one, other = lambda: output.append("one"), lambda: output.append("other")
     queue.subscribe(one)
     queue.subscribe(other)
     put(queue, sized(60), sized(60), sized(60))
     queue.get_nowait()
-    assert told == []  # 120 of 100
+    assert output == []  # 120 of 100
     queue.get_nowait()
-    assert sorted(told) == ["one", "other"]
+    assert sorted(output) == ["one", "other"]
     queue.get_nowait()
-    assert len(told) == 2  # there was room already
+    assert len(output) == 2  # there was room already
     queue.unsubscribe(one)
     put(queue, sized(100))
     queue.get_nowait()
-    assert told[2:] == ["other"]
+    assert output[2:] == ["other"]
 
 
 def test_a_reservation_given_back_makes_room() -> None:
     """Nothing was queued that could be taken: whoever waits for room has to be told now."""
-    queue, told = ChunkQueue(100), list[bool]()
-    queue.subscribe(lambda: told.append(queue.has_room))
+    queue, output = ChunkQueue(100), list[bool]()
+    queue.subscribe(lambda: output.append(queue.has_room))
     queue.reserve(100)
     queue.give_back(100)
     assert queue.has_room
-    assert told == [True]
+    assert output == [True]
 
 
 def test_chunks_of_closed_claims_are_dropped() -> None:
@@ -80,14 +80,14 @@ def test_chunks_of_closed_claims_are_dropped() -> None:
 
 
 def test_drop_forgets_one_claims_chunks() -> None:
-    queue, told = ChunkQueue(100), list[bool]()
-    queue.subscribe(lambda: told.append(True))
+    queue, output = ChunkQueue(100), list[bool]()
+    queue.subscribe(lambda: output.append(True))
     going, staying = tracker(0), tracker(1)
     kept = [Chunk(staying, n, n + 1, size=20) for n in range(2)]
     put(queue, Chunk(going, 0, 1, size=60), kept[0], Chunk(going, 1, 2, size=60), kept[1])
     queue.drop(going)
     assert [queue.get_nowait(), queue.get_nowait(), queue.get_nowait()] == [*kept, None]
-    assert told == [True]
+    assert output == [True]
 
 
 async def test_get_waits_for_a_chunk() -> None:
@@ -185,27 +185,27 @@ def test_all_queues_share_a_budget() -> None:
     assert [here.has_room, there.has_room] == [True, True]
 
 
-def test_room_in_the_shared_budget_is_told_to_every_queue() -> None:
-    total, told = ByteBudget(100), list[str]()
+def test_room_in_the_shared_budget_is_reported_to_every_queue() -> None:
+    total, output = ByteBudget(100), list[str]()
     here, there = (ChunkQueue(80, total) for _ in range(2))
-    here.subscribe(lambda: told.append("here"))
-    there.subscribe(lambda: told.append("there"))
+    here.subscribe(lambda: output.append("here"))
+    there.subscribe(lambda: output.append("there"))
     put(here, sized(30), sized(30))
     put(there, sized(50))
     here.get_nowait()  # 80 of 100
-    assert set(told) == {"here", "there"}
+    assert set(output) == {"here", "there"}
 
 
 def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
     total, held, other = ByteBudget(1000), tracker(), tracker()
-    queue, told = ChunkQueue(100, total), list[str]()
-    queue.subscribe(lambda: told.append("room"))
+    queue, output = ChunkQueue(100, total), list[str]()
+    queue.subscribe(lambda: output.append("room"))
     put(queue, Chunk(held, 0, 1, size=60))
     queue.reserve(60)  # of the same claim, in decoding
     assert not queue.has_room
     held.paused = True
     queue.hold(held, None)
-    assert told == ["room"]
+    assert output == ["room"]
     queue.put(Chunk(held, 1, 2, size=60))
     put(queue, Chunk(other, 0, 1, size=60))
     assert queue.has_room

@@ -118,8 +118,8 @@ def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
     file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
     done = kzconsumer("check-config", str(file))
     assert done.returncode == 78
-    told = f"[sink.options] path: {there} cannot be used: {there} is not a directory"
-    assert done.stderr == f"kzconsumer: {file}:10: {told}\n"
+    output = f"[sink.options] path: {there} cannot be used: {there} is not a directory"
+    assert done.stderr == f"kzconsumer: {file}:10: {output}\n"
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
@@ -151,16 +151,16 @@ level = "loud"
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
-def test_every_fault_is_told_at_once_and_before_anything_is_asked(file: Path, verb: str) -> None:
+def test_every_fault_is_reported_at_once_and_before_anything_is_asked(file: Path, verb: str) -> None:
     """Values that cannot be read hide neither plugins nor their options, nor a table that is incomplete."""
     file.write_text(FAULTY)
     done = kzconsumer(verb, str(file))
     assert done.returncode == 78
-    told = {}
+    output = {}
     for line in done.stderr.splitlines():
         place, reason = re.findall(r": +((?:\d+: )?\[[\w.]+\] [\w.]+): (.*)", line.replace(f"{file}:", ""))[0]
-        told[place] = reason
-    assert list(told) == [
+        output[place] = reason
+    assert list(output) == [
         "5: [group] revoke_deadline",
         "[group] id",
         "8: [subscription] topics.orders",
@@ -172,16 +172,16 @@ def test_every_fault_is_told_at_once_and_before_anything_is_asked(file: Path, ve
         "[brokers.sasl] username",
         "[brokers.sasl] password_file",
     ]
-    assert len(told) == len(done.stderr.splitlines())
-    assert 'no assignor "rang"' in told["6: [group] assignor"]
-    assert "cannot import not_there" in told["14: [sink.options] function"]
+    assert len(output) == len(done.stderr.splitlines())
+    assert 'no assignor "rang"' in output["6: [group] assignor"]
+    assert "cannot import not_there" in output["14: [sink.options] function"]
 
 
 ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n'
 
 
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "output"),
     [
         (
             '[subscription]\ntopics = { t = 1 }\nwhitelist = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
@@ -214,13 +214,13 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
     ],
     ids=["both subscriptions", "no subscription", "log", "files", "unreadable"],
 )
-def test_a_fault_hides_no_other(file: Path, tables: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_hides_no_other(file: Path, tables: str, output: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kzconsumer.logs.journal.SOCKET", file / "no journal")
     file.write_text(ZOOKEEPER_AND_GROUP + tables)
     with pytest.raises(ConfigError) as caught:
         checked(layers_of(file), check_sink)
     found = [re.findall(r"\[[\w.]+\] \w+", line)[0] for line in caught.value.faults]
-    assert found == told
+    assert found == output
 
 
 def test_a_fault_of_zookeepers_table_does_not_hide_its_files(file: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, change
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         ([], "nothing to do"),
         (["run"], "no configuration file given"),
@@ -266,10 +266,10 @@ def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, change
         (["--conf", "x"], 'no command "x" is installed'),
     ],
 )
-def test_wrong_usage_is_exit_status_2(words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(words: list[str], output: str) -> None:
     done = kzconsumer(*words)
     assert done.returncode == 2
-    assert told in done.stderr
+    assert output in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -348,8 +348,8 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
 
     done, lines = shown(effective)
     assert done.returncode == 0
-    told = [line.split() for line in done.stdout.splitlines()]
-    assert [line for line in lines if line not in told] == []
+    output = [line.split() for line in done.stdout.splitlines()]
+    assert [line for line in lines if line not in output] == []
     monkeypatch.delenv("KZCONSUMER__LOG__LEVEL")
     drop_in.write_text("[batch]\n\nmax_recrds = 1000\n")
     done, lines = shown(faulty)
@@ -357,7 +357,7 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
     assert sorted(line.split() for line in done.stderr.splitlines()) == sorted(lines)
 
 
-def test_mistakes_are_told_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_reported_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """README.md: its configuration, mistyped in two places."""
     page = (Path(__file__).parents[3] / "README.md").read_text()
     (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
@@ -408,7 +408,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert "check-config" in done.stdout
 
 
-def test_errors_of_a_task_group_are_told_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_a_task_group_are_reported_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     group = ExceptionGroup(
         "tasks", [SinkError("disk full\nreally"), ExceptionGroup("inner", [ConnectionLostError("gone")])]
     )

@@ -188,8 +188,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, line:
         path.write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         Settings.load(path)
-    (told,) = caught.value.faults
-    assert re.fullmatch(re.escape(f"{path}: ") + line, told), told
+    (output,) = caught.value.faults
+    assert re.fullmatch(re.escape(f"{path}: ") + line, output), output
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

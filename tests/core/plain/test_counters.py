@@ -32,7 +32,7 @@ def test_bounded() -> None:
 
 
 def test_kinds_are_few() -> None:
-    told = ["start", "retry", "members", "topic orders", "topics", "brokers", "owner of t-1", "lost t-1", "reconcile"]
-    assert [kind_of(each) for each in told] == [
+    output = ["start", "retry", "members", "topic orders", "topics", "brokers", "owner of t-1", "lost t-1", "reconcile"]
+    assert [kind_of(each) for each in output] == [
         "start", "retry", "members", "topic", "topics", "brokers", "owner", "lost", "reconcile",
     ]  # fmt: skip

@@ -64,7 +64,7 @@ async def test_what_returned_was_synced(tmp_path: Path, monkeypatch: pytest.Monk
     box.close()
 
 
-async def test_what_cannot_be_written_is_told_and_written_later(
+async def test_what_cannot_be_written_is_reported_and_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_the_way = tmp_path / "letters"

@@ -24,7 +24,7 @@ except ZeroDivisionError:
 """
 
 
-def told(format: str) -> str:
+def output(format: str) -> str:
     """What the program writes to standard error; nothing may go to standard output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, format], capture_output=True, text=True, check=True, timeout=60
@@ -34,7 +34,7 @@ def told(format: str) -> str:
 
 
 def test_json_when_standard_error_is_no_terminal() -> None:
-    lines = [json.loads(line) for line in told("auto").splitlines()]
+    lines = [json.loads(line) for line in output("auto").splitlines()]
     joined, library, warned, failed = lines
     assert joined.pop("timestamp").endswith("Z")
     assert joined == {"event": "joined", "level": "info", "group": "orders", "member": "m-1"}
@@ -44,7 +44,7 @@ def test_json_when_standard_error_is_no_terminal() -> None:
 
 
 def test_readable_when_asked_for() -> None:
-    text = told("console")
+    text = output("console")
     assert "joined" in text
     assert "group=orders" in text
     assert "odd thing" in text
@@ -75,8 +75,8 @@ def test_lines_go_to_the_stream_of_the_moment() -> None:
     assert "unseen" not in done.stderr
 
 
-def test_lines_as_errors_are_told() -> None:
-    joined, library, warned, *failed = told("line").splitlines()
+def test_lines_as_errors_are_reported() -> None:
+    joined, library, warned, *failed = output("line").splitlines()
     assert joined == "kzconsumer: joined: group orders, member m-1"
     assert library == "kzconsumer: odd thing"
     assert "old ways" in warned
@@ -99,17 +99,17 @@ log.finish()
 """
 
 
-def test_what_is_said_again_is_counted_and_errors_are_told_each_time() -> None:
+def test_what_is_said_again_is_counted_and_errors_are_reported_each_time() -> None:
     done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, check=True, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    told = [(line["event"], line.get("host"), line.get("left_out")) for line in lines]
-    assert told.count(("connection lost", "zk1", None)) == 1
-    assert told[-2:] == [("connection lost", "zk1", 1), ("commit failed", None, 1)], "the last of each"
-    assert [told.count(("connection lost", f"zk{n}", None)) for n in (2, 3, 4)] == [1, 1, 1], "other hosts are others"
+    output = [(line["event"], line.get("host"), line.get("left_out")) for line in lines]
+    assert output.count(("connection lost", "zk1", None)) == 1
+    assert output[-2:] == [("connection lost", "zk1", 1), ("commit failed", None, 1)], "the last of each"
+    assert [output.count(("connection lost", f"zk{n}", None)) for n in (2, 3, 4)] == [1, 1, 1], "other hosts are others"
     assert lines[-2]["reason"] == "silent for 2.2 s"
-    assert told.count(("records are lost", None, None)) == 3
-    assert told.count(("commit failed", None, None)) == 1
-    assert told.count(("progress", None, None)) == 3
+    assert output.count(("records are lost", None, None)) == 3
+    assert output.count(("commit failed", None, None)) == 1
+    assert output.count(("progress", None, None)) == 3
     assert all("again" not in line for line in lines)
 
 
@@ -155,7 +155,7 @@ def test_nobodys_text_begins_a_line_or_steers_the_terminal(set_up: str) -> None:
     program = HOSTILE.format(set_up=set_up)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.count("\n") == 1
-    told = done.stderr.rstrip("\n")
-    assert "all is well" in told
-    assert told.isprintable()
-    assert "\u00e4" in told
+    output = done.stderr.rstrip("\n")
+    assert "all is well" in output
+    assert output.isprintable()
+    assert "\u00e4" in output

@@ -21,26 +21,26 @@ def test_the_first_at_once_then_the_last_of_each_interval() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
-def test_every_line_is_told_or_counted(lines: list[tuple[str, float]]) -> None:
+def test_every_line_is_reported_or_counted(lines: list[tuple[str, float]]) -> None:
     repeats: Repeats[str] = Repeats()
-    now, told = 0.0, 0
+    now, output = 0.0, 0
     for key, pause in lines:
         now += pause
-        told += sum(1 + left_out for _, left_out in repeats.overdue(now))
-        told += repeats.admit(key, key, now)
-    told += sum(1 + left_out for _, left_out in repeats.overdue(now, 0.0))
-    assert told == len(lines)
+        output += sum(1 + left_out for _, left_out in repeats.overdue(now))
+        output += repeats.admit(key, key, now)
+    output += sum(1 + left_out for _, left_out in repeats.overdue(now, 0.0))
+    assert output == len(lines)
 
 
 def test_what_is_remembered_is_bounded_and_nothing_is_lost_over_it() -> None:
     repeats: Repeats[int] = Repeats()
-    told = 0
+    output = 0
     for n in range(MOST + 50):
-        told += sum(1 + left_out for _, left_out in repeats.overdue(0.0))
-        told += repeats.admit(n, n, 0.0) + repeats.admit(n, n, 0.0)
+        output += sum(1 + left_out for _, left_out in repeats.overdue(0.0))
+        output += repeats.admit(n, n, 0.0) + repeats.admit(n, n, 0.0)
     assert len(repeats._seen) <= MOST + 1
-    told += sum(1 + left_out for _, left_out in repeats.overdue(0.0, 0.0))
-    assert told == 2 * (MOST + 50)
+    output += sum(1 + left_out for _, left_out in repeats.overdue(0.0, 0.0))
+    assert output == 2 * (MOST + 50)
 
 
 def test_what_is_the_same() -> None:

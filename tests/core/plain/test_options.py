@@ -148,7 +148,7 @@ def test_a_table_inside_a_table_is_named_with_a_dot() -> None:
     assert faults(GOOD | {"inner": []}) == ["file.toml: [table.inner]: [] is not a table"]
 
 
-def test_a_missing_table_is_told_as_its_missing_keys() -> None:
+def test_a_missing_table_is_reported_as_its_missing_keys() -> None:
     assert faults({"id": "x"}) == ["file.toml: [table.inner] name: missing"]
 
 

@@ -169,8 +169,8 @@ class OneBroker:
 
     async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
         gone = self.omitted.pop(0) if self.omitted else set()
-        told = [*request.partitions.items(), (TopicPartition("others", 7), LATEST)]
-        return {p: ListedOffset(0, 0 if at == EARLIEST else 100, -1) for p, at in told if p.partition not in gone}
+        output = [*request.partitions.items(), (TopicPartition("others", 7), LATEST)]
+        return {p: ListedOffset(0, 0 if at == EARLIEST else 100, -1) for p, at in output if p.partition not in gone}
 
 
 async def test_a_broker_that_leaves_a_partition_out_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:

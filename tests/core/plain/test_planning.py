@@ -126,14 +126,14 @@ async def test_a_replay_of_other_records_is_refused_where_loss_is(now: RangeData
 
 
 @CHANGED
-async def test_a_replay_of_other_records_is_told(now: RangeData) -> None:
+async def test_a_replay_of_other_records_is_reported(now: RangeData) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
     batch = Batch((now,), is_replay=True)
     with capture_logs() as logs:
         written, trackers = await Member().planning.begin(batch, [claim])
     assert (written.ranges, trackers) == (batch.ranges, [claim])
-    (told,) = logs
-    assert (told["log_level"], told["topic"], told["partition"], told["first"], told["until"]) == (
+    (output,) = logs
+    assert (output["log_level"], output["topic"], output["partition"], output["first"], output["until"]) == (
         "error",
         "orders",
         0,

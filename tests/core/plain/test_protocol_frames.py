@@ -61,7 +61,7 @@ def test_http_is_not_kafka() -> None:
         reader.received(8)
 
 
-def test_a_tls_alert_is_told_as_what_it_is() -> None:
+def test_a_tls_alert_is_reported_as_what_it_is() -> None:
     reader = FrameReader(limit=1000)
     reader.buffer()[:7] = bytes.fromhex("15030300020250")
     with pytest.raises(ProtocolError, match="speaks TLS"):

@@ -35,7 +35,7 @@ def test_one_that_was_dealt_with_begins_anew() -> None:
     assert differences.confirmed(2 * BACKOFF, [STRAY])
 
 
-def test_unowned_for_longer_than_the_patience_is_told_once() -> None:
+def test_unowned_for_longer_than_the_patience_is_reported_once() -> None:
     unowned = Unowned(5.0)
     assert unowned.look(0.0, [P0, P1], {P1}) == ([], [])
     assert unowned.look(4.9, [P0, P1], {P1}) == ([], [])

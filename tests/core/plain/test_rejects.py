@@ -74,7 +74,7 @@ async def test_a_failure_is_raised_before_anything_is_done() -> None:
 
 async def test_each_class_has_its_policy() -> None:
     case = Case(classes={"undecodable": "dead-letter", "too-large": "skip"}, policy="skip", directory="letters")
-    with capture_logs() as told:
+    with capture_logs() as output:
         assert await case.settle(rejected(1, "undecodable"), rejected(2, "too-large"), rejected(3), rejected(4, "odd"))
     assert [letter.message.offset for letter in case.box.letters] == [1]
     assert case.counts == {
@@ -83,21 +83,21 @@ async def test_each_class_has_its_policy() -> None:
         ("rejected", "skip"): 1,
         ("other", "skip"): 1,
     }
-    assert [(line["log_level"], line["error_class"], line["offset"]) for line in told] == [
+    assert [(line["log_level"], line["error_class"], line["offset"]) for line in output] == [
         ("warning", "undecodable", 1),
         ("error", "too-large", 2),
         ("error", "rejected", 3),
         ("error", "odd", 4),
     ]
-    assert all(line["topic"] == "orders" and line["partition"] == 3 and line["reason"] for line in told)
-    assert "b'v'" not in str(told), "contents are not told"
+    assert all(line["topic"] == "orders" and line["partition"] == 3 and line["reason"] for line in output)
+    assert "b'v'" not in str(output), "contents are not told"
 
 
-async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_told() -> None:
+async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_reported() -> None:
     case = Case(Box(full=3), policy="dead-letter", directory="letters")
-    with capture_logs() as told:
+    with capture_logs() as output:
         assert await case.settle(rejected(5), rejected(6))
-    waits = [line for line in told if line["event"] == "dead letter not written, partition waits"]
+    waits = [line for line in output if line["event"] == "dead letter not written, partition waits"]
     assert len(waits) == 3
     assert [(line["offset"], line["records"], line["reason"]) for line in waits] == [(5, 2, "the box is full")] * 3
     assert [letter.message.offset for letter in case.box.letters] == [5, 6]
@@ -116,15 +116,15 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
     assert not await case.rejects.handle([rejected(5)], lambda: True)
 
 
-async def test_lines_of_a_class_are_few_and_what_is_not_told_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lines_of_a_class_are_few_and_what_is_not_reported_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, at = Case(policy="skip"), 1000.0
     monkeypatch.setattr(rejects, "now", lambda: at)
-    with capture_logs() as told:
+    with capture_logs() as output:
         await case.settle(*map(rejected, range(25)))
         at += 61
         await case.settle(rejected(25))
-    assert [line["offset"] for line in told] == [*range(10), 25]
-    assert told[-1]["left_out_before"] == 15
+    assert [line["offset"] for line in output] == [*range(10), 25]
+    assert output[-1]["left_out_before"] == 15
     assert case.counts == {("rejected", "skip"): 26}
 
 

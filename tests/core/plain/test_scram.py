@@ -31,11 +31,11 @@ RFC_7677 = (
 
 @pytest.mark.parametrize(("hash_name", "nonce", "first", "final", "verdict"), [RFC_5802, RFC_7677])
 def test_the_exchanges_of_the_rfcs(hash_name: str, nonce: str, first: str, final: str, verdict: str) -> None:
-    told = scram(hash_name, "user", b"pencil", nonce)
-    assert next(told) == f"n,,n=user,r={nonce}".encode()
-    assert told.send(first.encode()) == final.encode()
+    output = scram(hash_name, "user", b"pencil", nonce)
+    assert next(output) == f"n,,n=user,r={nonce}".encode()
+    assert output.send(first.encode()) == final.encode()
     with pytest.raises(StopIteration):
-        told.send(verdict.encode())
+        output.send(verdict.encode())
 
 
 class Server:
@@ -64,10 +64,10 @@ class Server:
         return b"v=" + base64.b64encode(hmac.digest(server_key, signed, self.hash_name))
 
 
-def run(told: Exchange, server: Server) -> None:
-    final = told.send(server.first(next(told)))
+def run(output: Exchange, server: Server) -> None:
+    final = output.send(server.first(next(output)))
     with pytest.raises(StopIteration):
-        told.send(server.final(final))
+        output.send(server.final(final))
 
 
 @pytest.mark.parametrize(("mechanism", "hash_name"), [("SCRAM-SHA-256", "sha256"), ("SCRAM-SHA-512", "sha512")])
@@ -75,17 +75,17 @@ def test_both_mechanisms_of_kafka(mechanism: str, hash_name: str) -> None:
     run(exchange(mechanism, "me", b"secret", "nonce"), Server(hash_name, b"secret", 8192))
 
 
-def test_a_wrong_password_is_told_by_the_server() -> None:
+def test_a_wrong_password_is_reported_by_the_server() -> None:
     with pytest.raises(SecurityError, match="SCRAM: invalid-proof"):
         run(exchange("SCRAM-SHA-256", "me", b"wrong", "nonce"), Server("sha256", b"secret"))
 
 
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
-    told = scram("sha256", "me", b"secret", "nonce")
-    told.send(Server("sha256", b"guess").first(next(told)))
+    output = scram("sha256", "me", b"secret", "nonce")
+    output.send(Server("sha256", b"guess").first(next(output)))
     forged = base64.b64encode(bytes(32))
     with pytest.raises(SecurityError, match="does not know our password"):
-        told.send(b"v=" + forged)
+        output.send(b"v=" + forged)
 
 
 def test_names_are_escaped() -> None:
@@ -110,32 +110,32 @@ def test_names_are_escaped() -> None:
     ],
 )
 def test_what_is_not_gone_along_with(first: bytes, kind: type[Exception], why: str) -> None:
-    told = scram("sha256", "me", b"secret", "nonce")
-    next(told)
+    output = scram("sha256", "me", b"secret", "nonce")
+    next(output)
     with pytest.raises(kind, match=why):
-        told.send(first)
+        output.send(first)
 
 
 @pytest.mark.parametrize("final", [b"v=", b"v=?", b"x=1", b""])
 def test_a_verdict_that_is_none(final: bytes) -> None:
-    told = scram("sha256", "me", b"secret", "nonce")
-    told.send(Server("sha256", b"secret").first(next(told)))
+    output = scram("sha256", "me", b"secret", "nonce")
+    output.send(Server("sha256", b"secret").first(next(output)))
     with pytest.raises(ProtocolError):
-        told.send(final)
+        output.send(final)
 
 
 def test_plain() -> None:
-    told = exchange("PLAIN", "me", "geh\u00e4im".encode(), "")
-    assert next(told) == b"\0me\0geh\xc3\xa4im"
+    output = exchange("PLAIN", "me", "geh\u00e4im".encode(), "")
+    assert next(output) == b"\0me\0geh\xc3\xa4im"
     with pytest.raises(StopIteration):
-        told.send(b"")
+        output.send(b"")
 
 
 def test_nothing_that_is_printed_holds_the_password() -> None:
     assert "secret" not in repr(SaslAuthenticateRequest(b"\0me\0secret"))
-    told = scram("sha256", "me", b"secret", "nonce")
-    next(told)
+    output = scram("sha256", "me", b"secret", "nonce")
+    next(output)
     with pytest.raises(KzConsumerError) as caught:
-        told.send(b"r=nonce,s=c2FsdA==,i=4096")
+        output.send(b"r=nonce,s=c2FsdA==,i=4096")
     assert "secret" not in "".join(traceback.format_exception(caught.value)).replace('b"secret"', "")
-    assert "secret" not in repr(told)
+    assert "secret" not in repr(output)

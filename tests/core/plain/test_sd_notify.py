@@ -20,12 +20,12 @@ def path(tmp_path: Path) -> str:
 
 
 def got(manager: ServiceManager, number: int) -> list[dict[str, str]]:
-    assert wait_until(lambda: len(manager.told) >= number, 10)
-    return [each.fields for each in manager.told]
+    assert wait_until(lambda: len(manager.messages) >= number, 10)
+    return [each.fields for each in manager.messages]
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_what_is_told_arrives(path: str, abstract: bool) -> None:
+def test_what_is_reported_arrives(path: str, abstract: bool) -> None:
     address = f"@{path}" if abstract else path
     environment = {"NOTIFY_SOCKET": address, "HOME": "/"}
     with service_manager(address) as listening:
@@ -33,7 +33,7 @@ def test_what_is_told_arrives(path: str, abstract: bool) -> None:
         manager.send(READY=1, STATUS="two\nlines  of it")
         manager.send(WATCHDOG=1)
         assert got(listening, 2) == [{"READY": "1", "STATUS": "two lines of it"}, {"WATCHDOG": "1"}]
-        assert {each.pid for each in listening.told} == {os.getpid()}
+        assert {each.pid for each in listening.messages} == {os.getpid()}
         manager.close()
     assert environment == {"HOME": "/"}, "no child tells in our name"
 

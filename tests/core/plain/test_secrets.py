@@ -38,7 +38,7 @@ def parquet(rest: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (GROUP.replace("zk:2181", f"zk:{URL}") + JSON_LINES, "is not a list of hosts"),
         (GROUP.replace("zk:2181", f"zk/http:{URL}/") + JSON_LINES, "is not a ZooKeeper path"),
@@ -66,13 +66,13 @@ def parquet(rest: str) -> str:
     ],
 )
 async def test_a_fault_does_not_repeat_it(
-    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "group.toml"
     file.write_text(text)
     done = await CommandLine(capsys)("check-config", str(file))
     assert done.status == 78
-    assert told in done.err
+    assert reported in done.err
     assert not [part for part in ("PLANTED", "a@url") if part in done.out + done.err]
 
 
@@ -97,7 +97,7 @@ async def test_an_imported_configuration_does_not(tmp_path: Path, capsys: pytest
     assert "PLANTED" not in done.out + done.err
 
 
-def test_an_application_is_told_no_more() -> None:
+def test_an_application_is_reported_no_more() -> None:
     assert str(ConfigError(["a: http://me:PLANTED@host", "b"])) == "a: http://(hidden)@host\nb"
 
 

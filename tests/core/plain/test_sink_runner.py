@@ -200,14 +200,14 @@ async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_on
 
 
 async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
-    claim, queue, sink, told = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
+    claim, queue, sink, output = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
     put(queue, chunk(claim, 0, 2))
     async with running(runner_of(sink), [queue]):
         await until(sink.writing.is_set)
-        claim.close(told.set)
+        claim.close(output.set)
         await asyncio.sleep(0.02)
         sink.gate.set()
-        await asyncio.wait_for(told.wait(), LIMIT)
+        await asyncio.wait_for(output.wait(), LIMIT)
     assert (claim.processed, sink.events) == (2, ["enter", "write", "exit"])
 
 
@@ -224,7 +224,7 @@ async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
     assert (going.consumed, going.processed) == (0, 0)
 
 
-async def test_a_claim_that_ends_while_written_is_told_when_it_is_done() -> None:
+async def test_a_claim_that_ends_while_written_is_reported_when_it_is_done() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink), [queue]):
@@ -633,7 +633,7 @@ async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared
 
 
 @pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLostError("gone")])
-async def test_whatever_preparing_raises_is_only_told(unready: Exception) -> None:
+async def test_whatever_preparing_raises_is_only_reported(unready: Exception) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
     put(queue, chunk(claim, 0, 5))

@@ -46,10 +46,10 @@ def samples(*, leak: float = 0.0, tasks: float = 0.0) -> list[Sample]:
     ]
 
 
-def test_growth_is_told_and_ups_and_downs_are_none() -> None:
+def test_growth_is_reported_and_ups_and_downs_are_none() -> None:
     assert memory_grown(samples()) + grown(samples()) == []
-    assert [told.split(" of ")[0] for told in memory_grown(samples(leak=0.05))] == ["memory"]
-    assert [told.split(" of ")[0] for told in grown(samples(tasks=0.01))] == ["tasks"]
+    assert [output.split(" of ")[0] for output in memory_grown(samples(leak=0.05))] == ["memory"]
+    assert [output.split(" of ")[0] for output in grown(samples(tasks=0.01))] == ["tasks"]
 
 
 def test_three_minutes_are_enough_to_tell() -> None:

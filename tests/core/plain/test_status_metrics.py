@@ -60,7 +60,7 @@ def report(*positions: Position, time: float = 100.0) -> Report:
     )
 
 
-def told(of: Report, counters: Counters | None = None) -> list[Metric]:
+def output(of: Report, counters: Counters | None = None) -> list[Metric]:
     troubles = [Trouble("error", "commit failed", 3, 0.0, 1.0, "why")]
     return list(families(of, counters or worked(), BatchCounters(), troubles))
 
@@ -111,7 +111,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 
 
 def test_everything_has_its_group_and_is_parsed() -> None:
-    samples = read(told(report(AT)))
+    samples = read(output(report(AT)))
     assert not any("group" in dict(labels) for _, labels in samples)
     lags = {
         kind: value(samples, "partition_lag_records", topic="t", partition="3", kind=kind) for kind in status(AT).lag
@@ -126,14 +126,14 @@ def test_everything_has_its_group_and_is_parsed() -> None:
 
 
 def test_only_who_stands_for_long_is_stalled() -> None:
-    samples = read(told(report(AT, time=59.0)))
+    samples = read(output(report(AT, time=59.0)))
     assert value(samples, "partition_standing_seconds", topic="t", partition="3") == 59
     assert value(samples, "stalled_partitions") == 0
     assert not any(name == "kzconsumer_partition_stalled" for name, _ in samples)
 
 
 def test_buckets_are_of_what_is_below_them() -> None:
-    samples = read(told(report()))
+    samples = read(output(report()))
     buckets = [value(samples, "fetch_seconds_bucket", broker="1", le=str(bound)) for bound in (*BOUNDS, "+Inf")]
     assert buckets == [1, *[2] * (len(BOUNDS) - 1), 3]
     assert value(samples, "fetch_seconds_count", broker="1") == 3
@@ -141,27 +141,27 @@ def test_buckets_are_of_what_is_below_them() -> None:
 
 def test_unknown_is_absent() -> None:
     unknown = msgspec.structs.replace(AT, fetched=None, committed=None, high_watermark=None)
-    samples = read(told(report(unknown)))
+    samples = read(output(report(unknown)))
     names = {name for name, _ in samples}
     assert not names & {f"kzconsumer_partition_{n}" for n in ("lag_records", "lag_seconds", "end_offset", "judgement")}
     assert "kzconsumer_max_fetch_lag_records" not in names
     kinds = {dict(labels)["kind"] for name, labels in samples if name == "kzconsumer_partition_offset"}
     assert kinds == {"consumed", "processed"}
     nobody = msgspec.structs.replace(report(), member=None, generation=None)
-    names = {name for name, _ in read(told(nobody))}
+    names = {name for name, _ in read(output(nobody))}
     assert not names & {"kzconsumer_member_info", "kzconsumer_generation", "kzconsumer_members"}
 
 
 def test_a_partition_that_went_has_no_series() -> None:
-    assert any(("partition", "3") in labels for _, labels in read(told(report(AT))))
-    assert not any(("partition", "3") in labels for _, labels in read(told(report())))
+    assert any(("partition", "3") in labels for _, labels in read(output(report(AT))))
+    assert not any(("partition", "3") in labels for _, labels in read(output(report())))
 
 
-def names_told() -> set[str]:
+def names_reported() -> set[str]:
     """All that there can be: of a partition of which everything is known."""
     known = msgspec.structs.replace(AT, processed=20, committed=20)
     of = msgspec.structs.replace(report(AT, msgspec.structs.replace(known, partition=4)), members=[])
-    samples = read(told(of))
+    samples = read(output(of))
     return {name for name, _ in samples} | {"kzconsumer_members"} | {f"kzconsumer_sink_seconds_{p}" for p in SUFFIXES}
 
 
@@ -179,14 +179,14 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def test_rules_and_board_ask_for_what_there_is() -> None:
-    known = names_told()
+    known = names_reported()
     unknown = {(file, name) for file, text in expressions() for name in _NAME.findall(text) if name not in known}
     assert unknown == set()
 
 
 def test_the_page_lists_what_there_is() -> None:
     page = (MONITORING.parent / "docs" / "monitoring.md").read_text()
-    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in names_told()}
+    families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in names_reported()}
     assert {name for name in families if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
 
 

@@ -282,9 +282,9 @@ async def test_without_descriptors_it_waits_and_says_so_in_one_line(
             client.setblocking(False)
             answer = await asyncio.get_running_loop().sock_recv(client, 1000)
     assert answer.startswith(b"HTTP/1.1 200 OK")
-    told = capfd.readouterr()
-    assert "Traceback" not in told.out + told.err + caplog.text
-    assert (told.out + told.err + caplog.text).count("status connection not accepted") == 1
+    output = capfd.readouterr()
+    assert "Traceback" not in output.out + output.err + caplog.text
+    assert (output.out + output.err + caplog.text).count("status connection not accepted") == 1
 
 
 async def test_a_connection_that_is_accepted_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ async def test_a_connection_that_is_accepted_at_the_end_is_closed(monkeypatch: p
         await asyncio.Event().wait()
 
     monkeypatch.setattr(connections, "_make_room", make_room)
-    with warnings.catch_warnings(record=True) as told, socket.create_server(("127.0.0.1", 0)) as listening:
+    with warnings.catch_warnings(record=True) as output, socket.create_server(("127.0.0.1", 0)) as listening:
         warnings.simplefilter("always", ResourceWarning)
         accepting = asyncio.create_task(connections.accept(listening, web.Server(answer), ()))
         with socket.create_connection(listening.getsockname()):
@@ -307,4 +307,4 @@ async def test_a_connection_that_is_accepted_at_the_end_is_closed(monkeypatch: p
             await asyncio.wait([accepting])
             del accepting
             gc.collect()
-    assert [each.message for each in told if each.category is ResourceWarning] == []
+    assert [each.message for each in output if each.category is ResourceWarning] == []

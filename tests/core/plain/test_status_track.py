@@ -82,7 +82,7 @@ def test_stalled_when_behind_and_still() -> None:
         ({"consumed": 5, "fetched": 5}, True, "nothing comes"),
     ],
 )
-def test_the_reason_is_told(fields: dict[str, Any], lease: bool, reason: str) -> None:
+def test_the_reason_is_reported(fields: dict[str, Any], lease: bool, reason: str) -> None:
     assert hindrance(changed(**fields), lease) == reason
 
 

@@ -46,12 +46,12 @@ def installed(folder: Path, *drop_ins: Path) -> Path:
     return folder / "kzconsumer@orders.service"
 
 
-def without_newer_keys(told: str) -> list[str]:
+def without_newer_keys(output: str) -> list[str]:
     """An older systemd says which keys it does not know; nothing else may be said."""
     known = (
         r"Unknown key '(RestartSteps|RestartMaxDelaySec)' in section \[Service\], ignoring|Failed to parse service type"
     )
-    return [line for line in told.splitlines() if not (version() < 254 and re.search(known, line))]
+    return [line for line in output.splitlines() if not (version() < 254 and re.search(known, line))]
 
 
 def test_the_units_are_without_fault(tmp_path: Path) -> None:

@@ -81,19 +81,19 @@ def test_restart_while_something_is_in_hand_is_a_bug() -> None:
 
 
 def test_closing_tells_when_what_was_in_hand_is_done() -> None:
-    claim, told = handed(6), list[int]()
-    claim.close(lambda: told.append(claim.processed))
-    assert (claim.open, told) == (False, [])
+    claim, output = handed(6), list[int]()
+    claim.close(lambda: output.append(claim.processed))
+    assert (claim.open, output) == (False, [])
     claim.mark(0, 4)
-    assert not told
+    assert not output
     claim.mark(4, 6)
-    assert told == [6]
+    assert output == [6]
 
 
 def test_closing_tells_at_once_when_nothing_is_in_hand() -> None:
-    claim, told = tracker(), list[bool]()
-    claim.close(lambda: told.append(claim.open))
-    assert told == [False]
+    claim, output = tracker(), list[bool]()
+    claim.close(lambda: output.append(claim.open))
+    assert output == [False]
 
 
 def test_what_is_lost_takes_no_marks() -> None:
@@ -123,23 +123,23 @@ def test_a_mark_tells_whether_it_was_news() -> None:
     assert claim.processed == 16
 
 
-def test_lost_is_told_to_who_works_on_it_and_waited_for_by_nobody() -> None:
-    claim, told = handed(6), list[str]()
-    claim.when_lost(lambda: told.append("give up"))
-    claim.close(lambda: told.append("settled"))
+def test_lost_is_reported_to_who_works_on_it_and_waited_for_by_nobody() -> None:
+    claim, output = handed(6), list[str]()
+    claim.when_lost(lambda: output.append("give up"))
+    claim.close(lambda: output.append("settled"))
     assert not claim.lost
     claim.close()
-    assert (claim.lost, told) == (True, ["give up", "settled"])
+    assert (claim.lost, output) == (True, ["give up", "settled"])
 
 
-def test_who_comes_late_is_told_at_once_that_all_is_lost() -> None:
-    claim, told = tracker(), list[bool]()
-    claim.when_lost(lambda: told.append(claim.lost))
+def test_who_comes_late_is_reported_at_once_that_all_is_lost() -> None:
+    claim, output = tracker(), list[bool]()
+    claim.when_lost(lambda: output.append(claim.lost))
     claim.when_lost(None)
     claim.close()
-    assert not told
-    claim.when_lost(lambda: told.append(claim.lost))
-    assert told == [True]
+    assert not output
+    claim.when_lost(lambda: output.append(claim.lost))
+    assert output == [True]
 
 
 def test_repr_is_one_line() -> None:

@@ -59,21 +59,21 @@ def test_any_order_of_marks(drawn: tuple[int, list[Range], list[int]], data: st.
 
 
 @given(work(), st.data())
-def test_settled_is_told_once_the_last_work_ends(
+def test_settled_is_reported_once_the_last_work_ends(
     drawn: tuple[int, list[Range], list[int]], data: st.DataObject
 ) -> None:
     start, ranges, order = drawn
     claim = OffsetTracker(TopicPartition("t", 0), start)
     claim.hand_over(ranges[-1][1])
-    told = list[int]()
+    output = list[int]()
     ended = data.draw(st.integers(0, len(order) - 1))
     for number in order[:ended]:
         claim.mark(*ranges[number])
-    claim.close(lambda: told.append(claim.processed))
+    claim.close(lambda: output.append(claim.processed))
     for number in order[ended:]:
-        assert not told
+        assert not output
         claim.mark(*ranges[number])
-    assert told == [ranges[-1][1]]
+    assert output == [ranges[-1][1]]
 
 
 class OneLog(RuleBasedStateMachine):

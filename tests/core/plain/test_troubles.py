@@ -16,7 +16,7 @@ def test_counted_by_kind_the_last_text_kept() -> None:
     assert found.first <= found.last
 
 
-def test_bounded_whatever_is_told() -> None:
+def test_bounded_whatever_is_reported() -> None:
     troubles = Troubles()
     for number in range(KINDS * 3):
         troubles(None, "warning", {"event": f"event {number}", "level": "warning"})

@@ -34,13 +34,13 @@ async def test_the_group_goes_on_without_what_cannot_be_written(cluster: Cluster
         with anyio.fail_after(60):
             while await stored_offsets(cluster.connect, unique, unique, 2) != [RECORDS, RECORDS + 1]:
                 await anyio.sleep(0.05)
-    (told,) = member.events(kept)
-    assert (told["level"], told["topic"], told["partition"]) == ("error", unique, 1)
-    assert "poison" in told["reason"]
+    (output,) = member.events(kept)
+    assert (output["level"], output["topic"], output["partition"]) == ("error", unique, 1)
+    assert "poison" in output["reason"]
     (file,) = aside.iterdir()
-    assert str(file) == told["kept"]
+    assert str(file) == output["kept"]
     held = set(pq.read_table(file).column("offset").to_pylist())
-    assert held == set(range(told["first"], told["until"]))
+    assert held == set(range(output["first"], output["until"]))
     printed = [(each["partition"], each["offset"]) for each in member.records()]
     assert sorted(printed) == sorted(
         (partition, offset)

@@ -158,8 +158,8 @@ async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str
                 said = r"\S+ as \S+: the broker hung up; those before 1.0 do not say why: wrong name or password\?"
         with pytest.raises((ConnectionLostError, ProtocolError)) as caught:
             await metadata(address(cluster, listener), table)
-        told = str(caught.value)
-        assert re.fullmatch(r"broker 1 \(127\.0\.0\.1:\d+\): " + said, told), (name, told)
+        reported = str(caught.value)
+        assert re.fullmatch(r"broker 1 \(127\.0\.0\.1:\d+\): " + said, reported), (name, reported)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -185,8 +185,8 @@ async def test_a_mechanism_the_listener_does_not_have(secured: Secured) -> None:
         await metadata(address(cluster, "SHORT"), secured.table(cluster, "SHORT", "SCRAM-SHA-512"))
 
 
-def lines(told: Sequence[Mapping[str, object]], event: str) -> list[str]:
-    return [str(line.get("reason")) for line in told if line["event"] == event]
+def lines(reported: Sequence[Mapping[str, object]], event: str) -> list[str]:
+    return [str(line.get("reason")) for line in reported if line["event"] == event]
 
 
 async def test_a_password_that_is_put_right_needs_no_restart(
@@ -198,15 +198,15 @@ async def test_a_password_that_is_put_right_needs_no_restart(
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"value")])
     password = secured.file(unique, "wr\u00f6ng")
     table = secured.table(cluster, "SASL_SSL", "PLAIN", sasl={"password_file": password})
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
-            await until(lambda: lines(told, "no secure connection"), LIMIT)
+            await until(lambda: lines(reported, "no secure connection"), LIMIT)
             await anyio.sleep(1.5)  # and it is tried again meanwhile, which nobody is told of
-            assert len(lines(told, "no secure connection")) == 1
-            assert "PLAIN as plain-user: Authentication failed" in lines(told, "no secure connection")[0]
+            assert len(lines(reported, "no secure connection")) == 1
+            assert "PLAIN as plain-user: Authentication failed" in lines(reported, "no secure connection")[0]
             secured.file(unique, PLAIN_PASSWORD + "\n")
             assert [each.value for each in await take(streams[unique][0], 1)] == [b"value"]
-    output = str(told) + "".join(capfd.readouterr())
+    output = str(reported) + "".join(capfd.readouterr())
     assert "wr\u00f6ng" not in output
     assert PLAIN_PASSWORD not in output
 
@@ -222,17 +222,17 @@ async def test_a_password_that_is_put_right_needs_no_restart(
         ({"listener": "mutual"}, "listener MUTUAL speaks SSL, not PLAINTEXT ([brokers] security_protocol)"),
     ],
 )
-async def test_a_listener_that_is_not_there_is_told_once(
+async def test_a_listener_that_is_not_there_is_reported_once(
     secured: Secured, unique: str, change: dict[str, str], reason: str
 ) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, brokers=change):
-            await until(lambda: lines(told, "no broker returned a leader"), LIMIT)
+            await until(lambda: lines(reported, "no broker returned a leader"), LIMIT)
             await anyio.sleep(0.5)  # it is looked up again meanwhile
-    assert lines(told, "broker unusable") == [reason]
-    assert lines(told, "no broker returned a leader") == [f"broker 1: {reason}"]
+    assert lines(reported, "broker unusable") == [reason]
+    assert lines(reported, "no broker returned a leader") == [f"broker 1: {reason}"]
 
 
 async def test_a_restarted_broker_is_connected_to_again(secured: Secured, unique: str) -> None:
@@ -256,12 +256,12 @@ async def test_connections_are_renewed_before_the_broker_ends_them(secured: Secu
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     table = secured.table(cluster, "SHORT", "PLAIN")
-    with structlog.testing.capture_logs() as told, flow(cluster, unique, 1) as sent:
+    with structlog.testing.capture_logs() as reported, flow(cluster, unique, 1) as sent:
         async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
             offsets = [each.offset for each in await take(streams[unique][0], 2600)]  # 400 a second
         sent.end()
     assert offsets == list(range(2600))
-    assert len(lines(told, "broker lost")) <= 1
+    assert len(lines(reported, "broker lost")) <= 1
 
 
 @pytest.mark.parametrize("version", ["3.9.1", ALIKE])
@@ -273,7 +273,7 @@ async def test_dead_letters_go_over_the_same_listener(secured: Secured, version:
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, version, unique, [(0, b"k", b"poison")])
     table = secured.table(cluster, "SASL_SSL", "SCRAM-SHA-512")
     rejected = {"policy": "dead-letter", "topic": letters}
-    with structlog.testing.capture_logs() as told:
+    with structlog.testing.capture_logs() as reported:
         async with (
             member(cluster, unique, {unique: 1}, brokers=table, rejected=rejected) as (consumer, streams),
             anyio.create_task_group() as tasks,
@@ -281,7 +281,7 @@ async def test_dead_letters_go_over_the_same_listener(secured: Secured, version:
             (message,) = await take(streams[unique][0], 1)
             tasks.start_soon(streams[unique][0].reject, message, "of no use")
             if version == ALIKE:
-                await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in told), LIMIT)
+                await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in reported), LIMIT)
                 assert not sessions_of(consumer).counters.rejected
                 tasks.cancel_scope.cancel()
     if version != ALIKE:

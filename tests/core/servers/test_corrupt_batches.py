@@ -84,9 +84,9 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
                     await anyio.sleep(0.1)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
-            told = {event["partition"]: event for event in member.events(LOST)}
-            assert {p: (event["first"], event["until"]) for p, event in told.items()} == lost
-            assert all("checksum" in event["reason"] and event["level"] == "error" for event in told.values())
+            output = {event["partition"]: event for event in member.events(LOST)}
+            assert {p: (event["first"], event["until"]) for p, event in output.items()} == lost
+            assert all("checksum" in event["reason"] and event["level"] == "error" for event in output.values())
             assert {p: offsets(member, p) for p in lost} == good
             assert not re.search(rb"record \d", member.err.read_bytes()), (
                 "records are not for the log, damaged or whole"
@@ -138,8 +138,8 @@ async def test_a_message_larger_than_may_be_asked_for(
     with daemon(tmp_path / "keep", cluster.connect, f"{unique}-q", {unique: 1}, settings) as member:
         await until(lambda: len(member.records()) == 2, 30)
         assert [record["value"] for record in member.records()] == ["before", "behind"]
-        (told,) = member.events(LOST)
-        assert (told["first"], told["until"]) == (1, 2)
+        (output,) = member.events(LOST)
+        assert (output["first"], output["until"]) == (1, 2)
     (file,) = kept.iterdir()
     assert len(file.read_bytes()) == 8000
 

@@ -74,10 +74,10 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
     async with session(cluster.connect) as zookeeper:
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
         assert await zookeeper.children(f"/consumers/{unique}/owners/{unique}") == []
-    told = member.err.read_text()
-    assert "Traceback" not in told
+    output = member.err.read_text()
+    assert "Traceback" not in output
     for content in ("gr\u00fc\u00dfe", "/wA=", "trace", "\\xff"):
-        assert content not in told, "records are not for the log, at debug neither"
+        assert content not in output, "records are not for the log, at debug neither"
     (registered,) = member.events("registered")
     whose = {"group": unique, "member": registered["consumer"]}
     for event in (member.events("progress")[-1], member.events("rebalanced")[0], member.events("stopped")[0]):
@@ -216,7 +216,7 @@ async def test_no_broker_is_not_an_error(servers: Servers, zookeeper: ZooKeeperS
         await until(lambda: len(member.messages) == 100, 30)
 
 
-async def test_an_unknown_topic_is_told_once_and_waited_for(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_an_unknown_topic_is_reported_once_and_waited_for(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
         await until(lambda: member.events("topic does not exist"), 30)
         await create_topic(cluster.connect, unique, 1)

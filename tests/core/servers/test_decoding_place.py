@@ -55,8 +55,8 @@ async def test_only_what_is_quick_is_decoded_in_the_event_loop(
 
     values = {value for batch in batches for value in batch.column("value").to_pylist()}
     assert values == {each.value for each in sent}
-    told = [thread for size, thread in decoded if size >= delivery.SMALL_RESPONSE]
-    assert told[0], "the first of a partition may grow: nobody knows"
-    assert told[-1] == in_thread
+    output = [thread for size, thread in decoded if size >= delivery.SMALL_RESPONSE]
+    assert output[0], "the first of a partition may grow: nobody knows"
+    assert output[-1] == in_thread
     if in_thread:
-        assert all(told)
+        assert all(output)

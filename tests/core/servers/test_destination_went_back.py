@@ -69,10 +69,10 @@ async def test_the_partition_stops_and_others_flow(cluster: Cluster, unique: str
         await consume(cluster, unique, sink, lambda: whole(target, [0], 30) and len(sink.questions) > 1)
     assert {part.partition for batch in sink.batches for part in batch.ranges} == {0}
     assert await stored_offsets(cluster.connect, unique, unique, 2) == [30, 20]
-    (told,) = [each for each in logs if each["log_level"] == "error"]
-    assert told["event"] == "partition not consumed"
+    (output,) = [each for each in logs if each["log_level"] == "error"]
+    assert output["event"] == "partition not consumed"
     for text in ("rows in memory", f"{unique}-1", "offsets 10 to 20", "sink verify", "offsets reset"):
-        assert text in told["reason"], told["reason"]
+        assert text in output["reason"], output["reason"]
     async with session(cluster.connect) as zookeeper:
         assert not await zookeeper.exists(f"/consumers/{unique}/owners/{unique}/1")
 

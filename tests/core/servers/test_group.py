@@ -191,7 +191,7 @@ async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cl
         assert node.data == b"0"
 
 
-async def test_an_outside_write_to_an_offset_is_told_and_set_right(cluster: Cluster, unique: str) -> None:
+async def test_an_outside_write_to_an_offset_is_reported_and_set_right(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
     async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:

@@ -12,7 +12,7 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 
-async def test_only_a_partition_that_stays_without_leader_is_told_of(
+async def test_only_a_partition_that_stays_without_leader_is_reported_of(
     servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two brokers; each leads every other partition, and nobody stands in for it."""
@@ -24,10 +24,12 @@ async def test_only_a_partition_that_stays_without_leader_is_told_of(
             await until(lambda: len(member.owned) == partitions)  # noqa: B023
         assert "partition has no leader" not in "".join(capfd.readouterr())
         await anyio.to_thread.run_sync(cluster.brokers[2].kill)
-        told: list[str] = []
+        output: list[str] = []
         with anyio.fail_after(60):
-            while not told:
+            while not output:
                 await anyio.sleep(0.1)
-                told += [line for line in "".join(capfd.readouterr()).splitlines() if "partition has no leader" in line]
-        assert all(f"topic={unique}" in line for line in told)
+                output += [
+                    line for line in "".join(capfd.readouterr()).splitlines() if "partition has no leader" in line
+                ]
+        assert all(f"topic={unique}" in line for line in output)
     await anyio.to_thread.run_sync(cluster.kill)

@@ -133,8 +133,8 @@ async def test_a_stream_without_a_partition_is_named_once(
             async with reader(configured, {unique: 1}):
                 pass
         await until(lambda: len(consumer.positions()) == 2)
-    told = lines(capfd, "stream has no partition")
-    assert sum("stream 2" in line for line in told) == 1, told
+    output = lines(capfd, "stream has no partition")
+    assert sum("stream 2" in line for line in output) == 1, output
 
 
 async def test_groups_know_nothing_of_each_other(cluster: Cluster, unique: str) -> None:

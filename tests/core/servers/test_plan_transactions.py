@@ -141,7 +141,7 @@ async def test_commits_that_are_cancelled_at_any_moment_are_never_taken_for_a_st
         await zk.ensure("/")
         committer, (tracker,) = await opened(zk, [TopicPartition("orders", 0)])
         assert await committer.store_start(tracker, 10)
-        with structlog.testing.capture_logs() as told:
+        with structlog.testing.capture_logs() as output:
             for first in range(8):
                 for second in range(8):
                     for moment in (first, second):
@@ -152,7 +152,7 @@ async def test_commits_that_are_cancelled_at_any_moment_are_never_taken_for_a_st
                     if second % 2:
                         await committer.commit()
             await committer.commit()
-        assert told == []
+        assert output == []
         assert (await zk.get(PATHS.offset(tracker.topic_partition))).data == b"%d" % tracker.processed
         planned = plan(tracker)
         for moment in range(8):

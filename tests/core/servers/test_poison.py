@@ -33,9 +33,9 @@ async def test_an_unreadable_registration(
                 pass
         assert scope.cancelled_caught
         assert len(first.owned) == 4
-        told = [line for line in "".join(capfd.readouterr()).splitlines() if "registration unreadable" in line]
-        assert any(f"/consumers/{unique}/ids/{unique}_poison" in line and "not JSON" in line for line in told)
-        assert len(told) <= 2, "once by each member"
+        output = [line for line in "".join(capfd.readouterr()).splitlines() if "registration unreadable" in line]
+        assert any(f"/consumers/{unique}/ids/{unique}_poison" in line and "not JSON" in line for line in output)
+        assert len(output) <= 2, "once by each member"
         await other.delete(f"/consumers/{unique}/ids/{unique}_poison", -1)
         async with reader(configured, {unique: 1}) as second:
             await until(lambda: len(first.owned) == len(second.owned) == 2)
@@ -51,13 +51,13 @@ async def test_an_owner_node_of_nobody_degrades_one_partition_and_no_other(
         await operator.create(path, b"somebody_gone-0")  # persistent: no session will take it away
         async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
             assert {at.partition for at in member.owned} == {0, 1, 3}
-            told: list[str] = []
+            output: list[str] = []
             with anyio.fail_after(20):
-                while not told:
+                while not output:
                     await anyio.sleep(0.5)
-                    told += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded " in line]
-            assert len(told) == 1
-            assert path in told[0]
-            assert "only an operator may delete" in told[0]
+                    output += [line for line in "".join(capfd.readouterr()).splitlines() if "degraded " in line]
+            assert len(output) == 1
+            assert path in output[0]
+            assert "only an operator may delete" in output[0]
             await operator.delete(path, -1)
             await until(lambda: len(member.owned) == 4)

@@ -34,7 +34,7 @@ class Recorder(kzconsumer.RebalanceListener):
         self._record("lost", generation, partitions)
 
 
-async def test_assigned_revoked_and_lost_are_told_apart(cluster: Cluster, unique: str) -> None:
+async def test_assigned_revoked_and_lost_are_reported_apart(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 4)
     listener = Recorder()
     async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer:
@@ -164,7 +164,9 @@ async def test_what_a_listener_raises_ends_the_member(cluster: Cluster, unique: 
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
 
 
-async def test_the_end_of_every_partition_is_told_also_of_those_on_their_way_out(cluster: Cluster, unique: str) -> None:
+async def test_the_end_of_every_partition_is_reported_also_of_those_on_their_way_out(
+    cluster: Cluster, unique: str
+) -> None:
     await create_topic(cluster.connect, unique, 2)
     records = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
@@ -221,13 +223,13 @@ async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
                 rebalancer._trigger.fire("test")
                 await anyio.sleep(10)
 
-    with structlog.testing.capture_logs() as told, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
+    with structlog.testing.capture_logs() as output, pytest.raises((LookupError, ExceptionGroup, AttributeError)):
         await be_a_member()
     assert await stored_offset(cluster, unique, unique) == 10
-    assert [line for line in told if line["event"].startswith("final commit failed")] == []
+    assert [line for line in output if line["event"].startswith("final commit failed")] == []
 
 
-async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_told_as_lost(
+async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_reported_as_lost(
     cluster: Cluster, unique: str
 ) -> None:
     await create_topic(cluster.connect, unique, 1)

@@ -74,8 +74,13 @@ async def test_an_offset_that_is_older_than_the_topic_is_of_an_earlier_one(zk: Z
         found = await claimed(zk, incarnation)
     assert (found.stored, found.stored_version, await zk.exists(OFFSET)) == (None, -1, None)
     assert (found.record.incarnation, found.record.epoch) == (f"{incarnation:#x}", before.record.epoch + 1)
-    (told,) = [each for each in logs if each["log_level"] == "error"]
-    assert (told["topic"], told["partition"], told["stored"], told["was"]) == ("t", 0, 7, before.record.incarnation)
+    (output,) = [each for each in logs if each["log_level"] == "error"]
+    assert (output["topic"], output["partition"], output["stored"], output["was"]) == (
+        "t",
+        0,
+        7,
+        before.record.incarnation,
+    )
     again = await claimed(zk, incarnation)  # whoever claimed it died before it had stored anything
     assert (again.stored, again.record) == (None, found.record)
 
@@ -189,9 +194,9 @@ async def test_a_member_that_has_a_record_of_the_old_topic_in_hand(cluster: Clus
             await until(lambda: len(values) >= len(OLD) + len(NEW), LIMIT)
             tasks.cancel_scope.cancel()
     assert values == OLD + NEW
-    (told,) = [each for each in logs if each["event"] == "stored offset of a deleted topic removed"]
-    assert (told["log_level"], told["topic"], told["partition"]) == ("warning", unique, 0)
-    assert 0 <= told["stored"] < len(OLD)
+    (output,) = [each for each in logs if each["event"] == "stored offset of a deleted topic removed"]
+    assert (output["log_level"], output["topic"], output["partition"]) == ("warning", unique, 0)
+    assert 0 <= output["stored"] < len(OLD)
 
 
 async def test_a_replayable_sink_has_both(cluster: Cluster, unique: str) -> None:

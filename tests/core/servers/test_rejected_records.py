@@ -51,7 +51,7 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, {3: b"poison", 5: b"chaff", 11: b"poison", 15: b"grave"})
     table = {"classes": {"undecodable": "dead-letter", "worthless": "skip"}, "topic": letters}
     good = list[int]()
-    with capture_logs() as told:
+    with capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, rejected=table) as (consumer, streams):
             (stream,) = streams[unique]
 
@@ -72,7 +72,7 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
     assert good == [n for n in range(15) if n not in (3, 5, 11)]
     assert await stored_offset(cluster, unique, unique) == 15
     assert counts == {("undecodable", "dead-letter"): 2, ("worthless", "skip"): 1, ("other", "fail"): 1}
-    (skipped,) = [line for line in told if line["event"] == "rejected record skipped"]
+    (skipped,) = [line for line in reported if line["event"] == "rejected record skipped"]
     assert (skipped["offset"], skipped["error_class"], skipped["reason"]) == (5, "worthless", "of no use")
     first, second = await asyncio.to_thread(read_letters, cluster.bootstrap, letters, 2)
     assert (first.original_offset, second.original_offset) == (3, 11)
@@ -95,13 +95,13 @@ async def test_while_a_dead_letter_cannot_be_written_its_partition_waits(cluster
     letters = f"{unique}-letters"
     await fill(cluster, unique, {2: b"poison"})
     tables = {"rejected": {"policy": "dead-letter", "topic": letters}, "fetch": {"request_timeout": "2s"}}
-    with capture_logs() as told:
+    with capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, **tables) as (consumer, streams):
             (stream,) = streams[unique]
             *_, poison = await take(stream, 3)
             rejecting = asyncio.create_task(stream.reject(poison, "of no use"))
             waits = "dead letter not written, partition waits"
-            await until(lambda: any(line["event"] == waits for line in told), LIMIT)
+            await until(lambda: any(line["event"] == waits for line in reported), LIMIT)
             await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == 2
             assert not rejecting.done()
@@ -110,7 +110,7 @@ async def test_while_a_dead_letter_cannot_be_written_its_partition_waits(cluster
                 assert await rejecting
             await consumer.commit()
             assert await stored_offset(cluster, unique, unique) == 3
-    (line, *_) = [line for line in told if line["event"] == waits]
+    (line, *_) = [line for line in reported if line["event"] == waits]
     assert letters in line["reason"]
     (letter,) = await asyncio.to_thread(read_letters, cluster.bootstrap, letters, 1)
     assert letter.original_offset == 2
@@ -133,8 +133,8 @@ async def test_a_sinks_function_rejects_what_it_cannot_use(cluster: Cluster, uni
     bad = {(n % 2, n // 2) for n in (7, 30, 33)}
     assert printed == {(n % 2, n // 2) for n in range(40)} - bad
     assert lines(directory) == [3, 15, 16]
-    told = running.events("rejected record kept as a dead letter")
-    assert {(line["partition"], line["offset"]) for line in told} == bad
+    reported = running.events("rejected record kept as a dead letter")
+    assert {(line["partition"], line["offset"]) for line in reported} == bad
 
 
 @contextmanager

@@ -218,8 +218,8 @@ async def retained_from(cluster: Cluster, topic: str, offset: int) -> None:
 
 def losses(logs: Sequence[MutableMapping[str, object]]) -> list[tuple[object, ...]]:
     """Topic, partition, first and until of everything told as an error."""
-    told = [each for each in logs if each["log_level"] == "error"]
-    return [tuple(each.get(name) for name in ("topic", "partition", "first", "until")) for each in told]
+    output = [each for each in logs if each["log_level"] == "error"]
+    return [tuple(each.get(name) for name in ("topic", "partition", "first", "until")) for each in output]
 
 
 async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster: Cluster, unique: str) -> None:
@@ -243,7 +243,7 @@ async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster
     assert await stored_offset(cluster, unique, unique) == 35
 
 
-async def test_a_range_that_retention_has_deleted_is_told_and_passed(cluster: Cluster, unique: str) -> None:
+async def test_a_range_that_retention_has_deleted_is_reported_and_passed(cluster: Cluster, unique: str) -> None:
     target = Target()
     await planned(cluster, unique, target)
     await produced(cluster, unique, 5)

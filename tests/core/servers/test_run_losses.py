@@ -92,7 +92,7 @@ async def finish_unread(configured: kzconsumer.Settings, topic: str, destination
             await sessions.finished.wait()
 
 
-def told(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
+def output(logs: Sequence[Mapping[str, object]]) -> list[tuple[object, ...]]:
     event = "run shortened, records are no longer in the log"
     return [(line["partition"], line["first"], line["until"]) for line in logs if line["event"] == event]
 
@@ -115,7 +115,7 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
                 await anyio.sleep(0.05)
             await send(cluster, unique, 3)  # what takes the lost offsets belongs to the next run
             first = [message.offset async for message in stream]
-    assert told(logs) == [(0, 10, 15)]
+    assert output(logs) == [(0, 10, 15)]
     assert (await run_of(cluster, unique)).finished is not None
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
     assert first == list(range(10))
@@ -125,7 +125,7 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_replayable_sink_goes_on_without_only_where_it_is_told(cluster: Cluster, unique: str) -> None:
+async def test_a_replayable_sink_goes_on_without_only_where_it_is_reported(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15, stored=10)
@@ -176,7 +176,7 @@ async def test_a_topic_that_is_gone(cluster: Cluster, unique: str) -> None:
         await finish(configured(cluster, unique, reset="fail"), unique)
     with capture_logs() as logs:
         assert await finish(configured(cluster, unique), unique) == []
-    assert told(logs) == [(0, 4, 15)]
+    assert output(logs) == [(0, 4, 15)]
     assert (await run_of(cluster, unique)).finished is not None
 
 

@@ -51,7 +51,7 @@ def served(
             if member.process.poll() is None:
                 member.process.kill()
                 member.process.wait()
-        assert {each.pid for each in manager.told} == {member.process.pid}
+        assert {each.pid for each in manager.messages} == {member.process.pid}
 
 
 async def send(cluster: Cluster, topic: str, number: int) -> None:
@@ -107,10 +107,10 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             )
             member.signal(signal.SIGHUP)
             await until(lambda: len(manager.values("READY")) == 2, 20)
-            (reloading,) = (each for each in manager.told if "RELOADING" in each.fields)
+            (reloading,) = (each for each in manager.messages if "RELOADING" in each.fields)
             assert before <= int(reloading.fields["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
-            (told,) = member.events("configuration reloaded")
-            assert sorted(told["applied"]) == ["batch.max_time", "fetch.rate_limit", "log.progress_interval"]
+            (output,) = member.events("configuration reloaded")
+            assert sorted(output["applied"]) == ["batch.max_time", "fetch.rate_limit", "log.progress_interval"]
             (rest,) = member.events("changes need a restart")
             assert rest["keys"] == ["fetch.max_bytes"]
             assert manager.status.endswith("restart needed for fetch.max_bytes")
@@ -177,8 +177,8 @@ async def test_other_topics_are_a_rebalance_of_the_same_process(cluster: Cluster
             await until(lambda: len(member.records()) == 20, 30)
             assert [record["topic"] for record in member.records()] == [first] * 10 + [second] * 10
             assert await stored_offsets(cluster.connect, unique, first, 2) == [5, 5], "it left in order"
-            (told,) = member.events("configuration reloaded")
-            assert told["applied"] == ["subscription.topics"]
+            (output,) = member.events("configuration reloaded")
+            assert output["applied"] == ["subscription.topics"]
             assert manager.values("STOPPING") == []
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
@@ -214,9 +214,9 @@ async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: 
         for how, (member, manager) in daemons.items():
             await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 30)  # noqa: B023
             if how == "hang":
-                (told,) = member.events("watchdog is no longer fed")
-                assert "nothing has been fetched or processed" in told["reason"]
-                assert manager.told[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is told all the same"
+                (output,) = member.events("watchdog is no longer fed")
+                assert "nothing has been fetched or processed" in output["reason"]
+                assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is told all the same"
             # As systemd does then: the traceback of each thread is in the log.
             member.signal(signal.SIGABRT)
             assert await member.ended() == -signal.SIGABRT
@@ -248,8 +248,8 @@ async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str
                 member.process.wait()
         assert len(member.events("previous run finished, starting our own")) == 1
         await until(lambda: manager.status == "stopped", 10)
-        told = [next(iter(each.fields)) for each in manager.told if {"READY", "STOPPING"} & each.fields.keys()]
-        assert told == ["READY", "READY", "STOPPING", "STOPPING"]
+        output = [next(iter(each.fields)) for each in manager.messages if {"READY", "STOPPING"} & each.fields.keys()]
+        assert output == ["READY", "READY", "STOPPING", "STOPPING"]
 
 
 async def send_one(cluster: Cluster, topic: str) -> None:
@@ -263,7 +263,7 @@ async def test_a_failure_is_the_last_word(cluster: Cluster, unique: str, tmp_pat
         assert await member.ended(60) == 1
     assert manager.status.startswith("failed: tests.support.sinks:refuse raised ")
     assert "the disk is full" in manager.status
-    assert manager.told[-1].fields["STOPPING"] == "1"
+    assert manager.messages[-1].fields["STOPPING"] == "1"
 
 
 async def test_a_zookeeper_task_that_stands_still_gives_no_sign_of_life(
@@ -287,7 +287,7 @@ async def test_a_zookeeper_task_that_stands_still_gives_no_sign_of_life(
                 assert sessions._session._task is not None
                 sessions._session._task.cancel()
                 await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 20)
-                assert manager.told[-1].at > manager.times("WATCHDOG")[-1] + 1
+                assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1
                 tasks.cancel_scope.cancel()
             sessions.leave_within(0.5)
         report.ended(None)

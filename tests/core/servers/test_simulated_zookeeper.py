@@ -116,8 +116,8 @@ class Player:
                 return result.version, result.cversion, owners.index(result.ephemeral_owner), result.num_children
             case (found, Watch() as watch):
                 self._watches += 1
-                told = f"watch {self._watches} of {watch.path}"
-                watch.add_callback(lambda: seen.append(told))
+                output = f"watch {self._watches} of {watch.path}"
+                watch.add_callback(lambda: seen.append(output))
                 return self._plain(found, seen)
             case list():
                 return [self._plain(each, seen) for each in result]

@@ -83,8 +83,8 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 @asynccontextmanager
 async def asking(member: Daemon, connector: aiohttp.BaseConnector | None = None) -> AsyncIterator[Asker]:
     await until(lambda: member.events("status is served"), 30)
-    (told,) = member.events("status is served")
-    at = told["at"] if connector is None else "http://localhost"
+    (output,) = member.events("status is served")
+    at = output["at"] if connector is None else "http://localhost"
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(at, connector=connector, timeout=timeout) as session:
         yield Asker(session, at)

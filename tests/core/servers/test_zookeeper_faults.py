@@ -245,13 +245,13 @@ async def test_a_daemon_that_slept_over_its_session_writes_nothing_more_of_it(
             await until(lambda: len(owners.present) == PARTITIONS)
             seen = len(heir.records())
             await until(lambda: len(heir.records()) > seen + 100)
-            told = len(zombie.records())
+            output = len(zombie.records())
             zombie.signal(signal.SIGCONT)
             await until(lambda: len({t.consumer for t in owners.present.values()}) == 2)
-            await until(lambda: len(zombie.records()) > told + 50)
+            await until(lambda: len(zombie.records()) > output + 50)
             flow.end()
             await until(lambda: flow.ended and found(zombie, heir).keys() >= flow.acknowledged, 30)
-            late = found(heir).keys() & {(r["partition"], r["offset"]) for r in zombie.records()[told:]}
+            late = found(heir).keys() & {(r["partition"], r["offset"]) for r in zombie.records()[output:]}
         finally:
             for each in (zombie, heir):
                 assert each.process is not None

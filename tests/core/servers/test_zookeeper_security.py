@@ -143,7 +143,7 @@ async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeepe
             await session.get(f"{root}-digest")
 
 
-async def test_who_is_not_let_in_is_told_why_in_one_line(
+async def test_who_is_not_let_in_is_reported_why_in_one_line(
     secure: SecuredZooKeeper,
     secured: Secured,
     capsys: pytest.CaptureFixture[str],
@@ -386,12 +386,12 @@ async def test_no_secret_is_shown_anywhere(
         group = tables.pop("group", {"id": unique})["id"]
         return written(tmp_path, tables.pop("zookeeper"), str(group), **tables)
 
-    async def run(status: int, until_told: str, **changes: Mapping[str, object]) -> None:
+    async def run(status: int, until_reported: str, **changes: Mapping[str, object]) -> None:
         """A daemon that is told to stop when it has told that, or ends by itself with another status than 0."""
         out = tmp_path / "out"
         process = started(file(**changes), out)
         try:
-            await until(lambda: until_told in out.read_text() or process.poll() is not None, LIMIT)
+            await until(lambda: until_reported in out.read_text() or process.poll() is not None, LIMIT)
             if status == 0:  # else it ends by itself, and not by the signal that would come on top
                 shown.extend(Path(f"/proc/{each}/cmdline").read_text() for each in session_of(process.pid))
                 shown.extend(await status_pages(f"{tmp_path}/status"))
@@ -401,7 +401,7 @@ async def test_no_secret_is_shown_anywhere(
             process.kill()
             process.wait()
         shown.append(out.read_text())
-        assert until_told in shown[-1]
+        assert until_reported in shown[-1]
         shown.append(out.with_name("records").read_text().replace(RECORD.decode(), ""))
 
     await run(0, "progress")
@@ -421,11 +421,11 @@ async def test_no_secret_is_shown_anywhere(
         ("lag", {"brokers": wrong_broker}, None, "Authentication failed"),
         ("groups list", {"zookeeper": wrong_zookeeper}, 78, "wrong name or password?"),
     ]
-    for words, changes, status, told in commands:
+    for words, changes, status, output in commands:
         named = [file(**changes)] if words.startswith("check-config") else ["--config", file(**changes)]
         done = await kzconsumer(*words.split(), *named)
         assert status in (None, done.status), (words, done)
-        assert told in done.out + done.err, (words, done)
+        assert output in done.out + done.err, (words, done)
         shown += [done.out, done.err]
     found = [(secret, text) for text in shown for secret in SECRETS if secret in text]
     assert not found, found[0]

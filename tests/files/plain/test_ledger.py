@@ -232,7 +232,7 @@ def test_a_range_of_which_something_is_staged_is_not_folded(target: Target) -> N
     assert target.fold() == 0
 
 
-def test_damage_of_folded_ranges_is_told(target: Target) -> None:
+def test_damage_of_folded_ranges_is_reported(target: Target) -> None:
     publish(target, *range(RANGES), directories=("d=1", "d=2"))
     target.fold()
     gone = target.path / "d=1" / data_file(spooled(0))

@@ -81,8 +81,8 @@ def texts(target: Target) -> list[str]:
 
 async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
     def sink(**options: object) -> SparkSink:
-        told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-        made = SparkSink(options, told)
+        output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+        made = SparkSink(options, output)
         made._destination.claim(OWNER)
         return made
 
@@ -190,8 +190,8 @@ def test_a_writer_and_one_that_keeps_aside_race(target: Target) -> None:
 
 
 async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None:
-    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-    sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, told)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
     sink._destination.claim(OWNER)
     assert await sink.set_aside(identity(0), 9)
     assert await sink.has([identity(0)]) == []
@@ -200,10 +200,10 @@ async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_back: bool) -> None:
-    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     path = tmp_path / "out"
     options = {"destination": "parquet", "path": str(path), "attempts": 3, "retry_backoff": "200ms"}
-    sink = SparkSink(options, told)
+    sink = SparkSink(options, output)
     sink._destination.claim(OWNER)
     made = Target(path)
     attempt = attempt_of(made)
@@ -269,8 +269,8 @@ def test_an_overlap_fails_its_own_range_and_names_the_way_out(target: Target) ->
 
 
 async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_path: Path) -> None:
-    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, told)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
     sink._destination.claim(OWNER)
     assert await sink.set_aside(identity(0), 9)
     with pytest.raises(SinkError, match=r"overlaps \[0, 9\).* --to-offset 9 --topic t:0"):
@@ -395,7 +395,7 @@ def test_a_void_decision_is_not_taken_for_the_one_that_was_carried_out(
     assert (texts(target), list(publication._decisions.iterdir())) == (["winner"], [])
 
 
-def test_a_decision_whose_files_are_gone_is_told(target: Target) -> None:
+def test_a_decision_whose_files_are_gone_is_reported(target: Target) -> None:
     attempt = attempt_of(target)
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))

@@ -108,19 +108,19 @@ def test_a_members_file_is_one_the_daemon_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "missing_", "duplicates", "told"),
+    ("counted", "missing_", "duplicates", "output"),
     [
         (Counted(1000, 1000, 0), 0, 0, "nothing is lost"),
         (Counted(1100, 1000, 0), 0, 100, "uncommitted records"),
         (Counted(999, 999, 0), 1, 0, "the demo has failed"),
     ],
 )
-def test_the_verdict(counted: Counted, missing_: int, duplicates: int, told: str) -> None:
+def test_the_verdict(counted: Counted, missing_: int, duplicates: int, output: str) -> None:
     figures = judge(counted, produced=1000, takeover=6.1234, seconds=66.66)
     assert (figures.missing, figures.duplicates) == (missing_, duplicates)
     assert (figures.takeover_seconds, figures.seconds) == (6.123, 66.7)
     lines = drawn(verdict_table(figures, 7.0))
-    assert any(told in line for line in lines)
+    assert any(output in line for line in lines)
     assert len(lines) == 8
 
 

@@ -82,7 +82,7 @@ def test_a_stopped_one_can_be_killed(sleeper: Sleeper) -> None:
     assert not sleeper.alive
 
 
-def test_an_early_end_is_told_with_the_log(sleeper: Sleeper) -> None:
+def test_an_early_end_is_reported_with_the_log(sleeper: Sleeper) -> None:
     sleeper.seconds = "nonsense"
     sleeper.start()
     sleeper.wait_ended(5)

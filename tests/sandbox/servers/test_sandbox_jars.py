@@ -39,10 +39,10 @@ def test_two_processes_fetch_once(cache: Path) -> None:
     ]
 
 
-def test_progress_is_told_and_a_second_time_nothing_happens(cache: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    folder = resolve_jars(SMALL, find_java(), lambda *step: told.append(step))
-    assert [step for step in dict.fromkeys(told) if step[1]] == [("small", 1, 2), ("small", 2, 2)]
+def test_progress_is_reported_and_a_second_time_nothing_happens(cache: Path) -> None:
+    output: list[tuple[str, int, int]] = []
+    folder = resolve_jars(SMALL, find_java(), lambda *step: output.append(step))
+    assert [step for step in dict.fromkeys(output) if step[1]] == [("small", 1, 2), ("small", 2, 2)]
     assert resolve_jars(SMALL, Path("/no/java/needed")) == folder
 
 

@@ -153,8 +153,8 @@ def at_once(directory: Path, name: str, number: int) -> None:
 def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RACER, str(tmp_path)]
     racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
-    told = [int(each.communicate(timeout=100)[0]) for each in racers]
-    assert sum(told) == TABLES * 6, told
+    output = [int(each.communicate(timeout=100)[0]) for each in racers]
+    assert sum(output) == TABLES * 6, output
     for number in range(TABLES):
         assert rows(tmp_path / f"table-{number}") == [at for partition in range(3) for at in offsets(partition, 0, 10)]
 
@@ -273,7 +273,7 @@ def test_what_is_done_to_the_table_forgets_no_range(writer: Writer, out: Path) -
     assert len(held(writer.target.to, True).ranges) == 2
 
 
-def test_a_file_that_is_gone_is_told(writer: Writer, out: Path) -> None:
+def test_a_file_that_is_gone_is_reported(writer: Writer, out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 10), range_data("t", 1, 0, 10)))
     lost, cut = sorted(out.glob("*.parquet"))
     lost.unlink()

@@ -72,7 +72,7 @@ def test_rows_are_counted_where_files_can_tell(target: Target, kind: str, rows: 
     assert {each.rows for each in files(target, kind, False).ranges} == {None}
 
 
-def test_what_is_gone_cut_off_or_of_no_range_is_told(target: Target) -> None:
+def test_what_is_gone_cut_off_or_of_no_range_is_reported(target: Target) -> None:
     gone, cut, good = (publish(target, first) for first in (0, 3, 6))
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
@@ -93,7 +93,7 @@ def test_what_is_gone_cut_off_or_of_no_range_is_told(target: Target) -> None:
     ]
 
 
-def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_told(
+def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_reported(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = publish(target, 0)
@@ -125,8 +125,8 @@ def test_dead_attempts_are_leftovers_and_stay(target: Target) -> None:
     (target.attempts / "dead" / "file").write_bytes(b"12345")
     (target.attempts / "dead.lock").touch()
     for _ in range(2):
-        (told,) = files(target, "parquet", True).leftovers
-        assert told == f"1 dead attempt has left 5 bytes in {target.attempts}; the next start removes it"
+        (output,) = files(target, "parquet", True).leftovers
+        assert output == f"1 dead attempt has left 5 bytes in {target.attempts}; the next start removes it"
 
 
 def sink(path: Path, group: str = "g", **options: object) -> SparkSink:
@@ -163,9 +163,9 @@ async def test_records_put_aside_are_as_many_as_the_ledger_says(target: Target, 
             pq.write_table(pa.table({"n": range(there)}), bad / data_file(spooled(first)))
     value = {"format": "json", "schema": "id BIGINT", "on_error": "quarantine"}
     found = await sink(target.path, value=value, quarantine=str(bad)).holdings(count_rows=True)
-    told = [each.faults for each in found.ranges]
-    assert told[0] == told[2] == ()  # one that is not there was taken care of
-    assert told[1] == (f"{bad / data_file(spooled(3))} holds 1 records, the ledger says 2",)
+    output = [each.faults for each in found.ranges]
+    assert output[0] == output[2] == ()  # one that is not there was taken care of
+    assert output[1] == (f"{bad / data_file(spooled(3))} holds 1 records, the ledger says 2",)
 
 
 def test_another_target_takes_everything_along() -> None:

@@ -41,7 +41,7 @@ def side(path: Path, **options: object) -> Files:
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "told"),
+    ("first", "then", "output"),
     [
         ({}, {"partition_by": ["day"]}, r'partition_by is none, these settings say "day"'),
         ({"partition_by": ["day"]}, {}, r'partition_by is "day", these settings say none'),
@@ -54,13 +54,13 @@ def side(path: Path, **options: object) -> Files:
     ],
 )
 def test_another_layout_is_refused(
-    tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object], told: str
+    tmp_path: Path, first: Mapping[str, object], then: Mapping[str, object], output: str
 ) -> None:
     out = tmp_path / "out"
     side(out, **first).claim(OWNER)
     side(out, **first).claim(OWNER)
     for ask in (side(out, **then).claim, side(out, **then).find):
-        with pytest.raises(NotOurs, match=told) as raised:
+        with pytest.raises(NotOurs, match=output) as raised:
             ask(OWNER)
         assert "give another path" in str(raised.value)
         assert "\n" not in str(raised.value)
@@ -68,8 +68,8 @@ def test_another_layout_is_refused(
 
 async def test_it_is_a_fault_of_the_settings_and_verify_says_it(tmp_path: Path) -> None:
     side(tmp_path).claim(OWNER)
-    told = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
-    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, told)
+    output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
+    sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, output)
     with pytest.raises(ConfigError, match=r"^\[sink.options\]: .* partition_by is none"):
         await sink.__aenter__()
     with pytest.raises(SinkError, match=r"partition_by is none"):
@@ -112,7 +112,7 @@ AS_IT_WAS = (column("id", "long", False), column("text"), column("value", struct
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "output"),
     [
         ((column("id"), *AS_IT_WAS[1:]), r'column "id" is string, in the target long'),
         ((*AS_IT_WAS[:2], column("value", struct(column("a")))), r'column "value.a" is string, in the target integer'),
@@ -122,11 +122,11 @@ AS_IT_WAS = (column("id", "long", False), column("text"), column("value", struct
     ],
 )
 def test_columns_that_earlier_rows_do_not_fit_are_refused(
-    tmp_path: Path, columns: tuple[dict[str, object], ...], told: str
+    tmp_path: Path, columns: tuple[dict[str, object], ...], output: str
 ) -> None:
     target = layout(tmp_path)
     target.take_columns(schema(*AS_IT_WAS), whole=True)
-    with pytest.raises(Misfit, match=told) as raised:
+    with pytest.raises(Misfit, match=output) as raised:
         target.take_columns(schema(*columns), whole=True)
     assert "\n" not in str(raised.value)
     target.take_columns(schema(*AS_IT_WAS), whole=True)

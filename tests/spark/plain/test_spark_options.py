@@ -102,7 +102,7 @@ def test_a_fault_is_one_line(options: dict[str, object], fault: str) -> None:
     assert "secret" not in line
 
 
-def test_faults_are_told_together() -> None:
+def test_faults_are_reported_together() -> None:
     with pytest.raises(ConfigError) as caught:
         read_options({"destination": "parquet", "path": "hdfs:///x", "master": "yarn", "foo": 1, "scratch": "/tmp/*"})
     assert [line.split(": ")[0] for line in caught.value.faults] == [
@@ -242,14 +242,16 @@ def test_only_the_files_destination_changes_how_files_are_read() -> None:
 def test_what_shapes_the_rows_tells_destinations_apart() -> None:
     context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
 
-    def told(**options: object) -> str:
+    def output(**options: object) -> str:
         return SparkSink({"destination": "parquet", "path": "/d"} | options, context).fingerprint
 
-    assert told() == told(scratch="/elsewhere", attempts=1)
+    assert output() == output(scratch="/elsewhere", attempts=1)
     text = {"format": "string", "on_error": "column"}
     zone = {"spark.sql.session.timeZone": "Asia/Tokyo"}
-    assert len({told(), told(select="value"), told(where="offset > 1"), told(value=text), told(conf=zone)}) == 5
-    assert told() == told(conf={"spark.sql.session.timeZone": "UTC", "spark.driver.memory": "2g"})
+    assert (
+        len({output(), output(select="value"), output(where="offset > 1"), output(value=text), output(conf=zone)}) == 5
+    )
+    assert output() == output(conf={"spark.sql.session.timeZone": "UTC", "spark.driver.memory": "2g"})
 
 
 LOGGED = """\
@@ -289,14 +291,14 @@ Exception in thread "main" java.lang.IllegalArgumentException: Not allowed to sp
 def test_what_java_warns_of_is_no_fault_of_the_settings(tmp_path: Path, log: str, fault: str | None) -> None:
     begun = msgspec.structs.replace(start(FILES, {}), scratch=str(tmp_path))
     (tmp_path / LOG_NAME).write_text(log)
-    told = fault_of_settings(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), begun)
+    output = fault_of_settings(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), begun)
     if fault is None:
-        assert told is None
+        assert output is None
         assert "insufficient memory" in reason_of(RuntimeError("[JAVA_GATEWAY_EXITED]"), begun)
     else:
-        assert told is not None
-        assert told.startswith("[sink.options] conf: ")
-        assert told.endswith(fault)
+        assert output is not None
+        assert output.startswith("[sink.options] conf: ")
+        assert output.endswith(fault)
 
 
 async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> None:

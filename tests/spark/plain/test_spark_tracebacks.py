@@ -19,12 +19,12 @@ def failure(text: str) -> ValueError:
 def test_each_failure_of_a_batch_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     tracebacks = Tracebacks()
 
-    def told(batch: int, error: BaseException) -> int:
+    def output(batch: int, error: BaseException) -> int:
         tracebacks.tell(batch, error)
         return capsys.readouterr().err.count("Traceback (most recent call last)")
 
-    assert told(7, failure(f"task 1 in stage 3, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 1
-    assert told(7, failure(f"task 0 in stage 14, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 0
-    assert told(7, failure("another one")) == 1
-    assert told(7, failure("another one")) == 0
-    assert told(8, failure("another one")) == 1
+    assert output(7, failure(f"task 1 in stage 3, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 1
+    assert output(7, failure(f"task 0 in stage 14, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 0
+    assert output(7, failure("another one")) == 1
+    assert output(7, failure("another one")) == 0
+    assert output(8, failure("another one")) == 1

@@ -53,7 +53,7 @@ def counted(to: ToJdbc, owner: Owner = OWNER) -> list[tuple[int, int, int | None
     return [(each.identity.partition, each.identity.first, each.rows) for each in found(to, owner).held(True).ranges]
 
 
-def test_rows_are_counted_by_range_and_those_of_none_are_told(to: ToJdbc, database: Postgres) -> None:
+def test_rows_are_counted_by_range_and_those_of_none_are_reported(to: ToJdbc, database: Postgres) -> None:
     with pytest.raises(NotOurs, match="has nothing of group g"):
         found(to)
     for first in (0, 3, 10):

@@ -53,8 +53,8 @@ def stages(database: Postgres) -> int:
 
 
 def test_an_id_is_one_groups_in_one_table(to: ToJdbc) -> None:
-    def claimed(told: ToJdbc, owner: Owner) -> str:
-        table = JdbcTable(told)
+    def claimed(output: ToJdbc, owner: Owner) -> str:
+        table = JdbcTable(output)
         table.claim(owner)
         return table.fingerprint
 

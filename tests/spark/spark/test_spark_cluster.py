@@ -116,8 +116,8 @@ async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing
 async def test_a_delta_table_is_of_what_executors_wrote(cluster: SparkCluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = ranges(0, 50)
-    told = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
-    async with SparkSink(told, CONTEXT) as sink:
+    output = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}
+    async with SparkSink(output, CONTEXT) as sink:
         await sink.write(Batch(parts))
         await sink.write(Batch((*parts, range_data("u", 0, 3, 5))))  # of which the most is there
         assert await sink.has([part.identity for part in parts]) == [part.identity for part in parts]

@@ -111,14 +111,14 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
     ranges = write_spool(
         SpoolPlace.in_directory(tmp_path / "spool"), (range_data("t.a", 0, 0, 2000), range_data("b", 1, 3, 12, records))
     )
-    told = {}
+    output = {}
     for by, chosen in (("arrow", compression), ("spark", None)):
         to = ToFiles(path=str(tmp_path / by), write_options={"compression": compression})
         claimed_destination(to).claim(OWNER)
         assert FilesDestination(session, to, LEASE, codec=chosen).write(1, ranges) == (2003, 2, 0)
         files = sorted((tmp_path / by).glob("*.parquet"))
         footers = [pq.read_metadata(file) for file in files]
-        told[by] = (
+        output[by] = (
             [file.name for file in files],
             [read_part(file)[1:] for file in files],
             [footer.row_group(0).column(1).compression for footer in footers],
@@ -132,7 +132,7 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
             {each["attempt"].count("/") for each in entries(tmp_path / by).values()},
         )
         assert {"arrow" in str(footer.created_by) for footer in footers} == {by == "arrow"}
-    assert told["arrow"] == told["spark"]
+    assert output["arrow"] == output["spark"]
 
 
 def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSession, tmp_path: Path) -> None:
@@ -174,15 +174,17 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     destination = FilesDestination(session, to, LEASE, Shaping(evens, 1))
     ranges = batch(tmp_path / "spool")
     assert destination.write(1, ranges) == (1000, 3, 0)
-    told = entries(out)
-    counts = {key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in told.items()}
+    output = entries(out)
+    counts = {
+        key: (each["records_in"], each["records_out"], each["records_quarantined"]) for key, each in output.items()
+    }
     assert counts == {("t.a", 0): (2000, 1000, 1), ("t.a", 1): (3, 0, 1), ("b", 0): (0, 0, 0)}
     extension = {"json": "json.gz", "csv": "csv.gz"}.get(kind, kind)
     name = f"t.a+0+2a.0+00000000000000000000+00000000000000002000.{extension}"
-    assert sorted(told["t.a", 0]["files"]) == [f"day=2024-01-0{day}/{name}" for day in (1, 3, 5)]
-    assert not told["t.a", 1]["files"]
+    assert sorted(output["t.a", 0]["files"]) == [f"day=2024-01-0{day}/{name}" for day in (1, 3, 5)]
+    assert not output["t.a", 1]["files"]
     visible = [each for each in out.rglob("*") if each.is_file() and "_kzconsumer" not in each.parts]
-    assert sorted(str(each.relative_to(out)) for each in visible) == sorted(told["t.a", 0]["files"])
+    assert sorted(str(each.relative_to(out)) for each in visible) == sorted(output["t.a", 0]["files"])
     read = session.read.schema("n bigint, text string, awkward string, day date")
     rows = read.format(kind).load(str(out), multiLine=kind == "csv").orderBy("n").collect()
     assert [(row.n, row.text, row.day.day) for row in rows] == [(n, f"v{n}", n % 6 + 1) for n in range(0, 2000, 2)]
@@ -261,12 +263,12 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     claimed_destination(to).claim(OWNER)
     first = FilesDestination(session, to, LEASE, columns("offset AS n, cast(value AS string) AS text"))
     first.write(1, ranges[:1])
-    for select, told in (
+    for select, output in (
         ("cast(offset AS string) AS n, cast(value AS string) AS text", 'column "n" is string, in the target long'),
         ("offset AS n", 'column "text" is missing'),
         ("offset AS n, cast(value AS string) AS text, 1 AS more", '"more" is new and must not be null'),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=output):
             FilesDestination(session, to, LEASE, columns(select))
     with pytest.raises(Misfit, match='column "n" is'):  # where columns are known with the records only
         FilesDestination(

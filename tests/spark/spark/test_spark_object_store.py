@@ -80,9 +80,11 @@ async def test_executors_read_what_the_member_put_there(
     assert [len(batch["files"]) for batch in seen] == [2, 1]
 
 
-async def test_a_store_that_does_not_take_them_is_told_before_spark_starts(store: ObjectStore, tmp_path: Path) -> None:
-    told = options(store, SparkCluster(tmp_path / "none"), tmp_path) | {"spool": "s3a://nobodys/spool"}
+async def test_a_store_that_does_not_take_them_is_reported_before_spark_starts(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    output = options(store, SparkCluster(tmp_path / "none"), tmp_path) | {"spool": "s3a://nobodys/spool"}
     with pytest.raises(ConfigError, match=r"\[sink\.options\] spool: s3a://nobodys/spool: .*[Bb]ucket"):
-        async with SparkSink(told, CONTEXT):
+        async with SparkSink(output, CONTEXT):
             pass
     assert not list((tmp_path / "scratch").rglob("spark.log"))

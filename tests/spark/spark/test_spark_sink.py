@@ -392,10 +392,10 @@ async def test_a_function_is_called_as_by_foreach_batch(
     captured = capfd.readouterr()
     assert "a function may print" not in captured.out
     assert "a function may print" in captured.err
-    told = captured.out + captured.err
-    assert told.count("spark starting") == told.count("spark ready") == 2, "one for each worker"
-    assert told.count("\nValueError: told to fail") == 1, "one traceback for all attempts"
-    assert told.count("spark batch failed") >= 2, "and a line for each"
+    output = captured.out + captured.err
+    assert output.count("spark starting") == output.count("spark ready") == 2, "one for each worker"
+    assert output.count("\nValueError: told to fail") == 1, "one traceback for all attempts"
+    assert output.count("spark batch failed") >= 2, "and a line for each"
 
 
 def _publish_without_spark(path: Path, texts: list[str]) -> None:

@@ -137,8 +137,8 @@ class Ensemble:
         self.tree.events.clear()
         self.log.append(transaction)
         if executed:
-            for told in self.committed:
-                told(transaction.session, transaction.operations)
+            for output in self.committed:
+                output(transaction.session, transaction.operations)
         for server in self.servers:
             server.transaction_to_come()
 
@@ -200,12 +200,12 @@ class Server:
                     connection.close()
 
     def _fire(self, kind: EventType, path: str) -> None:
-        told: dict[Connection, None] = {}
+        output: dict[Connection, None] = {}
         if kind is not EventType.CHILDREN_CHANGED:
-            told |= self._watching["data"].pop(path, {})
+            output |= self._watching["data"].pop(path, {})
         if kind in (EventType.CHILDREN_CHANGED, EventType.DELETED):
-            told |= self._watching["child"].pop(path, {})
-        for connection in told:
+            output |= self._watching["child"].pop(path, {})
+        for connection in output:
             connection.peer.deliver(frames.event(kind, path))
 
 

@@ -77,7 +77,7 @@ class Tree:
         """All operations or none: their stats, and the index and code of the one that was refused (-1 and 0: none)."""
         stats: list[Stat | None] = []
         undo: list[Callable[[], None]] = []
-        told = len(self.events)
+        output = len(self.events)
         self.zxid = zxid
         for index, operation in enumerate(operations):
             try:
@@ -85,7 +85,7 @@ class Tree:
             except Refused as refused:
                 for step in reversed(undo):
                     step()
-                del self.events[told:]
+                del self.events[output:]
                 return [], index, refused.code
         return stats, -1, 0
 

@@ -60,7 +60,7 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "shown", "wanted", "told"),
+    ("at", "shown", "wanted", "output"),
     [
         (cluster(1, reassigning=(("x", 3),)), topic(), {("t", 0): (1,)}, "another reassignment is in progress: x-3"),
         (cluster(1), topic(), {("t", 0): (1, 2)}, "t-0: broker 2 is not alive; alive are 1"),
@@ -75,20 +75,20 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
     ],
 )
 def test_what_a_controller_would_leave_undone_is_refused(
-    at: ClusterDescription, shown: TopicDescription, wanted: requests.Wanted, told: str
+    at: ClusterDescription, shown: TopicDescription, wanted: requests.Wanted, output: str
 ) -> None:
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(Refused, match=output):
         requests.reassignments(at, [shown], wanted)
 
 
 def test_who_acts_on_requests() -> None:
     requests.require_controller(cluster(1))
-    for at, told in (
+    for at, output in (
         (cluster(1, controller=None), "there is no controller"),
         (cluster(1, controller=ControllerNode(3000, None, kraft=True)), "a KRaft controller"),
         (cluster(1, version=0, controller=None), "brokers of 0.7"),
     ):
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=output):
             requests.require_controller(at)
 
 
@@ -105,25 +105,25 @@ def test_an_election_is_of_those_who_can_lead() -> None:
         requests.elections(cluster(1, 2), [topic(leader=2, isr=(2,))], None)[0].reason,
     ]
     assert reasons == ["not alive", "not in sync"]
-    for at, scope, told in (
+    for at, scope, output in (
         (cluster(1, 2, electing=(("t", 0),)), None, "another election is in progress: t-0"),
         (cluster(1, 2), {"t": {5}}, "has no partition 5"),
     ):
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=output):
             requests.elections(at, [topic()], scope)
 
 
 def test_a_deletion_is_refused_where_it_would_not_end_or_hurts() -> None:
     requests.require_deletable(cluster(1, 2), [topic()], {})
     assert requests.deletion_requests(["t"]) == [Create("/admin/delete_topics/t", b"")]
-    for at, shown, groups, told in (
+    for at, shown, groups, output in (
         (cluster(1, 2), topic("__consumer_offsets"), {}, "an internal topic of Kafka"),
         (cluster(1, 2), topic(), {"t": ["g", "h"]}, "t is being consumed by g, h; stop its members first"),
         (cluster(2), topic(), {}, "t: broker 1 is not alive"),
         (cluster(1, 2, reassigning=(("t", 0),)), topic(), {}, "t is being reassigned"),
         (cluster(1, 2), OLD, {}, "format of Kafka 0.7"),
     ):
-        with pytest.raises(Refused, match=told):
+        with pytest.raises(Refused, match=output):
             requests.require_deletable(at, [shown], groups)
 
 
@@ -156,7 +156,7 @@ def test_settings_that_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "versions", "told"),
+    ("name", "value", "versions", "output"),
     [
         ("retention", "1", [5], "retention is not a setting that all brokers know; did you mean retention.ms?"),
         ("local.retention.ms", "1", [5, 4], "not a setting that all brokers know"),
@@ -170,8 +170,8 @@ def test_settings_that_change() -> None:
         ("leader.replication.throttled.replicas", "all", [5], "neither \\* nor"),
     ],
 )
-def test_a_value_that_would_end_a_broker_is_refused(name: str, value: str, versions: list[int], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_value_that_would_end_a_broker_is_refused(name: str, value: str, versions: list[int], output: str) -> None:
+    with pytest.raises(ValueError, match=output):
         changed({}, {name: value}, [], versions)
 
 

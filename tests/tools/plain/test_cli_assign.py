@@ -12,7 +12,7 @@ GOOD = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         ([], "required: ACTION"),
         (["plan"], "no configuration file given"),
@@ -23,15 +23,15 @@ GOOD = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
         (["plan", "-o", "yaml"], "invalid choice"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["assign", *words])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert output in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "output"),
     [
         (GOOD, ": [subscription] topics: missing (or include, or exclude)"),
         (
@@ -44,11 +44,11 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
         ),
     ],
 )
-def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
+def test_faults_of_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, output: str) -> None:
     file = tmp_path / "group.toml"
     file.write_text(text)
     assert main(["assign", "plan", "--config", str(file)]) == 78
-    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}{told}")
+    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}{output}")
 
 
 def test_a_zookeeper_that_does_not_answer(
@@ -58,5 +58,5 @@ def test_a_zookeeper_that_does_not_answer(
     file = tmp_path / "group.toml"
     file.write_text(GOOD)
     assert main(["assign", "plan", "--config", str(file), "--members", "0"]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within")
+    output = capsys.readouterr().err.splitlines()[-1]
+    assert output.startswith("kzconsumer: 127.0.0.1:1: ZooKeeper did not answer within")

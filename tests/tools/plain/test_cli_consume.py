@@ -15,7 +15,7 @@ AT = ["--zookeeper", "zk"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["t"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
         (AT, "nothing to read: give TOPIC, --include or --exclude"),
@@ -38,11 +38,11 @@ AT = ["--zookeeper", "zk"]
         (["t", "--set", "fetch.max_wait=1s", *AT], "give --config FILE with it"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["consume", *words])
     assert ended.value.code == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
 
 
 def settings(*words: str) -> Settings:

@@ -12,7 +12,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         ([], "required: ACTION"),
         (["list"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
@@ -27,11 +27,11 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "orders"\n'
         (["list", "--zookeeper", "zk", "--set", "group.id=x"], "--set changes what a group's file says"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["groups", *words])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert output in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["list"], ["describe"], ["describe", "orders"]])

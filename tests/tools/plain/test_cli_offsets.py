@@ -12,7 +12,7 @@ AT = ["--zookeeper", "zk"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["offsets"], "required: ACTION"),
         (["offsets", "show", "g"], "no ZooKeeper named; give --zookeeper CONNECT, or --config FILE"),
@@ -35,15 +35,15 @@ AT = ["--zookeeper", "zk"]
         (["groups", "restore", *AT], "required: FILE"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
-    ("words", "content", "told"),
+    ("words", "content", "output"),
     [
         (["offsets", "import"], b"t,0\n", "line 1: not topic,partition,offset, nor group,topic,partition,offset"),
         (["offsets", "import"], None, "cannot be read: No such file or directory"),
@@ -53,13 +53,13 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
     ],
 )
 def test_files_that_cannot_be_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], content: bytes | None, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], content: bytes | None, output: str
 ) -> None:
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)
     assert main([*words, str(file), *AT]) == 1
-    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}: {told}")
+    assert capsys.readouterr().err.startswith(f"kzconsumer: {file}: {output}")
 
 
 def test_a_file_without_a_group(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         ([], "required: ACTION"),
         (["try"], "no configuration file given; give --config FILE"),
@@ -23,11 +23,11 @@ FILE = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\
         (["try", "-n", "0", "--config", "x"], "'0' is not a number of records, 1 to 100000"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["sink", *words])
     assert ended.value.code == 2
-    assert told in capsys.readouterr().err
+    assert output in capsys.readouterr().err
 
 
 def test_a_sink_without_preview_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +36,7 @@ def test_a_sink_without_preview_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert 'sink "jsonlines" cannot be tried: it has no preview' in capsys.readouterr().err
 
 
-def test_times_in_the_wrong_order_and_sinks_with_one_target_are_told(
+def test_times_in_the_wrong_order_and_sinks_with_one_target_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "g.toml").write_text(FILE + 'plugin = "jsonlines"\n')

@@ -12,7 +12,7 @@ AT = ["--zookeeper", "zk"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "output"),
     [
         (["reassign", *AT], "give TOPIC:PARTITION=BROKERS (one or more), or --file FILE"),
         (["reassign", "t:0=1", "--file", "f", *AT], "give TOPIC:PARTITION=BROKERS (one or more), or --file FILE"),
@@ -30,11 +30,11 @@ AT = ["--zookeeper", "zk"]
         (["config"], "the following arguments are required: ACTION"),
     ],
 )
-def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words: list[str], output: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["topics", *words])
     assert ended.value.code == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert output in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_file_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,7 +117,7 @@ def test_states_epochs_settings_and_requests() -> None:
         (lambda data: decode_partition_counts({"partitions": data}), b"1"),
     ],
 )
-def test_what_no_broker_writes_is_told(decode, data: bytes) -> None:  # type: ignore[no-untyped-def]
+def test_what_no_broker_writes_is_reported(decode, data: bytes) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=r"\w"):
         decode(data)
 

@@ -128,7 +128,7 @@ def test_what_a_format_has_besides() -> None:
             read_format(wrong)
 
 
-def test_what_cannot_be_matched_is_told() -> None:
+def test_what_cannot_be_matched_is_reported() -> None:
     with pytest.raises(ValueError, match="missing \\)"):
         check_expression("(a")
     with pytest.raises(ValueError, match="name of the header"):

@@ -102,8 +102,8 @@ def test_who_is_there() -> None:
     assert members_present(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
         "has owner nodes of z-0, not registered but alive: the session has to expire"
     )
-    told = members_present(group({}, {"orders/1": node("z-0")}))
-    assert told == (
+    output = members_present(group({}, {"orders/1": node("z-0")}))
+    assert output == (
         "has owner nodes that no session holds (/consumers/g/owners/orders/1): `kzconsumer groups clean` removes them"
     )
 

@@ -18,7 +18,7 @@ def test_the_three_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "output"),
     [
         (b" \n", "the file is empty"),
         (b"/consumers/g/owners/t/0:3\n", "line 1: not /consumers/<group>/offsets"),
@@ -36,7 +36,7 @@ def test_the_three_forms() -> None:
         (b'{"path":"/consumers/g/offsets/t/0-1","data":"3"}\n', "/consumers/g/offsets/t/0-1 is an offset of Kafka 0.7"),
     ],
 )
-def test_faults(content: bytes, told: str) -> None:
+def test_faults(content: bytes, output: str) -> None:
     with pytest.raises(ValueError) as fault:  # noqa: PT011
         read_offsets(content)
-    assert told in str(fault.value)
+    assert output in str(fault.value)

@@ -110,7 +110,7 @@ def test_what_is_refused(more: str, fault: str) -> None:
         read(f"{LEAST}{more}\n".encode(), "consumer.properties")
 
 
-def test_every_fault_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_fault_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "consumer.properties"
     file.write_text("offsets.storage=disk\nsocket.timeout.ms=soon\n")
     assert main(["config", "import", str(file)]) == EXIT_CONFIG

@@ -95,16 +95,16 @@ def with_ranges(found: Seen, *ranges: HeldRange) -> Seen:
 @given(histories())
 def test_a_group_at_work_is_healthy_at_any_moment(history: History) -> None:
     found = seen(history)
-    told = proof(found)
-    assert kinds(told) == set()
-    (line,) = told.partitions
+    output = proof(found)
+    assert kinds(output) == set()
+    (line,) = output.partitions
     assert line.ranges == len(found.holdings.ranges)
     assert line.records_in == line.rows == sum(each.records_in for each in found.holdings.ranges)
     assert line.aside_records == sum(each.records or 0 for each in found.aside)
 
 
 @given(histories())
-def test_older_ranges_that_are_told_as_one_leave_the_same_gaps(history: History) -> None:
+def test_older_ranges_that_are_reported_as_one_leave_the_same_gaps(history: History) -> None:
     found = seen(history)
     ranges = found.holdings.ranges
     older = [each for each in ranges if each.identity.until <= history.later]
@@ -135,11 +135,11 @@ def test_what_is_lost_is_a_gap(history: History, data: st.DataObject) -> None:
     assume(losable)
     lost = data.draw(st.sampled_from(losable))
     left = with_ranges(found, *(each for each in found.holdings.ranges if each != lost))
-    told = proof(left, "records")
-    assert "gap" in kinds(told)
-    gap_offsets = {n for each in told.findings if each.kind == "gap" for n in range(each.first or 0, each.until or 0)}
+    output = proof(left, "records")
+    assert "gap" in kinds(output)
+    gap_offsets = {n for each in output.findings if each.kind == "gap" for n in range(each.first or 0, each.until or 0)}
     assert gap_offsets >= set(range(lost.identity.first, min(lost.identity.until, history.stored)))
-    assert {each.kind for each in proof(left, "gone").findings} == kinds(told) == kinds(proof(left, "unknown"))
+    assert {each.kind for each in proof(left, "gone").findings} == kinds(output) == kinds(proof(left, "unknown"))
     # In the sink's quarantine it is accounted for.
     aside = [*found.aside, KeptRange(lost.identity, lost.records_in)]
     assert "gap" not in kinds(proof(left._replace(aside=aside)))
@@ -160,14 +160,14 @@ def test_what_nobody_planned_or_committed_is_ahead(history: History, size: int) 
     found = seen(history)
     end = max([each.identity.until for each in found.holdings.ranges] + [history.later])
     beyond = held(RangeIdentity(*PARTITION, INCARNATION, history.epoch, end, end + size))
-    told = proof(with_ranges(found, *found.holdings.ranges, beyond))
-    assert [(each.kind, each.first) for each in told.findings] == [("ahead", end)]
+    output = proof(with_ranges(found, *found.holdings.ranges, beyond))
+    assert [(each.kind, each.first) for each in output.findings] == [("ahead", end)]
     unplanned = found._replace(after=msgspec.structs.replace(found.after, plan=None))
     assert ("ahead" in kinds(proof(unplanned))) == (found.after.plan is not None)
 
 
 @given(histories(), st.data())
-def test_every_count_that_differs_is_told(history: History, data: st.DataObject) -> None:
+def test_every_count_that_differs_is_reported(history: History, data: st.DataObject) -> None:
     found = seen(history)
     assume(found.holdings.ranges)
     chosen = data.draw(st.sampled_from(found.holdings.ranges))
@@ -206,13 +206,13 @@ def test_another_epoch_and_another_topic_of_the_name_are_lines_of_their_own(hist
     assert kinds(prove("g", {}, found.holdings, {}, found.aside, dict.fromkeys(missing, "none"))) == {"forgotten"}
 
 
-def test_a_plan_for_another_destination_and_strays_are_told() -> None:
+def test_a_plan_for_another_destination_and_strays_are_reported() -> None:
     at = RangeIdentity(*PARTITION, INCARNATION, 0, 0, 3)
     other = GroupProgress(INCARNATION, 0, 0, Planned(at, 3, "another"))
     empty = Holdings(destination="files", fingerprint="f", ranges=(), strays=("x.parquet is of no range",))
-    told = proof(Seen(other, empty, other, []))
-    assert [each.kind for each in told.findings] == ["plan", "stray"]
-    assert told.findings[0].text.startswith("planned for another destination")
+    output = proof(Seen(other, empty, other, []))
+    assert [each.kind for each in output.findings] == ["plan", "stray"]
+    assert output.findings[0].text.startswith("planned for another destination")
 
 
 def test_records_consumed_again_after_a_reset_are_a_note() -> None:

@@ -147,12 +147,12 @@ async def test_what_a_controller_is_asked_for_it_does(
     # A broker that is away: what could not be done is refused.
     cluster.brokers[1].kill()
     await until(lambda: down(cluster), True)
-    for command, told in {
+    for command, output in {
         "reassign moved:0=1": "moved-0: broker 1 is not alive; alive are 2",
         "delete moved": "moved: broker 1 is not alive, its replicas there would not be deleted",
     }.items():
         refused = await kzconsumer("topics", *command.split(), "--execute")
-        assert (refused.status, told in refused.err) == (1, True), refused
+        assert (refused.status, output in refused.err) == (1, True), refused
 
 
 async def play_page(cluster: Cluster, kzconsumer: CommandLine) -> None:

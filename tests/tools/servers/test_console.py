@@ -54,12 +54,12 @@ def test_records_are_printed_and_committed(
     ]
     produce(cluster.bootstrap, cluster.version, unique, records)
 
-    def consume(*words: str, status: int = 0, told: str = "") -> list[str]:
+    def consume(*words: str, status: int = 0, output: str = "") -> list[str]:
         """The lines printed."""
         capfd.readouterr()
         ended = main(["consume", "--zookeeper", cluster.connect, *words])
         out, err = capfd.readouterr()
-        assert (ended, told in err if told else err == "") == (status, True), err
+        assert (ended, output in err if output else err == "") == (status, True), err
         return out.splitlines()
 
     def both(*words: str) -> list[str]:
@@ -81,8 +81,8 @@ def test_records_are_printed_and_committed(
         assert both("--from", f"@{NEW_YEAR + 4}", "--until", f"@{NEW_YEAR + 7}") == ["v4", "v5", "v6"]
         assert both("-e", "--header", "n=[37]") == ["v3", "v7"]
     else:
-        told = "brokers before 0.10.1 cannot look up records by time"
-        assert consume(unique, "--from", "@1", "-e", status=1, told=told) == []
+        output = "brokers before 0.10.1 cannot look up records by time"
+        assert consume(unique, "--from", "@1", "-e", status=1, output=output) == []
 
     group = f"group-{unique}"
     first = consume(unique, "--group", group, "-c", "3")
@@ -93,8 +93,8 @@ def test_records_are_printed_and_committed(
     assert sorted(looked) == sorted(rest)
     assert asyncio.run(stored(cluster, group, unique)) == {0: 5, 1: 5}
     assert consume(unique, "--group", group, "-e") == []
-    told = f"group {group} has stored offsets and continues there; leave out --from"
-    consume(unique, "--group", group, "--from", "beginning", "-e", status=1, told=told)
+    output = f"group {group} has stored offsets and continues there; leave out --from"
+    consume(unique, "--group", group, "--from", "beginning", "-e", status=1, output=output)
 
 
 async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
@@ -124,12 +124,12 @@ async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
             assert await zookeeper.children(f"/consumers/{group}/ids") == []
 
 
-async def test_a_full_disk_is_told(cluster: Cluster, unique: str) -> None:
+async def test_a_full_disk_is_reported(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
     done = await asyncio.to_thread(to_a_full_disk, cluster, unique)
-    told = b"kzconsumer: cannot write to standard output: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, told)
+    output = b"kzconsumer: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, output)
 
 
 async def test_what_comes_later_is_followed(cluster: Cluster, unique: str, tmp_path: Path) -> None:

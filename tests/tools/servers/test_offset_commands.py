@@ -167,9 +167,9 @@ async def test_shifts(
     refused = await kzconsumer("offsets", "reset", unique, "--shift-by", "1", "--all-topics")
     assert (refused.status, refused.out) == (1, "")
     assert "offset-commands-2 has no stored offset to shift; nothing was changed" in refused.err
-    for scope, told in ((f"{topic}:4", "has no partition 4 (it has 4)"), ("nowhere", "there is no topic nowhere")):
+    for scope, output in ((f"{topic}:4", "has no partition 4 (it has 4)"), ("nowhere", "there is no topic nowhere")):
         refused = await kzconsumer("offsets", "reset", unique, "--to-latest", "--topic", scope)
-        assert (refused.status, told in refused.err) == (1, True)
+        assert (refused.status, output in refused.err) == (1, True)
 
 
 async def test_a_replayable_sink_is_asked_for(
@@ -227,12 +227,12 @@ async def test_nothing_is_done_to_a_live_group(
         ):
             plan = await kzconsumer(*words)
             assert plan.status == 0, plan
-            told = f"The group has 1 member ({member.consumer.consumer}): stop it first."
-            assert told in " ".join(plan.out.split())
+            output = f"The group has 1 member ({member.consumer.consumer}): stop it first."
+            assert output in " ".join(plan.out.split())
             refused = await kzconsumer(*words, "--execute")
             assert (refused.status, refused.out) == (1, "")
-            told = f"group {unique} has 1 member ({member.consumer.consumer}): stop it first; nothing was changed\n"
-            assert refused.err == f"kzconsumer: {told}"
+            output = f"group {unique} has 1 member ({member.consumer.consumer}): stop it first; nothing was changed\n"
+            assert refused.err == f"kzconsumer: {output}"
         cleaned = await kzconsumer.json("groups", "clean", unique, "--execute")
         assert (cleaned["executed"], cleaned["nodes"]) == (False, [])
         assert await contents(zookeeper, f"/consumers/{unique}") == before
@@ -467,12 +467,12 @@ async def test_lag(
     assert shown.out.startswith(f"group {unique}: lag 7, ")
     assert "4 partitions, 2 unknown" in shown.out.splitlines()[0] or len(shown.out.splitlines()[0]) == 80
     assert ["3", "-", "10", "-", "-", topic] in [line.split() for line in shown.out.splitlines()]
-    for scope, told in (
+    for scope, output in (
         ("nosuch", "there is no topic nosuch"),
         (f"{topic}:7", f"{topic} has no partition 7 (it has 4)"),
     ):
         refused = await kzconsumer("lag", unique, "--topic", scope)
-        assert (refused.status, told in refused.err) == (1, True)
+        assert (refused.status, output in refused.err) == (1, True)
 
 
 async def test_seconds_of_batches_that_brokers_send_singly(
