@@ -184,7 +184,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
     ("tables", "output"),
     [
         (
-            '[subscription]\ntopics = { t = 1 }\nwhitelist = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
+            '[subscription]\ntopics = { t = 1 }\ninclude = "x"\n[rejected]\npolicy = "drop"\n[sink]\nplugin = "no"\n',
             ["[rejected] policy", "[subscription] include", "[sink] plugin"],
         ),
         ('[rejected]\npolicy = "drop"\n', ["[rejected] policy", "[subscription] topics", "[sink] plugin"]),

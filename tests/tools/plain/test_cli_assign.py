@@ -35,7 +35,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
     [
         (GOOD, ": [subscription] topics: missing (or include, or exclude)"),
         (
-            GOOD + '[subscription]\ntopics = { orders = 1 }\nwhitelist = "o.*"\n',
+            GOOD + '[subscription]\ntopics = { orders = 1 }\ninclude = "o.*"\n',
             ":7: [subscription] include: cannot be given together with topics",
         ),
         (

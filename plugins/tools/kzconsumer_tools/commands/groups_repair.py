@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from kzconsumer.errors import NotDoneError, NotFoundError, PluginError
-from kzconsumer.logs.logger import get_logger
 from kzconsumer.plugins import ASSIGNORS, list_plugins, load
 from kzconsumer.registry.paths import GroupPaths, topic_of
 from kzconsumer_tools.commands.answer import EXIT_UNHEALTHY, ask, show
@@ -129,6 +128,8 @@ async def _examine(at: ClusterOption, group: str) -> list[Symptom]:
             second, unseen = await look(access)
             found = lasting(found, second)
         if unseen:
+            from kzconsumer.logs.logger import get_logger
+
             log = get_logger("kzconsumer.cli")
             log.error("stored offsets not compared with the logs: no answer from the leaders", partitions=unseen)
         return found
