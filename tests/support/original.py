@@ -132,7 +132,7 @@ def console_consumer(
     It refuses `from_beginning` where the group has offsets. `properties` are the consumer's, with `_` for `.`.
     """
     config = _properties(folder, {"group.id": group, "consumer.id": consumer}, properties)
-    args = ["--zookeeper", cluster.connect, "--include", white_list, "--consumer.config", str(config)]
+    args = ["--zookeeper", cluster.connect, "--whitelist", white_list, "--consumer.config", str(config)]
     if from_beginning:
         args.append("--from-beginning")
     if max_messages is not None:
