@@ -127,7 +127,7 @@ class BrokerTransport(asyncio.BufferedProtocol):
         self.end(reason)
 
     def send(self, request: Request[R], version: int, timeout: float) -> Awaitable[R]:
-        """Send now; awaiting the result waits for the response, which is also received if nobody awaits it.
+        """Send now; awaiting the result waits for the response, which is also received if no caller awaits it.
 
         Without a response after `timeout` seconds the connection is aborted. Raises ConnectionLostError, here or when
         awaited; awaiting also raises ProtocolError, and the connection has ended then.

@@ -1,8 +1,8 @@
 """When to nudge the original members of a group, so that they rebalance once more.
 
-An original member whose last attempt failed stays registered, owns nothing, and waits for a change of the group that
-may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). A nudge is such a change: a member node
-is created and deleted.
+An original member whose last attempt failed stays registered, has no partitions, and waits for a change of the group
+that may never come (`ZookeeperConsumerConnector.syncedRebalance`, 0.8.2 to 1.1.1). A nudge is such a change: a member
+node is created and deleted.
 """
 
 from __future__ import annotations

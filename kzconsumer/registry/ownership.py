@@ -72,7 +72,7 @@ def refusal(plan: Plan, fingerprint: str) -> str | None:
 class BlockedBy(enum.Enum):
     LIVE_MEMBER = "a live member, which has to release it"
     UNREGISTERED = "a member that is not registered: its session has to expire"
-    PERSISTENT = "nobody's session: only an operator may delete the node"
+    PERSISTENT = "a persistent node: only an operator may delete it"
 
 
 def blocked_by(blocked: Blocked, members: Container[str]) -> BlockedBy:

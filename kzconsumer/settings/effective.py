@@ -44,7 +44,7 @@ def effective(settings: Settings, layers: Layers) -> list[Effective]:
         inside = [at for at in layers.origins if at[: len(place)] == place]
         if not inside:
             found.append(Effective(_dotted(place), redacted(default), "default"))
-        for at in inside:  # more than one in a table whose keys somebody else knows
+        for at in inside:  # more than one in a table whose keys only a plugin knows
             origin = layers.origins[at]
             value = _at(layers.tables, at)
             shown = HIDDEN if any(is_secret(name) for name in at) else redacted(value)

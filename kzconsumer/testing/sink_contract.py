@@ -76,7 +76,7 @@ class SinkContract(ABC):
         log.check()
 
     def test_what_was_written_and_not_committed_is_written_again(self) -> None:
-        """The member ended between the two, before it could record a step. Nobody asks the sink what it has: another
+        """The member ended between the two, before it could record a step. The sink is not asked what it has: another
         member may be about to write it.
         """
         log = self.group.log()

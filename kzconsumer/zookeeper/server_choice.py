@@ -179,7 +179,7 @@ async def _why_hung_up(host: str, port: int) -> str:
         finally:
             writer.transport.abort()
     if b"not currently serving" in said:
-        return "it has no quorum, so it serves nobody"
+        return "it has no quorum, so it rejects clients"
     if said.startswith(b"Zookeeper version"):
         return "it serves others: is it behind, or starting?"
     if said.startswith(b"srvr"):  # is not executed because it is not in the whitelist

@@ -48,7 +48,7 @@ class EnsembleServer(ZooKeeperServer):
 
     @property
     def role(self) -> str:
-        """`leader` or `follower`; empty while it serves nobody."""
+        """`leader` or `follower`; empty while it has no quorum."""
         mode = re.search(r"^Mode: (\w+)", _four_letters(self.host, self.port, b"srvr"), re.MULTILINE)
         return mode[1] if mode else ""
 

@@ -6,7 +6,7 @@ let token = sessionStorage.getItem("token");
 let lostSince = null;
 
 const SHOW = {
-  status: () => {}, // after each lot of events, since it tells of partitions too
+  status: () => {}, // after each batch of events, since it has the partitions too
   members: showMembers, partitions: showPartitions, history: showHistory,
   rebalances: showRebalances, batches: showBatches, errors: showErrors, config: showConfig,
 };

@@ -189,7 +189,7 @@ def _held_folded(line: str, each: Folded, rows: int | None = None, faults: tuple
 
 
 def _lines(file: Path) -> int:
-    """Rows of a file of JSON lines. Its name tells the compression."""
+    """Rows of a file of JSON lines. The suffix of its name gives the compression."""
     with pa.input_stream(str(file), compression="detect") as stream:
         return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE), b""))
 

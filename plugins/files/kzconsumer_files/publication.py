@@ -1,4 +1,4 @@
-"""How staged files become visible to readers: decide on one writer of a range, show its files, enter it in the ledger.
+"""Publishes staged files: decide on one writer of a range, link its files, enter it in the ledger.
 
 Two writers of one range may have staged different files (a column with the current time, for example), so it is not
 enough that the first one to link each *name* wins: readers could see rows of both. Therefore a **decision** comes
@@ -10,8 +10,8 @@ finds it.
 
 A decision cannot be withdrawn, so the final names are tried before it is made: the length of each, and whether its file
 can be linked into its directory, under a name that readers skip. A symbolic link in the attempt's directory records
-where, so that the probe of a dead writer is removed with its directory. A range that fails this test is not decided
-for. A decision that cannot be carried out nevertheless (a directory was replaced since) fails its own range only.
+where, so that the probe of a dead writer is removed with its directory. No decision is made for a range that fails this
+test. A decision that cannot be carried out nevertheless (a directory was replaced since) fails its own range only.
 """
 
 from __future__ import annotations

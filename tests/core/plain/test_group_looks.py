@@ -148,7 +148,7 @@ def test_an_owner_node_that_stands_for_no_member_is_reported_once() -> None:
         member = group.join("a", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(LONG_ENOUGH)
         (entry,) = logged(group, "belongs to no member")
-        assert (entry["about"], entry["reason"]) == (path, "nobody's session: only an operator may delete the node")
+        assert (entry["about"], entry["reason"]) == (path, "a persistent node: only an operator may delete it")
         assert TopicPartition("t", 2) not in member.owned
         group.check()
 

@@ -454,7 +454,7 @@ async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(server
     finally:
         alone.kill()
     output = next(line for line in lines if line["event"] == "no ZooKeeper server answers")
-    assert output["reasons"] == [f"{alone.connect}: closed by the server: it has no quorum, so it serves nobody"]
+    assert output["reasons"] == [f"{alone.connect}: closed by the server: it has no quorum, so it rejects clients"]
 
 
 def given_up(zk: ZooKeeperSession) -> FormerSession:

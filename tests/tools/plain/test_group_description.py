@@ -281,8 +281,8 @@ Streams without partition (5): m1-1 of orders; m1-2 of orders; m2-0 of orders; â
 Topics that do not exist (1): â€¦
 Owner nodes that no session holds (1):
   /consumers/g/owners/orders/5
-    nobody's session: only an operator may delete the node (it names
-    'somebody_gone-host-1795260559322-0a1b2c3d-0')
+    a persistent node: only an operator may delete it (it names 'somebody_gone-
+    host-1795260559322-0a1b2c3d-0')
 Registrations that cannot be read (1):
   /consumers/g/ids/g_x
     not JSON: Input data was truncated

@@ -38,7 +38,7 @@ LOCK, IDENTITY = ".lock", "archive.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose records a directory holds; `incarnation` tells a topic from one of the same name that was deleted."""
+    """The owner of a directory's records; `incarnation` distinguishes a topic from a deleted one of the same name."""
 
     topic: str
     partition: int

@@ -93,7 +93,7 @@ def _state(member: MemberRow, colour: str) -> Text:
     if member.state in (MemberState.CONSUMING, MemberState.STOPPING):
         text += f", owns {member.owns}"
     elif member.state is MemberState.KILLED:
-        text += f", its session still owns {member.owns}" if member.owns else ", owns nothing now"
+        text += f", its session still owns {member.owns}" if member.owns else ", owns no partitions now"
     return Text(text, style=colour if member.state is not MemberState.STOPPED else "dim")
 
 

@@ -129,7 +129,7 @@ def _struct(ddl: str) -> StructType:
 def _in_python(frame: DataFrame, name: Field, decoder: Decoder) -> DataFrame:
     value = from_arrow_type(for_spark(decoder.type), prefer_timestamp_ntz=True)
     pair = StructType([StructField("value", value), StructField("reason", StringType())])
-    # As if it were by chance: else Spark would move it into filters and evaluate it there, too.
+    # Declared nondeterministic: otherwise Spark would push it into filters and evaluate it twice.
     decode = F.arrow_udf(_reading(decoder), pair).asNondeterministic()  # type: ignore[attr-defined] # of Spark 4.1 on
     decoded = frame.withColumn(_DECODED, decode(F.col(name)))
     parts = {name: F.col(_DECODED)["value"], error_of(name): F.col(_DECODED)["reason"]}
@@ -140,7 +140,7 @@ def _reading(decoder: Decoder) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
     """The function for Spark's Python workers, called with columns of a few thousand values."""
     kept: list[Read] = []
 
-    # Spark reads these annotations, and knows this type alone.
+    # Spark reads these annotations, and accepts this type only.
     def read(values: pa.Array) -> pa.Array:  # type: ignore[type-arg]
         if not kept:
             kept.append(decoder.reader())

@@ -31,7 +31,7 @@ class Registry:
 
     def __init__(self, options: RegistryOptions) -> None:
         """Raises RegistryError when a file that the options name cannot be read."""
-        import urllib3  # of an extra: a worker without registry has none
+        import urllib3  # from an extra: only needed with a registry
 
         self._url = options.url.rstrip("/")
         headers = {"Accept": _ACCEPT}

@@ -102,7 +102,7 @@ def _path(schema: str) -> Path:
 def _require(module: str, extra: str, what: str) -> None:
     try:
         found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # of the package that it is in
+    except ModuleNotFoundError:  # the parent package is missing
         found = None
     if found is None:
         raise Unsupported(f"{what} needs more packages: pip install kzconsumer-spark[{extra}]")

@@ -189,7 +189,7 @@ class Shaping:
         return put
 
     def _kept(self) -> list[Column]:
-        """The columns of a record in quarantine: as the spool has them."""
+        """The columns of a quarantined record: those of the spool."""
         both: tuple[Field, Field] = ("key", "value")
         as_read = [F.col(raw_of(name) if name in self._columns.fields else name).alias(name) for name in both]
         return [*map(F.col, _POSITION), *as_read, F.col("timestamp"), F.col("timestampType"), F.col("headers")]

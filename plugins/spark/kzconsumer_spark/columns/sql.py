@@ -12,7 +12,7 @@ from kzconsumer.errors import ConfigError
 from kzconsumer_spark.pipe.column_options import Columns
 
 VIEW = "records"
-OWN = "_kz_"  # how names of columns begin that are a destination's own
+OWN = "_kz_"  # prefix of a destination's own columns
 _NOT_BY_ROW = re.compile(r"^[ :+|-]*'?(Aggregate|Window|Sort|Join|Distinct|GlobalLimit|Union)\b", re.MULTILINE)
 
 
@@ -48,7 +48,7 @@ def apply(frame: DataFrame, columns: Columns) -> DataFrame:
     if columns.select is None:
         return frame
     session = frame.sparkSession
-    # In the view under other names, which a `*` brings along, and once more behind what is selected.
+    # In the view under other names, which a `*` includes, and again after the selected columns.
     own = {name: f"{OWN}own_{number}" for number, name in enumerate(frame.columns) if name.startswith(OWN)}
     kept = {f"{OWN}kept_{number}": name for number, name in enumerate(own)}
     frame.withColumnsRenamed(own).createOrReplaceTempView(VIEW)

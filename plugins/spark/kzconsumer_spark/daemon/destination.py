@@ -1,4 +1,4 @@
-"""The destination as the daemon sees it: whose it is, which one it is, and which ranges it has.
+"""The destination as the daemon sees it: its owner, its identity, and the ranges that it has.
 
 The destination of the same kind in the worker writes.
 """
@@ -75,13 +75,13 @@ def claimed_destination(to: To) -> ClaimedDestination:
 async def answer(question: Callable[[], _Answer], options: SparkOptions) -> _Answer:
     """Ask a destination in a thread, with retries: a database may be restarting. Raises SinkError.
 
-    If it is cancelled, the thread goes on to its end.
+    If it is cancelled, the thread still runs to completion.
     """
     reason: OSError | None = None
     for attempt, pause in options.tries():
         try:
             return await anyio.to_thread.run_sync(question, abandon_on_cancel=True)
-        except Overlap as error:  # another attempt would find it, too
+        except Overlap as error:  # a retry would find the same
             raise SinkError(f"{WHERE}: {error}") from error
         except OSError as error:
             reason = error
@@ -125,7 +125,7 @@ class Functions:
         return []
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """True, though a member that has lost the partition may still call the function."""
+        """Always True. A member that has lost the partition may still call the function."""
         return True
 
 

@@ -25,7 +25,7 @@ Format = Literal["parquet", "orc", "json", "csv"]
 
 
 class PathOptions(SparkOptions, frozen=True, kw_only=True):
-    """Files in `path`, a directory on a local file system, kept apart by the values of `partition_by`'s columns.
+    """Files in `path`, a directory on a local file system, partitioned by the columns of `partition_by`.
 
     `write_options` go to Spark's writer as they are.
     """
@@ -87,7 +87,7 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
     """Rows of `table` ("name" or "schema.name", taken literally) in the PostgreSQL database at `url`.
 
     The password comes from a file or an environment variable. `unique_key` are columns of a unique index of the table:
-    a row whose key is there already is left out.
+    a row with an existing key is skipped.
     """
 
     KIND = ToJdbc
@@ -102,7 +102,7 @@ class JdbcOptions(SparkOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Not by a reader: its faults show the value, and who puts a password into a URL shall not find it in the log.
+        # Not by a reader: its errors show the value, and the URL may contain a password.
         if is_cluster(self.master):
             raise ValueError(
                 f'destination "jdbc" does not go with master "{self.master}", only with a local one: a task'

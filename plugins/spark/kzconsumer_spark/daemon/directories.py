@@ -1,4 +1,4 @@
-"""The sink's directories: scratch for this machine alone, and the place of spool files, which executors see, too."""
+"""The sink's directories: `scratch`, local to this machine, and the spool, which executors read too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kzconsumer_spark.daemon.spool_place import SpoolPlace, is_object_store
 
 
 class Directories(NamedTuple):
-    """Both are our own, and empty when they are made."""
+    """Both belong to this process alone and are created empty."""
 
     scratch: Path
     spool: SpoolPlace

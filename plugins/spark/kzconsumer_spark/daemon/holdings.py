@@ -48,7 +48,7 @@ def held_by(to: To, quarantine: str | None, count_rows: bool) -> Held:
 
 
 def finish(to: To) -> None:
-    """Publish what writers that may be dead have decided for. Raises OSError if that is not possible."""
+    """Carry out the decisions of writers that may be dead. Raises OSError if that fails."""
     if isinstance(to, ToFiles):
         Target(Path(to.path)).finish()
 

@@ -30,7 +30,7 @@ def read_path(value: object) -> object:
 
 
 def read_master(value: object) -> object:
-    """A Spark that runs inside the worker, or a standalone cluster."""
+    """The URL of a Spark inside the worker, or of a standalone cluster."""
     if isinstance(value, str) and not _LOCAL_MASTER.fullmatch(value) and not is_cluster(value):
         raise ValueError("is not local, local[n], local[*] or spark://host:port, the masters supported")
     return value
@@ -53,8 +53,8 @@ def read_spool(value: object) -> object:
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the table `[sink.options]` of the Spark sink has for every destination.
 
-    A batch is tried `attempts` times, `retry_backoff` apart, doubled each time; then the member stops. So is a ledger
-    that cannot be read. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
+    A batch, or the read of a ledger, is tried `attempts` times, `retry_backoff` apart, doubled each time; then the
+    member stops. `start_timeout` bounds the start of Spark. `scratch` is a directory for spool files and Spark's
     temporary files (default: the system's temporary directory). With a cluster as `master` spool files go to `spool`,
     which its executors see. `key` and the options after it are in `pipe.column_options`; `quarantine` is a directory
     for records that cannot be decoded.
@@ -111,7 +111,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def quarantine_place(self) -> str | None:
-        """Where bad records go, if there is anywhere."""
+        """The directory for bad records, if there is one."""
         return self.quarantine
 
 

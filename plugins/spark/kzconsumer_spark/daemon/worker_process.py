@@ -28,11 +28,11 @@ _MAX_LINE = 1 << 20
 _STOP_SECONDS = 5.0
 _KILL_SECONDS = 5.0
 END_SECONDS = 2 * _KILL_SECONDS
-"""What `close` takes at most."""
+"""The most seconds that `close` takes."""
 
 
 class WorkerDied(Exception):
-    """The worker process is gone, or its event pipe is; it is to be killed and replaced."""
+    """The worker process has ended or closed its event pipe, and must be killed and replaced."""
 
 
 class WorkerProcess:
@@ -53,7 +53,7 @@ class WorkerProcess:
 
     @classmethod
     async def open(cls, start: Start, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start a worker and wait until Spark is ready, for ever.
+        """Start a worker and wait until Spark is ready, without a time limit.
 
         Raises WorkerDied with the reason, ConfigError for settings that only Spark could find wrong.
         """
@@ -109,7 +109,7 @@ class WorkerProcess:
         await self.close()
 
     async def close(self) -> None:
-        """Kill everything in the worker's session and wait until it is gone: no write of it is under way after this."""
+        """Kill every process of the worker's session and wait for their end: no write is in progress afterwards."""
         with anyio.move_on_after(END_SECONDS, shield=True):
             await anyio.to_thread.run_sync(end_session, self.pid)
             await self._process.wait()
@@ -117,12 +117,12 @@ class WorkerProcess:
 
 
 def finite(safe_until: float) -> float:
-    """A lease without end, as one that JSON can say."""
+    """The lease as a number that JSON can represent, also if it has no end."""
     return min(safe_until, clock.now() + 1e9) if not math.isnan(safe_until) else 0.0
 
 
 def end_session(session: int) -> None:
-    """Kill every process of a session and wait until the kernel is done with them, within reason."""
+    """Kill every process of a session and wait a limited time until the kernel has removed them."""
     deadline = time.monotonic() + _KILL_SECONDS
     while _kill_session(session) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -150,7 +150,7 @@ _WITHOUT_VECTOR = Path(__file__).parents[1] / "java_without_vector"
 def worker_environment(conf: Mapping[str, str]) -> dict[str, str]:
     """The worker's environment: Spark's Python processes are this Python and import what this process can import.
 
-    On a cluster the machines of the executors may have theirs elsewhere. Raises PluginError without Java or PySpark.
+    On a cluster the executors' Python may be at another path. Raises PluginError without Java or PySpark.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise PluginError("kzconsumer-spark: pyspark is not installed: pip install kzconsumer-spark")

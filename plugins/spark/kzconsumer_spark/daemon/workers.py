@@ -82,7 +82,7 @@ class Workers:
             await self.worker.stop()
 
     async def close(self) -> None:
-        """Kill the worker; no write of it is under way after this."""
+        """Kill the worker; afterwards none of its writes is in progress."""
         worker, self.worker = self.worker, None
         if worker is not None:
             await worker.close()
@@ -90,7 +90,7 @@ class Workers:
     async def send_heartbeats(self) -> None:
         while True:
             if self.worker is not None:
-                with contextlib.suppress(WorkerDied):  # the next batch notices that it is dead
+                with contextlib.suppress(WorkerDied):  # the next batch finds that it is dead
                     await self.worker.heartbeat(self._safe_until())
             await anyio.sleep(_HEARTBEAT_SECONDS)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from kzconsumer_files.layout import Misfit, type_text
 
-#: Those whose values Spark writes into names of directories as Delta writes them into its log.
+#: Types whose values have the same text in Spark's directory names and in Delta's log.
 _IN_NAMES: Final = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
 _PLAIN: Final = _IN_NAMES | {"float", "double", "binary", "timestamp", "timestamp_ntz"}
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -22,7 +22,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def table_columns(columns: str, partition_by: Collection[str]) -> str:
-    """The columns of a new table. Raises Misfit for types that a Delta table cannot have."""
+    """The columns of a new table. Raises Misfit for types and names that Delta does not support."""
     found = _columns(columns)
     for name, (kind, _) in found.items():
         if _NOT_IN_NAMES.search(name):

@@ -23,8 +23,8 @@ from kzconsumer_files.layout import Misfit
 from kzconsumer_files.names import LedgerEntry, NotOurs
 from kzconsumer_spark.delta.columns import require_fit, rules_of, table_columns
 
-_COMMITS: Final = "kzconsumer"  # our key in what the log says of a commit
-_SYNCED: Final = 100  # entries of the log that are synced, whichever process wrote them
+_COMMITS: Final = "kzconsumer"  # our key in the commit's `commitInfo`
+_SYNCED: Final = 100  # entries of the log that are synced, also those of other processes
 
 
 class AddedFile(NamedTuple):
@@ -84,7 +84,7 @@ class DeltaLog:
     ) -> bool:
         """Add files and set versions of applications; False if another commit was made since the table was read.
 
-        Where it raises, it may have been done all the same.
+        If it raises, the commit may have been made nevertheless.
         """
         now = int(time.time() * 1000)
         properties = CommitProperties(
@@ -172,7 +172,7 @@ def statistics(file: Path) -> str:
     for number in range(footer.num_columns):
         column = footer.schema.column(number)
         if column.path != column.name or column.max_definition_level > 1:
-            continue  # inside of another one
+            continue  # nested in another column
         found: list[Any] = [footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups)]
         known = [each for each in found if each is not None and each.has_null_count]
         if len(known) < len(found):
@@ -188,7 +188,7 @@ def statistics(file: Path) -> str:
 
 
 def _as_json(value: Any, *, up: bool = False) -> Any:
-    """As in the log, where times are whole milliseconds."""
+    """As Delta's log has it: times in whole milliseconds."""
     if not isinstance(value, datetime.datetime):
         return value.isoformat() if isinstance(value, datetime.date) else value
     if up and value.microsecond % 1000:

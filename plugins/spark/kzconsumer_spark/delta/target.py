@@ -74,7 +74,7 @@ class DeltaTarget:
     def claim(self, owner: Owner) -> None:
         """Make the directory, if need be, and mark it. The table is made with the first rows, whose columns it has.
 
-        Raises NotOurs for what is no place for a table, or a table with rules of its own for writers.
+        Raises NotOurs for a directory with other content, or a table that requires more of writers than we do.
         """
         self.attempts.mkdir(parents=True, exist_ok=True)
         marker = self._state / "delta.json"
@@ -104,7 +104,7 @@ class DeltaTarget:
         return [each for each in found if not self._is_aside(table, each)]
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
-        """By an entry of the log. Without a table there is a file instead: who makes the table looks for it then."""
+        """By an entry of the log. Without a table a file records it, which the table's creator reads."""
         table = self.open()
         if table is None:
             place = self._aside_file(part)
@@ -115,7 +115,7 @@ class DeltaTarget:
             return True
         said = Committed(self._to.scope, (aside_entry(part, records, ""),))
         versions = {self._application(part): part.until, self._aside_application(part): part.until}
-        # The maker of the table may have looked for the file too early: from here on only the log counts.
+        # The table's creator may have looked before the file was there: from here on only the log counts.
         while self._log.version(table, self._aside_application(part)) is None:
             if self._reaches(table, part):
                 return False
@@ -149,15 +149,15 @@ class DeltaTarget:
         """Commit the ranges that the table does not have; returns their number. `attempt` is a unique name.
 
         `columns` are Spark's, as JSON; None where no range has files. When this returns, the table has every range, on
-        disk, whoever wrote it. Raises Misfit, Overtaken, OSError; what came of a commit is then found by the next look;
-        KeptAside when it has all others. Files that are moved into the table's directory and not committed are no part
-        of the table: VACUUM's.
+        disk, possibly from another writer. Raises KeptAside once it has all others; Misfit, Overtaken, OSError, after
+        which the commit may or may not have been made; `missing` then shows which. Files that are moved into the
+        table's directory and not committed are no part of the table; VACUUM removes them.
         """
         if table is None and columns is not None:
             self._log.make(columns, self._to.partition_by)
         table = self._log.refresh(table) if table is not None else self.open()
         if table is None:
-            # No table, no rows: nothing that readers could ever see of these ranges, but a claim asks for the last one.
+            # No table and no rows: readers see nothing of these ranges, but a claim asks for the last one.
             for each in staged:
                 place = self._empty_file(each.part)
                 place.parent.mkdir(exist_ok=True)

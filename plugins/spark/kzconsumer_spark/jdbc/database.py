@@ -38,7 +38,7 @@ def connect(to: ToJdbc) -> Connection:
 
 
 def password(to: ToJdbc) -> str | None:
-    """Read each time it is needed, so that it can be changed while the sink runs. Raises ConfigError."""
+    """Read at each connection, so that it can be changed while the sink runs. Raises ConfigError."""
     faults: list[str] = []
     found = read_secret(to.password_file, to.password_env, "password", "[sink.options]", faults)
     if faults:

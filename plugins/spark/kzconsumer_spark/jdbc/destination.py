@@ -84,7 +84,7 @@ class JdbcDestination:
             connection.close()
 
     def _hold(self) -> tuple[Connection, str]:
-        """The connection, tried, and our stage's name; new ones where there are none or the old ones are lost."""
+        """The connection, tested, and our stage's name; new ones if there are none or the old ones are lost."""
         if self._held is not None:
             try:
                 self._table.stages.drop(*self._held)
@@ -99,16 +99,16 @@ class JdbcDestination:
         password = read_password(self._to)
         frame = frame.withColumn(STAGED_ROW, sql.monotonically_increasing_id())
         writer = frame.write.format("jdbc").mode("append").option("reWriteBatchedInserts", "true")
-        # What the driver says of a row that fails has the values of all rows beside it.
+        # The driver's error for a failed row would include the values of other rows.
         writer = writer.option("logServerErrorDetail", "false")
         writer = writer.options(**self._to.write_options).option("url", self._to.url).option("dbtable", stage)
-        # Text goes into columns of any type that PostgreSQL can make of it: jsonb, uuid, enumerations.
+        # PostgreSQL converts text to the type of the column: jsonb, uuid, enumerations.
         writer = writer.option("driver", DRIVER).option("stringtype", "unspecified").option("user", self._to.user)
         (writer if password is None else writer.option("password", password)).save()
 
 
 def storable(frame: DataFrame) -> DataFrame:
-    """The frame with JSON text in place of what no column of a database holds: structures, maps, arrays of these."""
+    """The frame with JSON text in place of types that no database column has: structs, maps, arrays of these."""
     nested = [field.name for field in frame.schema if column_type(field.dataType) == "jsonb"]
     return frame.withColumns({name: sql.to_json(sql.col(f"`{name}`")) for name in nested}) if nested else frame
 

@@ -45,7 +45,7 @@ class Stages:
         """An empty table with these columns of the user's table and the range columns; returns its name as in SQL.
 
         Not logged: it is written once and read once. Its only constraint is that the first row of each task is there
-        once: it makes a task fail that Spark repeats because it did not hear of the commit of the first run.
+        once: it makes a task fail that Spark repeats because the reply to the first run's commit was lost.
         """
         query = SQL(
             "CREATE UNLOGGED TABLE {} AS SELECT {}, ''::text AS {}, 0 AS {}, 0::bigint AS {} FROM {} WITH NO DATA"

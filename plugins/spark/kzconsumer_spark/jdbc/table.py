@@ -1,9 +1,9 @@
 """A table in PostgreSQL that ranges are inserted into: its owner, its ledger, and the transaction that publishes.
 
 Beside the user's table, in the same schema: `kzconsumer_owners` (the id of each group in each table),
-`kzconsumer_ledger` (a row for each published range) and the staging tables of `stage`. The daemon claims and asks, the
-worker stages and publishes, both by psycopg: all that they need to know of a range is one query, and the daemon does
-not wait for a JVM.
+`kzconsumer_ledger` (a row for each published range) and the staging tables of `stage`. The daemon claims and queries,
+the worker stages and publishes, both by psycopg: the state of a range is one query, and the daemon does not wait for a
+JVM.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class JdbcTable:
         )
         require_lease()
         with database_errors(), connection.transaction():
-            # In one order, or two writers of the same ranges might wait for each other.
+            # In a fixed order: otherwise two writers of the same ranges could deadlock.
             ordered = sorted(rows, key=lambda part: part.range)
             overlaps: dict[_Records, Overlap] = {}
             for part in ordered:

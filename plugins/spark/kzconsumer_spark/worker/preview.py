@@ -37,12 +37,12 @@ def main() -> None:
         answer = encode(Failed(number=None, error=reason_of(error, request.start), settings=settings))
     answers.write(answer)
     answers.flush()
-    os._exit(0)  # the JVM goes with our session
+    os._exit(0)  # the JVM ends with our session
 
 
 def shape(request: PreviewRequest) -> Preview:
     session = start_session(request.start)
-    # Nothing is put aside, so there need be no place for it.
+    # Nothing is quarantined, so no directory is needed.
     shaping = Shaping(session, msgspec.structs.replace(request.start.columns, quarantine=None), SCHEMA)
     spool = read_spool(session, request.ranges).withColumns({name: F.col(of) for name, of in _ORDER.items()})
     frame, bad = shaping.preview(spool, MOST_BAD)
@@ -59,7 +59,7 @@ def previewed(frame: DataFrame, bad: Sequence[BadPosition]) -> Preview:
 
 
 def shown(value: object) -> object:
-    """What JSON can say of a cell: bytes as text where they are text, else as hexadecimal digits behind 0x."""
+    """A cell as a JSON value: bytes as text if they are UTF-8, else as 0x and hexadecimal digits."""
     match value:
         case bytes() | bytearray():
             try:

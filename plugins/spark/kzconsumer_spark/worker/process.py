@@ -59,12 +59,12 @@ from kzconsumer_spark.worker.tracebacks import Tracebacks
 
 LOG_NAME = "spark.log"
 _NO_JAVA = "JAVA_GATEWAY_EXITED"
-# What Java and Spark say of settings that they cannot use. Everything else may be otherwise at the next start.
+# Messages of Java and Spark about unusable settings. Any other failure may be transient.
 _REFUSED = re.compile(
     r"INVALID_CONF_VALUE|ClassNotFoundException|NumberFormatException|Invalid (maximum|initial) heap size"
     r"|Unrecognized (VM )?option|[Nn]ot allowed to specify max heap"
 )
-# Messages of the log after which Spark went on, and what follows of the exception in one.
+# Log messages after which Spark continues, and the lines of an exception that follow one.
 _NO_FAILURE = re.compile(r"(\S+ \S+ )?(WARN(ING)?|INFO|DEBUG|TRACE)\b")
 _OF_EXCEPTION = re.compile(r"at |\.\.\. |Caused by: |Suppressed: |[\w.$]+(Exception|Error)(:|$)")
 
