@@ -144,7 +144,7 @@ class ConsumerConnector:
         """Continue at `offset`, forwards or back, and store that at once: the partition's next owner begins there, too.
 
         Nothing fetched before is handed out any more; what is in hand no longer counts. An offset outside the log is
-        handled by `[offsets] reset`. If the call is cancelled, the partition continues at `offset` all the same, and
+        handled by `[offsets] reset`. If the call is cancelled, the partition still continues at `offset`, and
         the next commit stores it. Raises NotOwnedError, SessionExpiredError, ZooKeeperError, CoordinatorError.
         Source: `KafkaConsumer.seek`.
         """
@@ -179,7 +179,7 @@ class ConsumerConnector:
         """Commit what is processed and leave the group; streams end. Idempotent, bounded by `[stop] deadline`.
 
         With explicit acknowledgement the commit waits for that of what is handed out, for a third of the deadline.
-        A call that is cancelled stops waiting; the member leaves all the same. In a call of the rebalance listener
+        A cancelled call stops waiting, and the member still leaves. In a call of the rebalance listener
         this returns at once, since the member cannot leave before that call has ended.
         """
         await self._sessions.leave(self._sessions.settings.stop.deadline / 3 if self._explicit else 0.0)

@@ -61,9 +61,8 @@ class RangeData(msgspec.Struct, frozen=True, kw_only=True):
 class Batch(msgspec.Struct, frozen=True):
     """What one `write` makes durable: ranges of different partitions, never two of the same one.
 
-    With `is_replay` it is one range that a member planned and did not commit: it may be written already, or be on its
-    way from there even now. `steps`, with which a sink may keep what it has done so far, is there when the ranges are
-    planned.
+    With `is_replay` it is one range that a member planned and did not commit: it may be written already, or that member
+    may still be writing it. `steps` records which steps of a write are done; it is set if the ranges are planned.
     """
 
     ranges: tuple[RangeData, ...]
@@ -117,8 +116,8 @@ class Sink(Protocol):
     and the batch is written after that. A sink of bytes and a replayable sink cannot reject single records: the range
     might be found published without them.
 
-    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes is also given ranges that hold none
-    (`raw` is empty): what the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
+    `wants = "raw"` asks for bytes instead of columns ("columns"). A sink of bytes also gets ranges without bytes
+    (`raw` is empty), which the log no longer has. `start_limit` is how many seconds entering the sink may take, if that
     is more than 15 minutes. `last_batch`, a mapping, is added to the log line of each batch.
 
     A sink is **replayable** when publishing a range is atomic, the first publication wins and nothing is deleted, so
@@ -144,10 +143,9 @@ class Preparing(Protocol):
     """A sink that does work ahead of `write`, such as spooling.
 
     `prepare` is called with the next batch while `write` runs with the one before, never with two ahead. `write` then
-    gets that batch, or what is left of it where partitions have been lost, or a later one if all have: what is still
-    unwritten at the next `prepare` is to be forgotten. Before that, the batch that failed may be written again. The
-    ranges are not planned yet: nothing may reach the destination. What `prepare` raises is logged, and `write` has to
-    do without it.
+    gets that batch, or the rest of it if partitions have been lost, or a later one if all have: at the next `prepare`
+    discard what is still unwritten. Before that, a failed batch may be written again. The ranges are not planned yet:
+    nothing may reach the destination. An exception of `prepare` is logged, and `write` is called nevertheless.
     """
 
     async def prepare(self, batch: Batch) -> None: ...
@@ -160,7 +158,7 @@ class SettingAside(Protocol):
     Used for a range that it cannot write and that `[sink] on_batch_failure` keeps in the quarantine. True: from now on
     no member publishes it, not even one that is writing it at the moment; every `write` of it raises, and `has` does
     not have it. False: it is published. Without this a member that has lost the partition may publish what its
-    successor has kept.
+    successor has quarantined.
     """
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool: ...
