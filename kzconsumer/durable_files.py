@@ -29,7 +29,7 @@ def create_whole(path: Path, data: bytes | memoryview) -> bool:
 def create_same(path: Path, data: bytes | memoryview) -> None:
     """Create a file, and its directory, with this content, or find it so. Raises FileExistsError if it is different."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not create_whole(path, data) and path.read_bytes() != data:
+    if (path.exists() or not create_whole(path, data)) and path.read_bytes() != data:
         raise FileExistsError(f"{path} exists with different content: move it away")
 
 

@@ -218,8 +218,10 @@ class BrokerFetcher:
     async def _deliver(self, arrived: list[Arrival]) -> None:
         done = await self._delivery.deliver(arrived)
         self._move_back(done.move_back)
-        self._forget(done.forget)
-        self._send_back(done.send_back)
+        if done.forget:
+            self._forget(done.forget)
+        if done.send_back:
+            self._send_back(done.send_back)
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         state.fail(error)

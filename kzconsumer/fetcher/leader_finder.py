@@ -39,7 +39,7 @@ class LeaderFinder:
         """Look for the leader of each, once its pause (after an error) is over."""
         for state in states:
             self._leaderless[state.topic_partition] = state
-        self._wanted.set()
+            self._wanted.set()
 
     async def run(self) -> None:
         while True:

@@ -45,7 +45,7 @@ async def test_ours_joins_a_running_original_and_leaves_it(
 
 
 @pytest.mark.parametrize("version", ORIGINALS)
-async def test_an_original_joins_ours_and_is_reported_to_stop(
+async def test_an_original_that_joins_ours_is_nudged_to_stop(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str
 ) -> None:
     async with mixed_group(servers, cluster, unique) as group, our_member(cluster, unique, {unique: 1}, "m") as ours:

@@ -185,7 +185,7 @@ def test_all_queues_share_a_budget() -> None:
     assert [here.has_room, there.has_room] == [True, True]
 
 
-def test_room_in_the_shared_budget_is_reported_to_every_queue() -> None:
+def test_room_in_the_shared_budget_wakes_every_queue() -> None:
     total, output = ByteBudget(100), list[str]()
     here, there = (ChunkQueue(80, total) for _ in range(2))
     here.subscribe(lambda: output.append("here"))

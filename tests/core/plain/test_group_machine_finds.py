@@ -188,5 +188,5 @@ def test_a_member_that_leaves_without_a_word(monkeypatch: pytest.MonkeyPatch) ->
     async def only_of_the_open(self: Claims) -> None:
         await self._listener.revoked(list(self._owned.held))
 
-    monkeypatch.setattr(Claims, "tell_leaving", only_of_the_open)
+    monkeypatch.setattr(Claims, "report_leaving", only_of_the_open)
     find("was not told that")

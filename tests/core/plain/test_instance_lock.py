@@ -49,7 +49,7 @@ def holder(path: Path) -> Iterator[int]:
             process.kill()
 
 
-def test_the_second_daemon_is_reported_of_the_first(
+def test_the_second_daemon_names_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -47,7 +47,7 @@ def test_lag_that_was_zero_of_late_is_no_fault(commits: list[Commit], lag: int) 
 
 
 @given(windows(least=2), st.integers(1, 50))
-def test_rewind_stall_and_warn_are_reported_apart(commits: list[Commit], lag: int) -> None:
+def test_rewind_stall_and_warn_are_distinguished(commits: list[Commit], lag: int) -> None:
     commits = [commit._replace(lag=commit.lag or 1) for commit in commits]
     went = [after.offset - before.offset for before, after in pairwise(commits)]
     shrank = any(after.lag < before.lag for before, after in pairwise(commits))  # type: ignore[operator]

@@ -97,7 +97,7 @@ async def test_an_imported_configuration_does_not(tmp_path: Path, capsys: pytest
     assert "PLANTED" not in done.out + done.err
 
 
-def test_an_application_is_reported_no_more() -> None:
+def test_an_application_gets_no_more_detail() -> None:
     assert str(ConfigError(["a: http://me:PLANTED@host", "b"])) == "a: http://(hidden)@host\nb"
 
 

@@ -123,7 +123,7 @@ def test_a_mark_tells_whether_it_was_news() -> None:
     assert claim.processed == 16
 
 
-def test_lost_is_reported_to_who_works_on_it_and_waited_for_by_nobody() -> None:
+def test_a_loss_reaches_the_worker_and_is_not_waited_for() -> None:
     claim, output = handed(6), list[str]()
     claim.when_lost(lambda: output.append("give up"))
     claim.close(lambda: output.append("settled"))

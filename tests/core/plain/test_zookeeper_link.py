@@ -202,7 +202,7 @@ async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
     ("said", "reason"),
     [
         (b"This ZooKeeper instance is not currently serving requests\n", "it has no quorum, so it rejects clients"),
-        (b"srvr is not executed because it is not in the include.\n", "has it a quorum?"),
+        (b"srvr is not executed because it is not in the whitelist.\n", "has it a quorum?"),
         (b"Zookeeper version: 3.8.4\n", "it serves others: is it behind, or starting?"),
         (b"", "or does this port want TLS? ([zookeeper] secure, connect)"),
         (b"\x15\x03\x03\x00\x02\x02\x50", "or does this port want TLS? ([zookeeper] secure, connect)"),

@@ -12,7 +12,7 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
 
-async def test_only_a_partition_that_stays_without_leader_is_reported_of(
+async def test_only_a_partition_that_stays_without_leader_is_logged(
     servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Two brokers; each leads every other partition, and nobody stands in for it."""

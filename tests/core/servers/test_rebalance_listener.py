@@ -34,7 +34,7 @@ class Recorder(kzconsumer.RebalanceListener):
         self._record("lost", generation, partitions)
 
 
-async def test_assigned_revoked_and_lost_are_reported_apart(cluster: Cluster, unique: str) -> None:
+async def test_assigned_revoked_and_lost_are_separate_calls(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 4)
     listener = Recorder()
     async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer:

@@ -125,7 +125,7 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_replayable_sink_goes_on_without_only_where_it_is_reported(cluster: Cluster, unique: str) -> None:
+async def test_a_replayable_sink_continues_without_only_if_the_settings_say_so(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15, stored=10)

@@ -87,7 +87,7 @@ def test_what_comes_after_the_function_returned_is_refused() -> None:
     assert calls.made == ["lease"]
 
 
-def test_the_daemon_is_reported_and_its_answer_counts() -> None:
+def test_the_daemon_is_asked_and_its_answer_counts() -> None:
     said: list[StepDone] = []
     answers = [StepRecorded(), StepRecorded(error="no partition of the batch is ours any more")]
 

@@ -158,7 +158,7 @@ def test_the_page_shows_what_its_settings_make(session: SparkSession, tmp_path: 
 BAD_JSON = [b"no JSON", b'{"id": "x"}', b"", b"[1]", b"\xff", b"null"]
 
 
-def test_bad_json_is_reported_from_good(session: SparkSession, tmp_path: Path) -> None:
+def test_bad_json_is_distinguished_from_good(session: SparkSession, tmp_path: Path) -> None:
     case = Case(
         session, tmp_path, value=FieldOptions(format="json", schema="id INT, a STRUCT<b: INT>", on_error="column")
     )

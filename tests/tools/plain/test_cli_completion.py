@@ -77,7 +77,7 @@ def test_bash_completes_files_and_choices(capsys: pytest.CaptureFixture[str], tm
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_is_reported_of_every_verb_and_option(
+def test_every_shell_completes_every_verb_and_option(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
 ) -> None:
     text = printed(capsys, "completion", shell)
