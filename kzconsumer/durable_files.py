@@ -74,7 +74,11 @@ class AppendedFile:
         self._file = path.open("xb", buffering=0)
         self.size = 0
         """Bytes."""
-        sync_directory(path.parent)
+        try:
+            sync_directory(path.parent)
+        except OSError:
+            self._file.close()
+            raise
 
     def append(self, data: bytes) -> None:
         """Write all of it and wait until it is on disk."""

@@ -16,10 +16,12 @@ from typing import TextIO
 
 import pytest
 import structlog
+from _pytest.logging import LogCaptureHandler
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from kzconsumer.logs.logger import _FACTS
 from kzconsumer_sandbox.servers.cluster import Cluster
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import NIGHTLY, extent
@@ -130,7 +132,15 @@ def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
 def log_as_it_was() -> Iterator[None]:
     """A test that runs the command line sets up the log of the whole process: not that of the tests behind it."""
     before = structlog.get_config() if structlog.is_configured() else None
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    token = _FACTS.set(None)
     yield
+    _FACTS.reset(token)
+    root.setLevel(level)
+    for handler in root.handlers[:]:
+        if handler not in handlers and not isinstance(handler, LogCaptureHandler):
+            root.removeHandler(handler)
     if before is None:
         structlog.reset_defaults()
     else:

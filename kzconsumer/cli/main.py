@@ -60,14 +60,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def whole_parser(commands: Iterable[AddArguments] | None = None) -> argparse.ArgumentParser:
     """The parser with the arguments of every verb: the core's and `commands`, by default all that are installed."""
+    parser, subparsers = _parser(_VERBS)
+    if commands is None:
+        _add_installed(subparsers)
+    else:
+        for add_arguments in commands:
+            add_arguments(subparsers)
+    return parser
+
+
+def _add_installed(subparsers: Subparsers) -> None:
+    """One that cannot be loaded is listed as such: help must not depend on it."""
+    from kzconsumer.errors import PluginError
     from kzconsumer.plugins import COMMANDS, list_plugins, load
 
-    if commands is None:
-        commands = [cast("AddArguments", load(COMMANDS, plugin.name)) for plugin in list_plugins(COMMANDS)]
-    parser, subparsers = _parser(_VERBS)
-    for add_arguments in commands:
-        add_arguments(subparsers)
-    return parser
+    for name in sorted({plugin.name for plugin in list_plugins(COMMANDS)} - _VERBS.keys()):
+        try:
+            add_arguments = cast("AddArguments", load(COMMANDS, name))
+        except PluginError as error:
+            subparsers.add_parser(name, help=f"({str(error).replace('%', '%%')})")
+        else:
+            add_arguments(subparsers)
 
 
 def _parser_of(verb: str) -> argparse.ArgumentParser:

@@ -8,13 +8,15 @@ with the fields behind the event and as the attribute `fields` of the log record
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from contextvars import ContextVar
 from typing import Any
 
 import structlog
 from structlog.typing import EventDict
 
-from kzconsumer.redaction import redacted_text
+from kzconsumer.redaction import redacted, redacted_text
 
 _FACTS: ContextVar[dict[str, object] | None] = ContextVar("kzconsumer_facts", default=None)
 
@@ -71,10 +73,13 @@ class Logger:
         if not self._standard.isEnabledFor(number):
             return
         fields.pop("again", None)
-        exc_info = fields.pop("exc_info", None)
-        fields = {**facts(), **fields}
+        error = fields.pop("exc_info", None)
+        fields = redacted({**(_FACTS.get() or {}), **fields})
         text = " ".join([event, *(f"{name}={_shown(value)}" for name, value in fields.items())])
-        self._standard.log(number, "%s", text, exc_info=exc_info, stacklevel=3, extra={"fields": fields})
+        if error:  # as text: a handler would show what it says unredacted
+            found = error if isinstance(error, BaseException) else sys.exception()
+            text += "\n" + redacted_text("".join(traceback.format_exception(found)).rstrip())
+        self._standard.log(number, "%s", text, stacklevel=3, extra={"fields": fields})
 
 
 def _shown(value: object) -> str:

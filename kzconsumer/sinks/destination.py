@@ -59,11 +59,7 @@ class _Asked:
         return await self._answer(self._can.set_aside(part, records))
 
     async def _answer(self, answer: Awaitable[_Answer]) -> _Answer:
-        try:
-            with sink_failures(self._name), anyio.fail_after(PATIENCE):
+        with sink_failures(self._name):
+            with anyio.move_on_after(PATIENCE):
                 return await answer
-        except SinkError as error:
-            if not isinstance(error.__cause__, TimeoutError):
-                raise
-            reason = f"no answer within {PATIENCE:g} s whether planned ranges are published"
-            raise SinkError(f"sink {self._name}: {reason}") from error.__cause__
+            raise SinkError(f"sink {self._name}: no answer within {PATIENCE:g} s whether planned ranges are published")

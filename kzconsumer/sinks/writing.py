@@ -109,7 +109,7 @@ class BatchWriter:
             doubt = f"and whether the destination has it is unknown: {error}"
             raise SinkError(f"{part.range}: the sink cannot write it ({failure}), {doubt}") from error
         if not aside:
-            log.warning("range was published, though its write failed", **part.range._asdict(), reason=str(failure))
+            log.warning("range was published, though its write failed", **part.identity._asdict(), reason=str(failure))
         return aside
 
     async def _write_in_lease(self, batch: Batch, claims: list[OffsetTracker]) -> bool:

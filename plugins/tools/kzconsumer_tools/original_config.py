@@ -112,7 +112,7 @@ def _queue(value: str, file: Mapping[str, str]) -> Translated:
     return (
         show_byte_size(min(size, _LARGEST)),
         "changed",
-        "bytes of a stream's queue, not chunks: the most that so many chunks can have",
+        "bytes of a stream's queue, not chunks: the size of that many chunks",
     )
 
 
@@ -176,7 +176,7 @@ def _dual(value: str, file: Mapping[str, str]) -> Translated:
 
 
 _NEVER_READ = "not read by the original either"
-_METRICS = "see [status] listen (docs/status.md)"
+_METRICS = "see [status] listen (docs/monitoring.md)"
 
 KEYS: Mapping[str, _Key] = {
     "zookeeper.connect": _same("zookeeper.connect", _text),

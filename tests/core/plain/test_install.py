@@ -124,7 +124,7 @@ IN_NEED_OF_EXTRAS = {
     *(f"kzconsumer.status.{each}" for each in ("connections", "events", "metrics", "server")),
     "kzconsumer.testing.assignor_contract",
     *(f"kzconsumer_spark.delta.{each}" for each in ("destination", "holdings", "log", "target")),
-    *(f"kzconsumer_spark.jdbc.{each}" for each in ("destination", "holdings", "stage", "table")),
+    *(f"kzconsumer_spark.jdbc.{each}" for each in ("database", "destination", "holdings", "stage", "table")),
 }
 DECODED = """
 from kzconsumer.records.decode import decode

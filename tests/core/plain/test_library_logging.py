@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import anyio
+import anyio.lowlevel
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from kzconsumer.logs.logger import get_logger
+from kzconsumer.logs.logger import facts, get_logger
 
 
 @pytest.fixture
@@ -40,14 +42,39 @@ def test_events_go_to_the_standard_logger(unconfigured: None, caplog: pytest.Log
     assert revoked.__dict__["fields"] == {"topic": "orders", "partition": 0}
     assert revoked.funcName == "test_events_go_to_the_standard_logger"
     assert refused.getMessage() == "commit failed reason='no quorum\\n'"
-    assert failed.exc_info is not None
+    assert failed.getMessage().startswith("failed\nTraceback (most recent call last):\n")
+    assert failed.getMessage().endswith("OSError: gone")
 
 
 def test_secrets_are_not_logged(unconfigured: None, caplog: pytest.LogCaptureFixture) -> None:
+    url = "jdbc:postgresql://u:planted@host/db?password=planted"
     with caplog.at_level(logging.INFO, logger="kzconsumer"):
-        get_logger("kzconsumer").warning("refused", url="jdbc:postgresql://u:planted@host/db?password=planted")
-    assert "host" in caplog.text
-    assert "planted" not in caplog.text
+        get_logger("kzconsumer").warning("refused", url=url, options={"password": "planted"})
+        try:
+            raise OSError(f"{url} refuses")
+        except OSError as error:
+            get_logger("kzconsumer").error("refused", exc_info=error)
+    assert caplog.text.count("host") == 2
+    assert "planted" not in caplog.text + str([record.__dict__["fields"] for record in caplog.records])
+
+
+async def test_a_line_of_the_application_does_not_join_the_facts_of_two_members(
+    unconfigured: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = get_logger("kzconsumer")
+
+    async def member(group: str) -> None:
+        facts().update(group=group)
+        await anyio.lowlevel.checkpoint()
+        log.warning("progress", of=group)
+
+    with caplog.at_level(logging.INFO, logger="kzconsumer"):
+        log.warning("a line of the application")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(member, "a")
+            tasks.start_soon(member, "b")
+    fields = [record.__dict__["fields"] for record in caplog.records]
+    assert fields == [{}, {"group": "a", "of": "a"}, {"group": "b", "of": "b"}]
 
 
 def test_an_applications_structlog_is_used() -> None:

@@ -22,7 +22,7 @@ class Recorder(RebalanceListener):
         self.heard.append(("lost", set(partitions)))
 
 
-async def test_the_end_of_what_it_was_reported_of() -> None:
+async def test_only_what_was_reported_as_assigned_ends() -> None:
     listener = Recorder()
     calls = ListenerCalls(listener)
     await calls.assigned([FIRST, SECOND])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kzconsumer import __version__
+from kzconsumer.cli.main import whole_parser
 from kzconsumer.errors import ConfigError, PluginError
 from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen
 
@@ -100,3 +101,15 @@ def test_a_name_in_the_settings_is_a_fault_of_the_settings() -> None:
     (line,) = caught.value.faults
     assert line.startswith('group.toml: [sink] plugin: no sink "jsonline" is installed')
     assert 'did you mean "jsonlines"?' in line
+
+
+def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:
+    """Nor can a command of that name replace one of the core."""
+    (site / "broken.py").write_text("import surely_not_installed\n")
+    folder = site / "broken_command-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-command\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[kzconsumer.commands]\nbroken = broken:add\nrun = broken:add\n")
+    text = " ".join(whole_parser().format_help().split())
+    assert 'broken (command "broken" (broken:add, from broken-command 1.0) cannot be loaded' in text
+    assert "run consume as a member of the group (the default)" in text

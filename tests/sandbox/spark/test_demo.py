@@ -42,6 +42,7 @@ def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -
     assert (figures["produced"], figures["distinct"], figures["missing"]) == (40_000, 40_000, 0)
     assert figures["rows"] == 40_000 + figures["duplicates"]
     assert 0 < figures["takeover_seconds"] < figures["seconds"]
+    assert "had to be killed" not in done.stderr
     assert left(tmp_path) == []
 
 

@@ -7,6 +7,7 @@ scratch directory. Retries are the daemon's.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
@@ -79,6 +80,7 @@ class Destination(Protocol):
 
 def main() -> None:
     commands, events = take_pipes()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     start = decode_command(commands.readline())
     assert isinstance(start, Start)
     Path(start.scratch).mkdir()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     sink = subparsers.add_parser(
-        "sink", help="prove what the destination holds, write a time range into another target"
+        "sink", help="verify what the destination holds, write a time range again, preview the columns"
     )
     actions = sink.add_subparsers(dest="action", required=True, metavar="ACTION")
     sink_verify.add_arguments(actions)
