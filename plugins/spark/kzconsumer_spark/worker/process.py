@@ -78,9 +78,18 @@ class Destination(Protocol):
     def close(self) -> None: ...
 
 
+def _log_to_standard_error() -> None:
+    """Our own lines only: PySpark would repeat each traceback of a function."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log = logging.getLogger("kzconsumer")
+    log.addHandler(handler)
+    log.propagate = False
+
+
 def main() -> None:
     commands, events = take_pipes()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _log_to_standard_error()
     start = decode_command(commands.readline())
     assert isinstance(start, Start)
     Path(start.scratch).mkdir()
