@@ -1,6 +1,6 @@
 """Our distributions as users get them: built, and installed into a virtual environment that knows nothing else.
 
-Owns no state. `tests/core/plain/test_install.py` calls it.
+For `tests/core/plain/test_install.py`.
 """
 
 from __future__ import annotations

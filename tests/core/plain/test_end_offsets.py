@@ -36,7 +36,7 @@ async def test_what_came_after_the_run_began_is_left_out() -> None:
     assert end_offsets.of(ORDERS, 0x2A) == 105
     assert end_offsets.passed(TopicPartition("orders", 1), 0x2A, 0), "an empty partition is at its end at once"
     assert end_offsets.leaves_out(TopicPartition("orders", 2), 0x2A), "a partition added"
-    assert end_offsets.leaves_out(ORDERS, 0x2C), "a topic deleted and made anew"
+    assert end_offsets.leaves_out(ORDERS, 0x2C), "a topic that was recreated"
     assert end_offsets.leaves_out(TopicPartition("payments", 0), 0x2A), "a topic made later"
     assert not end_offsets.passed(ORDERS, 0x2C, 105)
 

@@ -90,7 +90,7 @@ async def test_each_class_has_its_policy() -> None:
         ("error", "odd", 4),
     ]
     assert all(line["topic"] == "orders" and line["partition"] == 3 and line["reason"] for line in output)
-    assert "b'v'" not in str(output), "contents are not told"
+    assert "b'v'" not in str(output), "contents are not logged"
 
 
 async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_reported() -> None:

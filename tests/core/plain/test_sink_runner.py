@@ -353,7 +353,7 @@ async def test_a_sink_that_does_not_start() -> None:
 
 
 async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
-    """What is told is why the write failed, and as SinkError."""
+    """The error says why the write failed, and is a SinkError."""
 
     class Broken(Memory):
         async def __aexit__(

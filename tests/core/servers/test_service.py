@@ -216,7 +216,7 @@ async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: 
             if how == "hang":
                 (output,) = member.events("watchdog is no longer fed")
                 assert "nothing has been fetched or processed" in output["reason"]
-                assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is told all the same"
+                assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is still reported"
             # As systemd does then: the traceback of each thread is in the log.
             member.signal(signal.SIGABRT)
             assert await member.ended() == -signal.SIGABRT
