@@ -218,10 +218,8 @@ class BrokerFetcher:
     async def _deliver(self, arrived: list[Arrival]) -> None:
         done = await self._delivery.deliver(arrived)
         self._move_back(done.move_back)
-        if done.forget:
-            self._forget(done.forget)
-        if done.send_back:
-            self._send_back(done.send_back)
+        self._forget(done.forget)
+        self._send_back(done.send_back)
 
     def _fail(self, state: PartitionFetchState, error: Exception) -> None:
         state.fail(error)
@@ -255,8 +253,9 @@ class BrokerFetcher:
             if state in self:
                 del self._states[state.topic_partition]
             queues.add(state.queue)
-        for queue in queues.difference(state.queue for state in self._states.values()):
-            queue.unsubscribe(self.wake)
+        if queues:  # mostly there are none: the partitions need not be looked through after each response
+            for queue in queues.difference(state.queue for state in self._states.values()):
+                queue.unsubscribe(self.wake)
 
     async def _wait_for_work(self, time: float) -> None:
         """Until there is room, a new partition, or the end of a pause or rate limit in force at `time`."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 _UCRED = struct.Struct("3i")
 
 
-class Told(NamedTuple):
+class Notification(NamedTuple):
     at: float
     """Of CLOCK_MONOTONIC."""
     pid: int
@@ -30,7 +30,7 @@ class ServiceManager:
 
     def __init__(self, listening: socket.socket, address: str) -> None:
         self.address = address
-        self.messages: list[Told] = []
+        self.messages: list[Notification] = []
         self._socket = listening
 
     def __repr__(self) -> str:
@@ -44,12 +44,12 @@ class ServiceManager:
                     return
                 (pid, _, _) = _UCRED.unpack(ancillary[0][2])
                 lines = (line.partition("=") for line in content.decode().split("\n"))
-                self.messages.append(Told(time.monotonic(), pid, {key: value for key, _, value in lines}))
+                self.messages.append(Notification(time.monotonic(), pid, {key: value for key, _, value in lines}))
 
     def values(self, key: str) -> list[str]:
         return [each.fields[key] for each in self.messages if key in each.fields]
 
-    def first(self, key: str, value: str = "1") -> Told:
+    def first(self, key: str, value: str = "1") -> Notification:
         return next(each for each in self.messages if each.fields.get(key) == value)
 
     def times(self, key: str) -> list[float]:
