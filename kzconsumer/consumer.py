@@ -20,6 +20,7 @@ from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.topic_filter import TopicFilter
 from kzconsumer.settings.values import read_topic
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
@@ -88,13 +89,13 @@ class ConsumerConnector:
     ) -> dict[tuple[str | None, int], KafkaStream]:
         settings, lease = self._sessions.settings, self._sessions.lease
         total = ByteBudget(settings.fetch.total_queue_bytes)
-        streams = {}
-        for topic, thread in keys:
+        cursors = {}
+        for key in keys:
             queue = ChunkQueue(settings.fetch.queue_bytes, total)
             counted = Unacknowledged(settings.offsets.most_unacknowledged) if self._explicit else None
-            streams[topic, thread] = KafkaStream(topic, thread, queue, lease, counted, self._reject)
-        await self._sessions.join(registration, streams)
-        return streams
+            cursors[key] = StreamCursor(queue, lease, counted)
+        await self._sessions.join(registration, cursors)
+        return {key: KafkaStream(*key, cursor, self._reject) for key, cursor in cursors.items()}
 
     async def _reject(self, message: Message, error_class: str, reason: str, lost: Callable[[], bool]) -> bool:
         return await self._sessions.rejects.handle([RejectedRecord(message, error_class, reason)], lost)

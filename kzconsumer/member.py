@@ -51,7 +51,7 @@ from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.runs.end_offsets import EndOffsets, owned_finished, run_finished
 from kzconsumer.runs.runs import Runs
 from kzconsumer.settings.settings import Settings
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.session import ZooKeeperSession
 from kzconsumer.zookeeper.watches import Watches
 
@@ -71,7 +71,7 @@ class Member:
         *,
         consumer: str,
         registration: Registration,
-        streams: Mapping[tuple[str | None, int], KafkaStream],
+        cursors: Mapping[tuple[str | None, int], StreamCursor],
         paused: Collection[TopicPartition],
         brokers: Brokers,
         read: Reading,
@@ -86,7 +86,7 @@ class Member:
     ) -> None:
         self._session = session
         self._settings = settings
-        self._streams = streams
+        self._cursors = cursors
         self._end_offsets = end_offsets
         self._joined = joined
         self._finished = finished
@@ -127,7 +127,7 @@ class Member:
             leaders, brokers, settings.fetch, reset, read, self.log_offsets, end_offsets, counters
         )
         self.owned = OwnedPartitions(
-            owners, watches, committer, self._fetchers, streams, settings.fetch.max_bytes, paused
+            owners, watches, committer, self._fetchers, cursors, settings.fetch.max_bytes, paused
         )
         self._claims = Claims(
             self.owned,
@@ -191,8 +191,8 @@ class Member:
                     tasks.start_soon(self._finish, self._end_offsets)
                 await self._leaving.wait()
                 tasks.cancel_scope.cancel()  # fetching and rebalancing end before the final commit
-            for stream in self._streams.values():
-                stream.close()
+            for cursor in self._cursors.values():
+                cursor.close()
             if self.patience:
                 await self._claims.settle(self.patience)
             await self._final_commit()
@@ -249,8 +249,8 @@ class Member:
         else:
             await run_finished(end_offsets, self._runs, positions, self.owned.commit, self._fetchers.look_for_ends)
         self._finished.set()
-        for stream in self._streams.values():
-            stream.close()
+        for cursor in self._cursors.values():
+            cursor.close()
 
     async def _raise_on_expiry(self) -> None:
         await self._session.wait_expired()

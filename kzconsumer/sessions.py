@@ -44,7 +44,7 @@ from kzconsumer.registry.topics import TopicRegistry
 from kzconsumer.rejected.rejects import rejects_of
 from kzconsumer.runs.end_offsets import EndOffsets
 from kzconsumer.settings.settings import Settings
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.access import load_access
 from kzconsumer.zookeeper.lease import Lease
 from kzconsumer.zookeeper.session import FormerSession, ZooKeeperSession
@@ -79,8 +79,8 @@ class Sessions:
         self.listener = ListenerCalls(listener)
         self.counters = Counters()
         self.rejects = rejects_of(settings, lambda: self._present().bootstrap(), self.counters.rejected)
-        self.streams: dict[tuple[str | None, int], KafkaStream] = {}
-        """By topic (None: of a filter) and thread."""
+        self.cursors: dict[tuple[str | None, int], StreamCursor] = {}
+        """Of the streams, by topic (None: of a filter) and thread."""
         self.paused: set[TopicPartition] = set()
         """Paused partitions, owned or not."""
         self.member: Member | None = None
@@ -112,7 +112,7 @@ class Sessions:
         self._new_member = partial(
             Member,
             consumer=self.consumer,
-            streams=self.streams,
+            cursors=self.cursors,
             paused=self.paused,
             brokers=self._brokers,
             read=reading(form, settings.fetch.largest_body),
@@ -154,11 +154,11 @@ class Sessions:
             error = sole_cause(group)
             raise error from error.__cause__
 
-    async def join(self, registration: Registration, streams: Mapping[tuple[str | None, int], KafkaStream]) -> None:
+    async def join(self, registration: Registration, cursors: Mapping[tuple[str | None, int], StreamCursor]) -> None:
         """Join the group; returns after the first rebalance, or when the member has left before it."""
-        if self.streams:
+        if self.cursors:
             raise RuntimeError("streams can be created once per connector (MessageStreamsExist)")
-        self.streams.update(streams)
+        self.cursors.update(cursors)
         self._tasks.start_soon(self._load_kernels)
         self._tasks.start_soon(self._run, registration)
         await self._joined.wait()
@@ -170,7 +170,7 @@ class Sessions:
         self._leaving.set()
         self._connecting.cancel()
         self._scope.deadline = min(self._scope.deadline, anyio.current_time() + self.settings.stop.deadline)
-        if self.streams and not self.listener.calling:
+        if self.cursors and not self.listener.calling:
             await self._left.wait()
 
     def leave_within(self, seconds: float) -> None:
@@ -238,8 +238,8 @@ class Sessions:
             self._joined.set()
         finally:
             self._left.set()  # first: `leave` must not wait if the rest fails
-            for stream in self.streams.values():
-                stream.close()
+            for cursor in self.cursors.values():
+                cursor.close()
 
     async def _run_session(self, registration: Registration) -> None:
         async with AsyncExitStack() as exits:

@@ -16,7 +16,7 @@ from kzconsumer.offsets.position import Position
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import OwnerNode
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.operations import Stat
 from kzconsumer.zookeeper.round_trips import repeated, together
 from kzconsumer.zookeeper.watches import Watches
@@ -44,7 +44,7 @@ class OwnedPartitions:
         watches: Watches,
         committer: Committer,
         fetchers: FetcherManager,
-        streams: Mapping[tuple[str | None, int], KafkaStream],
+        cursors: Mapping[tuple[str | None, int], StreamCursor],
         fetch_bytes: int,
         paused: Collection[TopicPartition],
     ) -> None:
@@ -56,7 +56,7 @@ class OwnedPartitions:
         self._watches = watches
         self._committer = committer
         self._fetchers = fetchers
-        self._streams = streams
+        self._cursors = cursors
         self._fetch_bytes = fetch_bytes
         self._paused = paused
 
@@ -95,13 +95,13 @@ class OwnedPartitions:
         for claim in self.open(partitions):
             if not claim.tracker.paused:
                 claim.tracker.paused = True
-                self._stream(claim.topic_partition, claim.thread).pause(claim.tracker)
+                self._cursor(claim.topic_partition, claim.thread).pause(claim.tracker)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         for claim in self.open(partitions):
             if claim.tracker.paused:
                 claim.tracker.paused = False
-                self._stream(claim.topic_partition, claim.thread).resume(claim.tracker)
+                self._cursor(claim.topic_partition, claim.thread).resume(claim.tracker)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Store an offset and read on from there; what is in hand is no longer marked. Raises NotOwnedError."""
@@ -174,10 +174,10 @@ class OwnedPartitions:
         position: int | None,
     ) -> Claim:
         """A claim whose records go to the stream of `thread`, read from `position` on; None: by the reset policy."""
-        stream = self._stream(partition, thread)
+        cursor = self._cursor(partition, thread)
         tracker.paused = partition in self._paused
-        tracker.when_closed(lambda: stream.drop(tracker))
-        claim = Claim(partition, thread, owner, PartitionFetchState(tracker, stream.queue, position, self._fetch_bytes))
+        tracker.when_closed(lambda: cursor.drop(tracker))
+        claim = Claim(partition, thread, owner, PartitionFetchState(tracker, cursor.queue, position, self._fetch_bytes))
         self.claims[partition] = claim
         return claim
 
@@ -204,12 +204,12 @@ class OwnedPartitions:
         return self.begin(claim.topic_partition, claim.thread, claim.owner, tracker, tracker.processed)
 
     def _checkpoint(self) -> None:
-        for stream in self._streams.values():
-            stream.checkpoint()
+        for cursor in self._cursors.values():
+            cursor.checkpoint()
 
-    def _stream(self, partition: TopicPartition, thread: ConsumerThreadId) -> KafkaStream:
-        # A white or black list has one set of streams for all its topics.
-        return self._streams.get((partition.topic, thread.thread)) or self._streams[None, thread.thread]
+    def _cursor(self, partition: TopicPartition, thread: ConsumerThreadId) -> StreamCursor:
+        # A topic filter has one set of streams for all its topics.
+        return self._cursors.get((partition.topic, thread.thread)) or self._cursors[None, thread.thread]
 
     def _lose_changed(self, claims: list[Claim], stats: Sequence[Stat | None]) -> None:
         for claim, stat in zip(claims, stats, strict=True):

@@ -37,7 +37,6 @@ from kzconsumer.sinks.quarantine import RangeQuarantine
 from kzconsumer.sinks.runner import SinkRunner
 from kzconsumer.status.health import Health
 from kzconsumer.status.observer import Observer
-from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 
 log = get_logger("kzconsumer")
@@ -157,7 +156,8 @@ class Daemon:
             await tasks.start(runner.run)
             self._report.starting("joining the group")
             async with sessions.running():
-                runner.feed([stream.queue for stream in await self._join(sessions)])
+                await self._join(sessions)
+                runner.feed([cursor.queue for cursor in sessions.cursors.values()])
                 self._stop.joined.set()
                 self._report.ready(sessions)
                 self._observer.begin(sessions, runner)
@@ -183,13 +183,13 @@ class Daemon:
         async with serving(self._observer):
             yield
 
-    async def _join(self, sessions: Sessions) -> list[KafkaStream]:
+    async def _join(self, sessions: Sessions) -> None:
         consumer, wanted = ConsumerConnector(sessions), self.settings.subscription
         consumer.pause(wanted.paused_partitions)
         if wanted.filter is not None:
-            return await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
-        streams = await consumer.create_message_streams(wanted.topics)
-        return [stream for threads in streams.values() for stream in threads]
+            await consumer.create_message_streams_by_filter(wanted.filter, wanted.streams)
+        else:
+            await consumer.create_message_streams(wanted.topics)
 
     async def _end_with_lease(self, runner: SinkRunner) -> None:
         """While stopping: close the sink when the lease ends, since later writes cannot be committed."""

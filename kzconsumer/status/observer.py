@@ -146,8 +146,8 @@ class Observer:
             assigned=[Assigned(*partition, str(thread)) for partition, thread in sorted(assigned.items())],
             partitions=self.partitions(),
             queues=[
-                Queue(topic, thread, *stream.queue.filled)
-                for (topic, thread), stream in (sessions.streams.items() if sessions is not None else ())
+                Queue(topic, thread, *cursor.queue.filled)
+                for (topic, thread), cursor in (sessions.cursors.items() if sessions is not None else ())
             ],
             batch=_batch(runner.status) if runner is not None and runner.status is not None else None,
             batches=[_batch(status) for status in self.batches.last],

@@ -14,26 +14,24 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams import unacknowledged
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ChunkQueue
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.streams.message import Message
 from kzconsumer.streams.unacknowledged import Unacknowledged
-from tests.core.plain.test_kafka_stream import LIMIT, rows, stream_of, take
+from tests.core.plain.test_kafka_stream import LIMIT, HeldStream, rows, stream_of, take
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, hole, put, tracker
 
 
-def explicit(*chunks: Chunk, most: int = 1_000) -> KafkaStream:
-    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(most))
-    put(stream.queue, *chunks)
-    return stream
+def explicit(*chunks: Chunk, most: int = 1_000) -> HeldStream:
+    return HeldStream(*chunks, cursor=StreamCursor(ChunkQueue(1 << 20), LeaseInHand(), Unacknowledged(most)))
 
 
-def committed(claim: OffsetTracker, stream: KafkaStream) -> int:
+def committed(claim: OffsetTracker, stream: HeldStream) -> int:
     """What a commit would store now."""
-    stream.checkpoint()
+    stream.cursor.checkpoint()
     return claim.processed
 
 
-async def waits(stream: KafkaStream) -> bool:
+async def waits(stream: HeldStream) -> bool:
     with anyio.move_on_after(0.02) as scope:
         await anext(aiter(stream))
     return scope.cancelled_caught
@@ -127,13 +125,13 @@ async def test_what_was_lost_counts_for_nothing_and_says_so() -> None:
     stream = explicit(chunk(claim, 0, 5))
     messages = await take(aiter(stream), 3)
     assert stream.ack(messages[0])
-    stream.drop(claim)
+    stream.cursor.drop(claim)
     claim.close(lambda: None)
     assert stream.ack(messages[2])  # it must go, but is not gone
     claim.close()
     assert not stream.ack(messages[1])
     assert claim.processed == 1
-    put(stream.queue, chunk(later, 1, 3))  # it has come back
+    put(stream.cursor.queue, chunk(later, 1, 3))  # it has come back
     assert not stream.ack(messages[1])
     (again,) = await take(aiter(stream), 1)
     assert (again.offset, later.processed) == (1, 1)
@@ -146,7 +144,7 @@ async def test_a_revocation_waits_for_what_is_handed_out_and_for_nothing_else() 
     stream = explicit(chunk(claim, 0, 50))
     messages = await take(aiter(stream), 3)
     settled = list[int]()
-    stream.drop(claim)
+    stream.cursor.drop(claim)
     claim.close(lambda: settled.append(claim.processed))
     for message in reversed(messages):
         assert not settled
@@ -198,7 +196,7 @@ async def test_what_is_lost_is_waited_for_no_longer() -> None:
     await take(aiter(stream), 10)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0)
-    stream.drop(going)
+    stream.cursor.drop(going)
     going.close(lambda: None)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -213,7 +211,7 @@ async def test_what_was_given_back_is_not_counted() -> None:
     stream = explicit(chunk(claim, 0, 10), chunk(other, 0, 10), most=10)
     await take(aiter(stream), 2)
     claim.paused = True
-    stream.pause(claim)
+    stream.cursor.pause(claim)
     assert len(await take(aiter(stream), 8)) == 8
     assert await waits(stream)
 
@@ -224,7 +222,7 @@ async def test_close_ends_a_wait_for_acknowledgements() -> None:
     await take(aiter(stream), 3)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0)
-    stream.close()
+    stream.cursor.close()
     with pytest.raises(StopAsyncIteration):
         async with asyncio.timeout(LIMIT):
             await waiting
@@ -253,12 +251,12 @@ async def test_batches_that_nobody_has_any_more_are_forgotten() -> None:
         kept.append(batch)
         if len(kept) == 2:
             break
-    assert len(stream._batches._known) == 2
+    assert len(stream.cursor._batches._known) == 2
     del batch
     kept.clear()
     await waits(stream)
     gc.collect()
-    assert not stream._batches._known
+    assert not stream.cursor._batches._known
 
 
 async def test_implicit_acknowledgement_takes_a_message_or_batch_as_well() -> None:
@@ -271,7 +269,7 @@ async def test_implicit_acknowledgement_takes_a_message_or_batch_as_well() -> No
     (rest,) = await take(stream.batches(), 1)
     assert stream.ack(rest)
     assert committed(claim, stream) == 3
-    stream.drop(claim)
+    stream.cursor.drop(claim)
     claim.close()
     assert not stream.ack(rest)
     assert not stream.ack()

@@ -22,7 +22,7 @@ from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
 from kzconsumer.registry.owners import OwnerRegistry
 from kzconsumer.registry.ownership import Blocked, Claimed, Refused
-from kzconsumer.streams.kafka_stream import KafkaStream
+from kzconsumer.streams.cursor import StreamCursor
 from kzconsumer.zookeeper.heartbeat import Heartbeat, Instant
 from kzconsumer.zookeeper.operations import Check, Create, SetData
 from kzconsumer.zookeeper.round_trips import outcomes
@@ -147,11 +147,11 @@ def test_a_release_that_refuses_what_was_done_before_it(monkeypatch: pytest.Monk
 
 
 def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    def at_once(self: KafkaStream) -> None:
+    def at_once(self: StreamCursor) -> None:
         if (message := self._in_hand()) is not None:
             self._mark(message.offset + 1)
 
-    monkeypatch.setattr(KafkaStream, "checkpoint", at_once)
+    monkeypatch.setattr(StreamCursor, "checkpoint", at_once)
     find("was not worked on")
 
 
@@ -168,7 +168,7 @@ def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_pause_that_lets_what_is_fetched_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KafkaStream, "pause", lambda self, tracker: None)
+    monkeypatch.setattr(StreamCursor, "pause", lambda self, tracker: None)
     find("which it has paused", start=8)
 
 

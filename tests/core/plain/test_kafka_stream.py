@@ -16,7 +16,8 @@ from kzconsumer.errors import OffsetLostError
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.streams.chunk import Chunk
 from kzconsumer.streams.chunk_queue import ByteBudget, ChunkQueue
-from kzconsumer.streams.kafka_stream import FAST_ROWS, MOST_ROWS, KafkaStream, next_lot
+from kzconsumer.streams.cursor import FAST_ROWS, MOST_ROWS, StreamCursor, next_lot
+from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.zookeeper.lease import Lease
 from tests.support import chunks
 from tests.support.chunks import TOPIC, LeaseInHand, chunk, failure, hole, put, tracker
@@ -31,10 +32,17 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(chunks, "ONE_BY_ONE", request.param == "few")
 
 
-def stream_of(*chunks: Chunk, lease: Lease | None = None) -> KafkaStream:
-    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20), lease or LeaseInHand())
-    put(stream.queue, *chunks)
-    return stream
+class HeldStream(KafkaStream):
+    """A stream with its cursor, as the member holds it."""
+
+    def __init__(self, *chunks: Chunk, cursor: StreamCursor) -> None:
+        super().__init__(TOPIC, 0, cursor)
+        self.cursor = cursor
+        put(cursor.queue, *chunks)
+
+
+def stream_of(*chunks: Chunk, lease: Lease | None = None) -> HeldStream:
+    return HeldStream(*chunks, cursor=StreamCursor(ChunkQueue(1 << 20), lease or LeaseInHand()))
 
 
 async def take(iterator: AsyncIterator[T], number: int) -> list[T]:
@@ -42,7 +50,7 @@ async def take(iterator: AsyncIterator[T], number: int) -> list[T]:
         return [await anext(iterator) for _ in range(number)]
 
 
-async def take_offsets(stream: KafkaStream, number: int) -> list[int]:
+async def take_offsets(stream: HeldStream, number: int) -> list[int]:
     """The offsets of the next messages; the last one stays in hand."""
     return [message.offset for message in await take(aiter(stream), number)]
 
@@ -51,9 +59,9 @@ def rows(batch: pa.RecordBatch) -> list[int]:
     return [offset for offset in batch.column("offset").to_pylist() if offset is not None]
 
 
-def done(claim: OffsetTracker, stream: KafkaStream) -> int:
+def done(claim: OffsetTracker, stream: HeldStream) -> int:
     """What a commit would store now."""
-    stream.checkpoint()
+    stream.cursor.checkpoint()
     assert claim.processed <= claim.consumed
     return claim.processed
 
@@ -106,7 +114,7 @@ async def test_ack_without_anything_in_hand() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3))
     stream.ack()
-    stream.checkpoint()
+    stream.cursor.checkpoint()
     assert claim.processed == 0
 
 
@@ -234,7 +242,7 @@ async def test_drop_takes_back_what_was_not_handed_out() -> None:
     iterator = aiter(stream)
     await take(iterator, 2)
     settled = list[int]()
-    stream.drop(going)
+    stream.cursor.drop(going)
     going.close(lambda: settled.append(going.processed))
     assert (going.consumed, going.processed, settled) == (2, 1, [])
     (message,) = await take(iterator, 1)
@@ -248,7 +256,7 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
     iterator = stream.batches()
     await take(iterator, 1)
     settled = list[int]()
-    stream.drop(claim)
+    stream.cursor.drop(claim)
     claim.close(lambda: settled.append(claim.processed))
     assert (claim.consumed, settled) == (5, [])
     stream.ack()
@@ -261,7 +269,7 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
 async def test_a_release_in_the_middle_of_a_lot_keeps_what_is_done_and_waits_for_one_message() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 10))
-    claim.when_closed(lambda: stream.drop(claim))
+    claim.when_closed(lambda: stream.cursor.drop(claim))
     settled: list[int] = []
     iterator = aiter(stream)
     await take(iterator, 4)
@@ -277,7 +285,7 @@ async def test_drop_with_nothing_in_hand_is_settled_at_once() -> None:
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 2)
     stream.ack()
-    stream.drop(claim)
+    stream.cursor.drop(claim)
     settled = list[int]()
     claim.close(lambda: settled.append(claim.processed))
     assert settled == [2]
@@ -287,7 +295,7 @@ async def test_drop_after_a_change_from_messages_to_batches() -> None:
     going, staying = tracker(0), tracker(1)
     stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2))
     await take_offsets(stream, 1)
-    stream.drop(going)
+    stream.cursor.drop(going)
     going.close(lambda: None)
     assert rows((await take(stream.batches(), 1))[0]) == [0, 1]
     assert going.processed == 1
@@ -298,7 +306,7 @@ async def test_drop_of_another_claim_changes_nothing() -> None:
     stream = stream_of(chunk(here, 0, 3), chunk(there, 0, 3))
     iterator = aiter(stream)
     await take(iterator, 1)
-    stream.drop(there)
+    stream.cursor.drop(there)
     there.close()
     assert [message.offset for message in await take(iterator, 2)] == [1, 2]
 
@@ -308,9 +316,9 @@ async def test_a_partition_that_comes_back_begins_anew() -> None:
     stream = stream_of(chunk(before, 0, 5))
     iterator = aiter(stream)
     await take(iterator, 2)
-    stream.drop(before)
+    stream.cursor.drop(before)
     before.close()
-    put(stream.queue, chunk(after, 1, 3))
+    put(stream.cursor.queue, chunk(after, 1, 3))
     assert [message.offset for message in await take(iterator, 2)] == [1, 2]
     assert (done(after, stream), before.processed) == (2, 1)
 
@@ -320,7 +328,7 @@ async def test_close_ends_every_iteration() -> None:
     stream = stream_of(chunk(claim, 0, 5), chunk(claim, 5, 9))
     messages, batches = aiter(stream), stream.batches()
     await take(messages, 2)
-    stream.close()
+    stream.cursor.close()
     async with asyncio.timeout(LIMIT):
         assert [message.offset async for message in messages] == []
         assert [batch async for batch in batches] == []
@@ -331,7 +339,7 @@ async def test_close_ends_a_wait() -> None:
     stream = stream_of()
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0)
-    stream.close()
+    stream.cursor.close()
     with pytest.raises(StopAsyncIteration):
         async with asyncio.timeout(LIMIT):
             await waiting
@@ -341,7 +349,7 @@ async def test_close_keeps_what_is_processed() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 3)
-    stream.close()
+    stream.cursor.close()
     assert done(claim, stream) == 2
     stream.ack()
     assert done(claim, stream) == 3
@@ -353,7 +361,7 @@ async def test_close_does_not_mark_what_was_dropped() -> None:
     stream = stream_of(chunk(claim, 0, 5))
     iterator = aiter(stream)
     await take(iterator, 2)
-    stream.close()
+    stream.cursor.close()
     async with asyncio.timeout(LIMIT):
         assert [message.offset async for message in iterator] == []
     assert done(claim, stream) == 2
@@ -366,7 +374,7 @@ async def test_close_ends_a_wait_for_the_lease() -> None:
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0.01)
     assert not waiting.done()
-    stream.close()
+    stream.cursor.close()
     with pytest.raises(StopAsyncIteration):
         async with asyncio.timeout(LIMIT):
             await waiting
@@ -407,7 +415,7 @@ async def test_a_claim_closed_while_the_lease_is_away() -> None:
     stream = stream_of(chunk(going, 0, 2), chunk(staying, 0, 2), lease=lease)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
     await asyncio.sleep(0.01)
-    stream.drop(going)
+    stream.cursor.drop(going)
     going.close()
     lease.hold()
     async with asyncio.timeout(LIMIT):
@@ -436,7 +444,7 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
         await anext(iterator)
     assert scope.cancelled_caught
     assert done(claim, stream) == 2
-    put(stream.queue, chunk(claim, 2, 4))
+    put(stream.cursor.queue, chunk(claim, 2, 4))
     assert await take_offsets(stream, 2) == [2, 3]
 
 
@@ -448,7 +456,7 @@ async def test_a_stream_survives_a_timeout() -> None:
         with anyio.move_on_after(0.01) as scope:
             await anext(iterator)
         assert scope.cancelled_caught
-    put(stream.queue, chunk(claim, 0, 1))
+    put(stream.cursor.queue, chunk(claim, 0, 1))
     assert [message.offset for message in await take(aiter(stream), 1)] == [0]
 
 
@@ -521,12 +529,12 @@ async def test_a_pause_keeps_back_what_was_not_handed_out_and_a_resume_brings_it
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 2)] == [0, 1]
     claim.paused = True
-    stream.pause(claim)
-    put(stream.queue, chunk(claim, 9, 10))  # asked for before the pause
+    stream.cursor.pause(claim)
+    put(stream.cursor.queue, chunk(claim, 9, 10))  # asked for before the pause
     assert [(m.partition, m.offset) for m in await take(iterator, 3)] == [(1, 0), (1, 1), (1, 2)]
     assert (claim.processed, claim.consumed) == (2, 2)  # what was in hand is done
     claim.paused = False
-    stream.resume(claim)
+    stream.cursor.resume(claim)
     assert [(m.partition, m.offset) for m in await take(iterator, 8)] == [(0, offset) for offset in range(2, 10)]
     stream.ack()
     assert (claim.processed, other.processed) == (10, 3)
@@ -537,19 +545,18 @@ async def test_the_rest_of_a_chunk_that_a_pause_keeps_back_is_counted() -> None:
     claim, other = tracker(0), tracker(1)
     first = chunk(claim, 0, 6)
     total = ByteBudget(first.size)
-    stream = KafkaStream(TOPIC, 0, ChunkQueue(1 << 20, total), LeaseInHand())
-    put(stream.queue, first, chunk(other, 0, 1))
+    stream = HeldStream(first, chunk(other, 0, 1), cursor=StreamCursor(ChunkQueue(1 << 20, total), LeaseInHand()))
     iterator = aiter(stream)
     await take(iterator, 2)
     claim.paused = True
-    stream.pause(claim)
+    stream.cursor.pause(claim)
     assert [(m.partition, m.offset) for m in await take(iterator, 1)] == [(1, 0)]
     assert not total.has_room
     claim.paused = False
-    stream.resume(claim)
+    stream.cursor.resume(claim)
     assert [m.offset for m in await take(iterator, 4)] == [2, 3, 4, 5]
     assert total.has_room
-    assert stream.queue.filled[:2] == (0, 0)
+    assert stream.cursor.queue.filled[:2] == (0, 0)
 
 
 async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
@@ -586,11 +593,11 @@ async def test_a_pause_between_batches_and_with_a_batch_in_hand() -> None:
     batches = stream.batches()
     assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1, 2, 3]]
     claim.paused = True
-    stream.pause(claim)
+    stream.cursor.pause(claim)
     assert [rows(batch) for batch in await take(batches, 1)] == [[0, 1]]
     assert claim.processed == 4
     claim.paused = False
-    stream.resume(claim)
+    stream.cursor.resume(claim)
     assert [rows(batch) for batch in await take(batches, 1)] == [[4, 5, 6, 7]]
 
 
@@ -600,15 +607,15 @@ async def test_a_pause_over_holes_and_a_drop_while_paused() -> None:
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 1)] == [1]
     claim.paused = True
-    stream.pause(claim)
+    stream.cursor.pause(claim)
     claim.paused = False
-    stream.resume(claim)
+    stream.cursor.resume(claim)
     assert [message.offset for message in await take(iterator, 2)] == [4, 8]
     claim.paused = True
-    stream.pause(claim)
+    stream.cursor.pause(claim)
     claim.close()
-    stream.drop(claim)
-    put(stream.queue, chunk(other, 0, 1))
+    stream.cursor.drop(claim)
+    put(stream.cursor.queue, chunk(other, 0, 1))
     assert [message.partition for message in await take(iterator, 1)] == [1]
-    assert stream.queue.has_room
-    assert stream.queue._bytes == 0
+    assert stream.cursor.queue.has_room
+    assert stream.cursor.queue._bytes == 0

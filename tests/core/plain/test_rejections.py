@@ -56,7 +56,7 @@ async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
     claim, decided = tracker(), Decided(open_gate=False)
     stream = stream_of(chunk(claim, 0, 5))
     commits = Owned([claim])
-    async with running(runner_of(rejecting(1, 4), decided, commits), [stream.queue]), asyncio.timeout(LIMIT):
+    async with running(runner_of(rejecting(1, 4), decided, commits), [stream.cursor.queue]), asyncio.timeout(LIMIT):
         await decided.asked.wait()
         assert (claim.processed, commits.made) == (0, [])
         decided.gate.set()
@@ -69,7 +69,7 @@ async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
 async def test_a_policy_that_fails_fails_the_batch() -> None:
     claim, decided = tracker(), Decided(RecordRejectedError(TOPIC, 0, 1, "odd", "of no use"))
     commits = Owned([claim])
-    async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+    async with running(runner_of(rejecting(1), decided, commits), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "orders-0 at offset 1 was rejected as odd: of no use")
     assert (claim.processed, commits.made) == (0, [])
 
@@ -77,21 +77,21 @@ async def test_a_policy_that_fails_fails_the_batch() -> None:
 @pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
 async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
     claim = tracker()
-    async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+    async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "which is not in its batch")
     assert claim.processed == 0
 
 
 async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
     claim = tracker()
-    queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).queue
+    queue = stream_of(chunk(claim, 0, 5, offsets=[0, 4])).cursor.queue
     async with running(runner_of(rejecting(2), Decided()), [queue]) as task:
         await fails(task, "which is not in its batch")
 
 
 async def test_without_anybody_to_decide_it_is_a_failure() -> None:
     claim = tracker()
-    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+    async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
 
 
@@ -103,7 +103,7 @@ async def test_a_replayable_sink_cannot_reject() -> None:
     owned = Owned()
     plans = RangePlans(owned, Nothing(), "read_committed")
     runner = SinkRunner("memory", rejecting(1), limits, owned, plans, rejected=decided)
-    async with running(runner, [stream_of(chunk(claim, 0, 5)).queue]) as task:
+    async with running(runner, [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "this sink type cannot reject single records")
     assert not decided.pieces
 
@@ -111,7 +111,7 @@ async def test_a_replayable_sink_cannot_reject() -> None:
 async def test_waiting_ends_with_the_claim() -> None:
     """Somebody else has the partition: the batch is given up, and the member goes on."""
     claim, decided = tracker(), Decided(open_gate=False)
-    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).queue]) as task:
+    async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         async with asyncio.timeout(LIMIT):
             await decided.asked.wait()
         claim.close()

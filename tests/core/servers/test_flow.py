@@ -224,7 +224,7 @@ async def test_a_pause_with_a_full_queue_holds_up_no_other_partition(cluster: Cl
     async with member(cluster, unique, {unique: 1}, fetch=limits) as (consumer, streams):
         stream = streams[unique][0]
         await take(stream, 1)
-        await until(lambda: not stream.queue.has_room)
+        await until(lambda: any(at.queue_full for at in consumer.positions()))
         consumer.pause([TopicPartition(unique, 0)])
         await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(1, None, b"x")])
         assert (await take(stream, 1, limit=5))[0].partition == 1

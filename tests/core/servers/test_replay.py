@@ -111,8 +111,8 @@ async def consume(
             plans = RangePlans(sessions, destination, settings.fetch.isolation, refuses_loss=refuses_loss)
         runner = SinkRunner("memory", sink, settings.batch, sessions, plans)
         task = asyncio.create_task(runner.run())
-        streams = await ConsumerConnector(sessions).create_message_streams({topic: 1})
-        runner.feed(stream.queue for stream in streams[topic])
+        await ConsumerConnector(sessions).create_message_streams({topic: 1})
+        runner.feed(cursor.queue for cursor in sessions.cursors.values())
         with anyio.fail_after(LIMIT):
             while not task.done() and not until_true():
                 await anyio.sleep(0.01)

@@ -140,7 +140,7 @@ class Member(RebalanceListener):
 
     async def _read_batches(self, stream: KafkaStream) -> None:
         async for batch in stream.batches():
-            chunk = stream._chunk
+            chunk = stream._cursor._chunk
             assert chunk is not None
             partition = chunk.tracker.topic_partition
             offsets = cast("list[int]", batch.column(2).to_pylist())

@@ -1,0 +1,240 @@
+"""Where one stream is: what was taken from its queue, handed out to the application and acknowledged.
+
+The member closes, pauses and drops claims here; the application iterates through `KafkaStream`. Source:
+`kafka.consumer.ConsumerIterator` (1.1.1), which all iterators of a stream share there, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import islice
+from operator import length_hint
+
+import anyio
+import anyio.lowlevel
+import pyarrow as pa
+
+from kzconsumer.clock import now
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.streams.chunk import Chunk
+from kzconsumer.streams.chunk_queue import ChunkQueue, EndOfStream
+from kzconsumer.streams.message import HandedOut, Message
+from kzconsumer.streams.unacknowledged import HandedOutBatches, Unacknowledged
+from kzconsumer.zookeeper.lease import Lease
+
+# Messages made at a time: fewer cost more each. The event loop has its turn between two lots, so a loop body that
+# blocks it for long gets small lots: heartbeats must not wait for a thousand messages.
+MOST_ROWS = 1000
+FIRST_ROWS = 50
+LOT_SECONDS = 0.02
+# Messages handed out for one check of the lease, to an application that takes a thousand in a moment.
+FAST_ROWS = 250
+
+
+class StreamCursor:
+    """Hands out the records of all partitions that one thread owns, in order within a partition."""
+
+    def __init__(self, queue: ChunkQueue, lease: Lease, unacknowledged: Unacknowledged | None = None) -> None:
+        """With `unacknowledged` acknowledgement is explicit."""
+        self.queue = queue
+        self._lease = lease
+        self._unacknowledged = unacknowledged
+        self._batches = HandedOutBatches()
+        self._chunk: Chunk | None = None
+        self._patience = anyio.CancelScope()  # waiting for the lease or acknowledgements; `close` ends it
+        self._row = 0  # rows of the chunk made into messages or batches
+        self._lot = FIRST_ROWS
+        self._cut = False  # the chunk's remaining rows were dropped
+        self._passed = 0  # the chunk is processed, or handed out for explicit acknowledgement, below this offset
+        self._rows: list[Message] = []
+        self._rest: Iterator[Message] = iter(self._rows)
+        self._message: Message | None = None  # what was in hand when the rows were given back
+        self._batch: HandedOut | None = None  # in hand: the range of a batch
+
+    def __repr__(self) -> str:
+        return f"at {self._passed} of {self._chunk} {self.queue}"
+
+    async def messages(self) -> AsyncIterator[Message]:
+        handed_out = now()
+        while True:
+            # Emptying the list ends these loops at once: that is how a release takes back what was not handed out.
+            # The lease is checked within a lot, too, since the process may have been stopped in the middle of one:
+            # before each message for a slow application.
+            rows = FAST_ROWS if self._lot == MOST_ROWS else 1
+            while length_hint(self._rest):
+                if not self._lease.held:
+                    if self._unacknowledged is None:
+                        self.ack()
+                    await self._wait(self._lease.wait)
+                for message in islice(self._rest, rows):
+                    yield message
+            self._lot = next_lot(self._lot, now() - handed_out)
+            try:
+                chunk = await self._next_chunk()
+            except EndOfStream:
+                return
+            most = self._lot if self._unacknowledged is None else min(self._lot, self._unacknowledged.room)
+            self._rows = chunk.messages(self._row, most, self._passed)
+            del chunk
+            self._take(len(self._rows))
+            self._rest = iter(self._rows)
+            handed_out = now()
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        while True:
+            try:
+                chunk = await self._next_chunk()
+            except EndOfStream:
+                return
+            batch = chunk.records.slice(self._row).columns()
+            self._take(batch.num_rows)
+            self._batch = HandedOut(chunk.tracker, self._passed, chunk.until, batch.num_rows)
+            chunk.tracker.hand_over(chunk.until)
+            self._batches.add(batch, self._batch)
+            del chunk
+            yield batch
+            del batch  # only the application may keep it in memory while this waits for the next one
+
+    def ack(self, taken: Message | pa.RecordBatch | None = None) -> bool:
+        """See `KafkaStream.ack`."""
+        if taken is not None or self._unacknowledged is not None:
+            return self.ack_one(self.handed_out(taken))
+        if self._chunk is None:
+            return True
+        if (message := self._in_hand()) is not None:
+            self._mark(message.offset + 1)
+            self._message = None
+        elif self._batch is not None:
+            self._mark(self._batch.until)
+            self._batch = None
+        return not self._chunk.tracker.lost
+
+    def handed_out(self, taken: Message | pa.RecordBatch | None) -> HandedOut | None:
+        """The range to acknowledge; None if nothing is in hand. Raises ValueError for what was not handed out here."""
+        if taken is None:
+            return message.handed_out() if (message := self._in_hand()) is not None else self._batch
+        found = taken.handed_out() if isinstance(taken, Message) else self._batches.find(taken)
+        counts = self._unacknowledged
+        if found is None or (counts is not None and not found.claim.lost and not counts.knows(found.claim)):
+            raise ValueError(f"this stream has not handed out {taken!r:.200}")
+        return found
+
+    def ack_one(self, handed_out: HandedOut | None) -> bool:
+        if handed_out is None:
+            return True
+        claim, first, until, records = handed_out
+        claim.hand_over(until)
+        if claim.mark(first, until) and self._unacknowledged is not None:
+            self._unacknowledged.remove(claim, records)
+        return not claim.lost
+
+    def ack_below(self, offset: int) -> None:
+        """Mark the part of the batch in hand below `offset` as processed; the rest stays in hand."""
+        if self._batch is not None:
+            self._mark(min(offset, self._batch.until))
+
+    def checkpoint(self) -> None:
+        """Report the application's progress to the claim's tracker; the message in hand is not processed."""
+        if (message := self._in_hand()) is not None and self._chunk is not None:
+            self._chunk.tracker.hand_over(message.offset + 1)
+            if self._unacknowledged is None:
+                self._mark(message.offset)
+
+    def drop(self, tracker: OffsetTracker) -> None:
+        """The claim is closed: hand out nothing more of it. What is in hand may still be acknowledged."""
+        self.queue.drop(tracker)
+        if self._chunk is not None and self._chunk.tracker is tracker:
+            self.checkpoint()
+            self._give_back_rows()
+            self._cut = True
+
+    def pause(self, tracker: OffsetTracker) -> None:
+        """Hand out nothing more of a claim until `resume`; the rest is held in the queue."""
+        chunk, rest = self._chunk, None
+        if chunk is not None and chunk.tracker is tracker and not self._cut:
+            self._give_back_rows()
+            if self._row < len(chunk.records):
+                rest = chunk.rest(self._row, self._passed if self._message is None else self._message.offset + 1)
+                self._cut = True
+        self.queue.hold(tracker, rest)
+
+    def resume(self, tracker: OffsetTracker) -> None:
+        self.queue.let_go(tracker)
+
+    def close(self) -> None:
+        """End the iteration; what was fetched and not handed out is dropped."""
+        if self._chunk is not None:
+            self.drop(self._chunk.tracker)
+        self._patience.cancel()
+        self.queue.close()
+
+    def _in_hand(self) -> Message | None:
+        """The message handed out last, found by the iterator's position: to keep it would cost each message."""
+        taken = len(self._rows) - length_hint(self._rest)
+        return self._rows[taken - 1] if taken else self._message
+
+    def _give_back_rows(self) -> None:
+        """Drop the messages that were made and not handed out: they are made again when they are due."""
+        self._message = self._in_hand()
+        self._take(-length_hint(self._rest))
+        self._rows.clear()
+
+    def _take(self, rows: int) -> None:
+        """Count rows of the chunk as taken for the application."""
+        self._row += rows
+        if self._unacknowledged is not None and self._chunk is not None:
+            self._unacknowledged.add(self._chunk.tracker, rows)
+
+    def _pass_on(self) -> None:
+        """The next is taken: what was in hand is processed by that, unless acknowledgement is explicit."""
+        if self._unacknowledged is None:
+            self.ack()
+            return
+        handed_out = self._batch if self._message is None else self._message.handed_out()
+        if handed_out is not None:
+            handed_out.claim.hand_over(handed_out.until)
+            self._passed = handed_out.until
+        self._message = self._batch = None
+
+    async def _next_chunk(self) -> Chunk:
+        """The chunk that has rows from `_row` on. What was in hand before is in hand no longer."""
+        self._give_back_rows()
+        self._pass_on()
+        await anyio.lowlevel.checkpoint()  # a loop over queued chunks must not delay the heartbeats
+        while True:
+            chunk = self._chunk
+            if chunk is not None and not self._cut and self._row < len(chunk.records):
+                if not self._lease.held:
+                    await self._wait(self._lease.wait)
+                    continue  # the claim may have been closed meanwhile
+                if self._unacknowledged is not None and not self._unacknowledged.room:
+                    await self._wait(self._unacknowledged.until_room)
+                    continue
+                return chunk
+            if chunk is not None:
+                if not self._cut:
+                    self._mark(chunk.until)
+                self._chunk = chunk = None  # frees its memory while this waits for the next
+            chunk = await self.queue.get()
+            if chunk.error is not None:
+                raise chunk.error
+            self._chunk, self._row, self._cut, self._passed = chunk, 0, False, chunk.first
+
+    async def _wait(self, wait: Callable[[], Awaitable[None]]) -> None:
+        with anyio.CancelScope() as self._patience:
+            await wait()
+
+    def _mark(self, until: int) -> None:
+        assert self._chunk is not None
+        tracker = self._chunk.tracker
+        if until > self._passed:
+            tracker.hand_over(until)
+            tracker.mark(self._passed, until)
+            self._passed = until
+
+
+def next_lot(rows: int, seconds: float) -> int:
+    """Number of messages to make next, when the application took `seconds` for the last `rows`."""
+    if seconds <= LOT_SECONDS:
+        return min(rows * 2, MOST_ROWS)
+    return max(int(rows * LOT_SECONDS / seconds), 1)
