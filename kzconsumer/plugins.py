@@ -6,8 +6,7 @@ Errors name the plugin and the distribution that brings it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib import metadata
-from importlib.util import find_spec
+from importlib import import_module, metadata
 
 import msgspec
 
@@ -73,11 +72,22 @@ def load_chosen(group: str, name: str, where: str) -> object:
 
 
 def require_extra(where: str, extra: str, *modules: str) -> None:
-    """Raises ConfigError, for the setting `where`, if one of these modules of an extra is not installed."""
-    missing = [name for name in modules if find_spec(name) is None]
+    """Raises ConfigError, for the setting `where`, if one of these modules of an extra cannot be imported."""
+    missing = [fault for fault in map(_import_fault, modules) if fault is not None]
     if missing:
         names = " and ".join(missing)
         raise ConfigError([f'{where}: needs {names}: pip install "kzconsumer[{extra}]"'])
+
+
+def _import_fault(module: str) -> str | None:
+    """The module's name if it is not installed, with the reason if it is and cannot be imported."""
+    try:
+        import_module(module)
+    except ModuleNotFoundError:
+        return module
+    except ImportError as error:
+        return f"{module} ({error})"
+    return None
 
 
 def _described(entry: metadata.EntryPoint) -> Plugin:
