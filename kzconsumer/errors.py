@@ -27,6 +27,10 @@ class PluginError(KzConsumerError):
     """A plugin cannot be found, loaded or run; the text names it and its distribution."""
 
 
+class UnknownPluginError(PluginError):
+    """No plugin of that name is installed."""
+
+
 class SinkError(KzConsumerError):
     """The sink could not make a batch durable: the member stops, nothing of the batch is committed."""
 

@@ -6,12 +6,11 @@ Errors name the plugin and the distribution that brings it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from importlib import metadata
-from importlib.util import find_spec
+from importlib import import_module, metadata
 
 import msgspec
 
-from kzconsumer.errors import ConfigError, PluginError
+from kzconsumer.errors import ConfigError, PluginError, UnknownPluginError
 from kzconsumer.settings.tables import nearest
 
 ASSIGNORS = "kzconsumer.assignors"
@@ -47,14 +46,15 @@ def list_plugins(group: str) -> list[Plugin]:
     return sorted(_described(entry) for entry in metadata.entry_points(group=group))
 
 
-def load(group: str, name: str) -> object:
-    """The object behind a plugin's name.
+def load(group: str, name: str, beside: Collection[str] = ()) -> object:
+    """The object behind a plugin's name; an error about an unknown one also suggests the names in `beside`.
 
-    Raises PluginError if there is none of that name, if two distributions bring it, or if importing it fails.
+    Raises UnknownPluginError if there is none of that name, PluginError if two distributions bring it, or if importing
+    it fails.
     """
     found = list(metadata.entry_points(group=group, name=name))
     if not found:
-        raise PluginError(unknown_name(group, name, {plugin.name for plugin in list_plugins(group)}))
+        raise UnknownPluginError(_unknown_name(group, name, {*beside, *metadata.entry_points(group=group).names}))
     if len(found) > 1:
         rivals = " and ".join(sorted(f"{each.value} from {_described(each).distribution}" for each in found))
         raise PluginError(f'{kind(group)} "{name}" is in more than one distribution: {rivals}; uninstall one of them')
@@ -73,11 +73,22 @@ def load_chosen(group: str, name: str, where: str) -> object:
 
 
 def require_extra(where: str, extra: str, *modules: str) -> None:
-    """Raises ConfigError, for the setting `where`, if one of these modules of an extra is not installed."""
-    missing = [name for name in modules if find_spec(name) is None]
+    """Raises ConfigError, for the setting `where`, if one of these modules of an extra cannot be imported."""
+    missing = [fault for fault in map(_import_fault, modules) if fault is not None]
     if missing:
         names = " and ".join(missing)
         raise ConfigError([f'{where}: needs {names}: pip install "kzconsumer[{extra}]"'])
+
+
+def _import_fault(module: str) -> str | None:
+    """The module's name if it is not installed, with the reason if it is and cannot be imported."""
+    try:
+        import_module(module)
+    except ModuleNotFoundError:
+        return module
+    except ImportError as error:
+        return f"{module} ({error})"
+    return None
 
 
 def _described(entry: metadata.EntryPoint) -> Plugin:
@@ -85,7 +96,7 @@ def _described(entry: metadata.EntryPoint) -> Plugin:
     return Plugin(entry.group, entry.name, entry.value, distribution)
 
 
-def unknown_name(group: str, name: str, known: Collection[str]) -> str:
+def _unknown_name(group: str, name: str, known: Collection[str]) -> str:
     """The end of an error about a name that is not among `known`: what to install, or the nearest known name."""
     if extra := _EXTRAS[group].get(name):
         return f'no {kind(group)} "{name}" is installed; pip install "kzconsumer[{extra}]" brings it'

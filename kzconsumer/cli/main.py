@@ -87,12 +87,14 @@ def _parser_of(verb: str) -> argparse.ArgumentParser:
     """The parser with the arguments of one verb; entry points are only looked up if it is not one of the core."""
     parser, subparsers = _parser([verb])
     if verb not in _VERBS:
-        from kzconsumer.plugins import COMMANDS, list_plugins, load, unknown_name
+        from kzconsumer.errors import UnknownPluginError
+        from kzconsumer.plugins import COMMANDS, load
 
-        installed = {plugin.name for plugin in list_plugins(COMMANDS)}
-        if verb not in installed:
-            parser.error(unknown_name(COMMANDS, verb, (*_VERBS, *installed)))
-        cast("AddArguments", load(COMMANDS, verb))(subparsers)
+        try:
+            add_arguments = cast("AddArguments", load(COMMANDS, verb, beside=_VERBS))
+        except UnknownPluginError as error:
+            parser.error(str(error))
+        add_arguments(subparsers)
     return parser
 
 

@@ -14,7 +14,7 @@ import anyio.from_thread
 from anyio import to_thread
 
 from kzconsumer.clock import now
-from kzconsumer.errors import ConfigError, DeadLetterError
+from kzconsumer.errors import DeadLetterError
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.settings.secret import read_secret
 from kzconsumer.settings.sections import BrokersSettings
@@ -138,12 +138,3 @@ def producer_security(settings: BrokersSettings) -> dict[str, object]:
     if faults:
         raise DeadLetterError("; ".join(faults))
     return {name: value for name, value in properties.items() if value is not None}
-
-
-def check_producer(source: str) -> None:
-    """Whether dead letters can be written to a topic at all. Raises ConfigError."""
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError as error:
-        way_out = "pip install 'kzconsumer[dead-letter]', or give a directory instead"
-        raise ConfigError([f"{source}: [rejected] topic: needs confluent-kafka ({error}): {way_out}"]) from error

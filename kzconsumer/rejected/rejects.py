@@ -18,9 +18,10 @@ import anyio
 from kzconsumer.clock import now
 from kzconsumer.errors import ConfigError, KzConsumerError, RecordRejectedError
 from kzconsumer.logs.logger import get_logger
+from kzconsumer.plugins import require_extra
 from kzconsumer.rejected.dead_letter import DeadLetter
 from kzconsumer.rejected.letter_files import LetterFiles
-from kzconsumer.rejected.letter_topic import LetterTopic, check_producer
+from kzconsumer.rejected.letter_topic import LetterTopic
 from kzconsumer.settings.settings import Settings
 from kzconsumer.settings.values import RejectPolicy
 from kzconsumer.streams.message import Message
@@ -169,7 +170,7 @@ def check_rejected(settings: Settings) -> None:
         fault = "cannot be given together with topic: dead letters go to one of them"
         raise ConfigError([f"{settings.source}: [rejected] directory: {fault}"])
     if wanted.keeps and wanted.topic is not None:
-        check_producer(settings.source)
+        require_extra(f"{settings.source}: [rejected] topic", "dead-letter", "confluent_kafka")
 
 
 def rejects_of(

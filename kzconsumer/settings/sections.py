@@ -6,7 +6,7 @@ Durations are in seconds, sizes in bytes. Every key is explained in config/group
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -107,6 +107,8 @@ class GroupSettings(Table, frozen=True, kw_only=True):
 
 class SubscriptionSettings(Table, frozen=True, kw_only=True):
     """`[subscription]`: what to consume. The daemon requires it; an application names its topics itself."""
+
+    former: ClassVar[Mapping[str, str]] = {"whitelist": "include", "blacklist": "exclude"}
 
     topics: Topics = msgspec.field(default_factory=dict)
     include: ListText | None = None

@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -20,7 +20,9 @@ from kzconsumer.redaction import redacted
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of the file."""
+    """One table of the file. `former` has keys of earlier versions: former name -> present one."""
+
+    former: ClassVar[Mapping[str, str]] = {}
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -112,7 +114,8 @@ def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[
         if key in fields:
             read[fields[key].name] = _value(content, fields[key].type, where, str(key), faults)
         else:
-            close = nearest(str(key), fields)
+            former = into.former if issubclass(into, Table) else {}
+            close = former.get(str(key)) or nearest(str(key), fields)
             known = f"known are {', '.join(fields)}" if fields else "there are none here"
             hint = f"did you mean {close}?" if close else known
             faults.append(f"{where} {key}: unknown key; {hint}")

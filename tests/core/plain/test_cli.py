@@ -257,6 +257,7 @@ def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, change
         (["check-config"], "no configuration file given"),
         (["run", "a.toml", "--config", "b.toml"], "not allowed with argument FILE"),
         (["consume-all"], 'did you mean "consume"?'),
+        (["check-confg"], 'did you mean "check-config"? installed are '),
         (["sandbox", "up", "--brokers", "0"], "argument --brokers: must be at least 1"),
         (["sandbox", "up", "--brokers", "two"], "argument --brokers: 'two' is not a whole number"),
         (["sandbox", "topic"], "NAME"),

@@ -148,6 +148,8 @@ def test_bad_chroots(connect: str) -> None:
             '[log] level: "INFO" is not one of debug, error, info, warning; did you mean "info"?',
         ),
         ({"offset": {}}, "offset: unknown key; did you mean offsets?"),
+        ({"subscription": {"whitelist": "a.*"}}, "[subscription] whitelist: unknown key; did you mean include?"),
+        ({"subscription": {"blacklist": "a.*"}}, "[subscription] blacklist: unknown key; did you mean exclude?"),
     ],
 )
 def test_a_fault_is_one_line(changes: dict[str, Any], line: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from kzconsumer import __version__
 from kzconsumer.cli.main import whole_parser
 from kzconsumer.errors import ConfigError, PluginError
-from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen
+from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen, require_extra
 
 
 def install(folder: Path, distribution: str, entry_points: str) -> None:
@@ -101,6 +101,17 @@ def test_a_name_in_the_settings_is_a_fault_of_the_settings() -> None:
     (line,) = caught.value.faults
     assert line.startswith('group.toml: [sink] plugin: no sink "jsonline" is installed')
     assert 'did you mean "jsonlines"?' in line
+
+
+def test_a_module_of_an_extra_that_is_installed_and_cannot_be_imported_is_reported_with_the_reason(site: Path) -> None:
+    (site / "broken_client.py").write_text("raise ImportError('libclient.so.1: cannot open shared object file')")
+    require_extra("group.toml: [rejected] topic", "dead-letter", "json")
+    with pytest.raises(ConfigError) as caught:
+        require_extra("group.toml: [rejected] topic", "dead-letter", "json", "broken_client", "surely_not_installed")
+    assert caught.value.faults == (
+        "group.toml: [rejected] topic: needs broken_client (libclient.so.1: cannot open shared object file)"
+        ' and surely_not_installed: pip install "kzconsumer[dead-letter]"',
+    )
 
 
 def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:

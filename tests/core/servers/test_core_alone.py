@@ -66,10 +66,12 @@ def test_a_setting_that_needs_an_extra_names_it(commands: Path, tmp_path: Path) 
     file.write_text(
         '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n[subscription]\ntopics = { t = 1 }\n'
         '[sink]\nplugin = "jsonlines"\n[status]\nlisten = "127.0.0.1:9308"\n[log]\nformat = "journald"\n'
+        '[rejected]\npolicy = "dead-letter"\ntopic = "letters"\n'
     )
     done = kzconsumer(commands, "check-config", file)
     assert done.returncode == 78
     assert sorted(line.removeprefix(f"kzconsumer: {file}:") for line in done.stderr.splitlines()) == [
         '10: [status] listen: needs aiohttp and prometheus_client: pip install "kzconsumer[status]"',
         '12: [log] format: needs logging_journald: pip install "kzconsumer[journald]"',
+        '15: [rejected] topic: needs confluent_kafka: pip install "kzconsumer[dead-letter]"',
     ]

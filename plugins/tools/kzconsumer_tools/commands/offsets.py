@@ -51,10 +51,18 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     actions = offsets.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_show(actions)
     _add_export(actions)
-    _add_reset(actions)
-    _add_import(actions)
-    _add_clone(actions)
-    _add_copy(actions)
+    changing = (
+        (_add_reset(actions), run_reset),
+        (_add_import(actions), run_import),
+        (_add_clone(actions), run_clone),
+        (_add_copy(actions), run_copy),
+    )
+    for action, run in changing:
+        add_execute_and_undo(action)
+        republish = "allow that a replayable sink's destination receives records a second time"
+        action.add_argument("--republish", action="store_true", help=republish)
+        add_cluster_option(action)
+        action.set_defaults(run=run)
 
 
 def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,7 +94,7 @@ def _add_export(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     export.set_defaults(run=run_export)
 
 
-def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     resetting = actions.add_parser(
         "reset",
         help="set the offsets of a group without members",
@@ -97,11 +105,10 @@ def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     add_reset_options(resetting)
     add_topics(resetting)
     resetting.add_argument("--all-topics", action="store_true", help="all topics that the group has offsets of")
-    _add_change_options(resetting)
-    resetting.set_defaults(run=run_reset)
+    return resetting
 
 
-def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     importing = actions.add_parser(
         "import",
         help="store the offsets of a file: of Kafka's own tools, an export, or an undo file",
@@ -110,11 +117,10 @@ def _add_import(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     importing.add_argument("file", metavar="FILE", type=Path)
     importing.add_argument("--group", metavar="GROUP", type=group_name, help="if the file names several groups or none")
-    _add_change_options(importing)
-    importing.set_defaults(run=run_import)
+    return importing
 
 
-def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     cloning = actions.add_parser(
         "clone",
         help="give a group without members the offsets of another group",
@@ -123,11 +129,10 @@ def _add_clone(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     cloning.add_argument("source", metavar="FROM", type=group_name)
     cloning.add_argument("group", metavar="TO", type=group_name)
     add_topics(cloning)
-    _add_change_options(cloning)
-    cloning.set_defaults(run=run_clone)
+    return cloning
 
 
-def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     copying = actions.add_parser(
         "copy",
         help="copy offsets from ZooKeeper to the brokers, or back",
@@ -139,15 +144,7 @@ def _add_copy(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
     copying.add_argument("--from", dest="source", choices=places, required=True, help="where the offsets are read")
     copying.add_argument("--to", dest="destination", choices=places, required=True, help="where they are stored")
     add_topics(copying)
-    _add_change_options(copying)
-    copying.set_defaults(run=run_copy)
-
-
-def _add_change_options(action: argparse.ArgumentParser) -> None:
-    add_execute_and_undo(action)
-    republish = "allow that a replayable sink's destination receives records a second time"
-    action.add_argument("--republish", action="store_true", help=republish)
-    add_cluster_option(action)
+    return copying
 
 
 def run_show(arguments: argparse.Namespace) -> int:
