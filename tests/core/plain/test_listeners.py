@@ -41,7 +41,7 @@ def test_what_is_used(listeners: list[Listener], name: str | None, protocol: str
          "it has INNER (SASL_SSL), OUTER (SASL_SSL)"),
     ],
 )  # fmt: skip
-def test_what_is_said(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
+def test_each_fault_is_reported(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         choose(listeners, name, protocol)
     assert str(caught.value) == why
