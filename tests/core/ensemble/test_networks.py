@@ -115,7 +115,7 @@ async def test_a_member_that_is_cut_off_again_and_again_shares_and_takes_over(
 
 
 @pytest.mark.parametrize("where", extent([THREE], [ONE, THREE]), indirect=True)
-async def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins(where: Servers, unique: str) -> None:
+async def test_a_member_that_receives_nothing_stops_before_its_successor_begins(where: Servers, unique: str) -> None:
     await create_topic(where.cluster.connect, unique, PARTITIONS)
     async with (
         network_to(where) as network,

@@ -1,4 +1,4 @@
-"""Explicit acknowledgement: what was taken counts when the application says so, in any order, and never otherwise."""
+"""Explicit acknowledgement: a record counts as processed only when the application acknowledges it, in any order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def waits(stream: HeldStream) -> bool:
     return scope.cancelled_caught
 
 
-async def test_taking_the_next_one_acknowledges_nothing() -> None:
+async def test_taking_the_next_message_acknowledges_nothing() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 3), chunk(claim, 3, 5))
     messages = await take(aiter(stream), 5)
@@ -57,10 +57,10 @@ async def test_any_order_commits_the_contiguous_prefix() -> None:
     assert found == [7, 7, 7, 7, 10, 12]
 
 
-async def test_without_an_argument_it_is_what_is_in_hand() -> None:
+async def test_ack_without_argument_acknowledges_the_message_in_hand() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 4))
-    assert stream.ack()  # nothing is
+    assert stream.ack()  # nothing is in hand
     async for message in stream:
         if message.offset != 2:
             stream.ack()
@@ -74,8 +74,8 @@ async def test_without_an_argument_it_is_what_is_in_hand() -> None:
     assert other.processed == 4
 
 
-async def test_holes_of_the_log_are_no_gaps() -> None:
-    """Compaction and control records: what is not there cannot be acknowledged, and stops nothing."""
+async def test_holes_of_the_log_need_no_acknowledgement() -> None:
+    """Compaction and control records: offsets without a record cannot be acknowledged and block nothing."""
     claim = tracker()
     stream = explicit(chunk(claim, 0, 10, offsets=[2, 5, 6]), hole(claim, 10, 12), chunk(claim, 12, 20, offsets=[15]))
     messages = await take(aiter(stream), 4)
@@ -91,7 +91,7 @@ async def test_holes_of_the_log_are_no_gaps() -> None:
     assert (committed(claim, stream), claim.settled) == (20, True)
 
 
-async def test_batches_in_any_order() -> None:
+async def test_batches_are_acknowledged_in_any_order() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 10, offsets=[1, 4]), chunk(claim, 10, 12), hole(claim, 12, 14))
     first, second = await take(stream.batches(), 2)
@@ -104,7 +104,7 @@ async def test_batches_in_any_order() -> None:
         stream.ack(first.slice(0, 1))
 
 
-async def test_from_messages_to_batches_and_back() -> None:
+async def test_acknowledging_messages_batches_and_messages_again() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 6), chunk(claim, 6, 9))
     one, two = await take(aiter(stream), 2)
@@ -120,18 +120,18 @@ async def test_from_messages_to_batches_and_back() -> None:
     assert committed(claim, stream) == 7
 
 
-async def test_what_was_lost_counts_for_nothing_and_says_so() -> None:
+async def test_acknowledging_records_of_a_lost_claim_has_no_effect_and_returns_false() -> None:
     claim, later = tracker(), tracker(start=1)
     stream = explicit(chunk(claim, 0, 5))
     messages = await take(aiter(stream), 3)
     assert stream.ack(messages[0])
     stream.cursor.drop(claim)
     claim.close(lambda: None)
-    assert stream.ack(messages[2])  # it must go, but is not gone
+    assert stream.ack(messages[2])  # revoked, but not released yet
     claim.close()
     assert not stream.ack(messages[1])
     assert claim.processed == 1
-    put(stream.cursor.queue, chunk(later, 1, 3))  # it has come back
+    put(stream.cursor.queue, chunk(later, 1, 3))  # claimed again
     assert not stream.ack(messages[1])
     (again,) = await take(aiter(stream), 1)
     assert (again.offset, later.processed) == (1, 1)
@@ -139,7 +139,7 @@ async def test_what_was_lost_counts_for_nothing_and_says_so() -> None:
     assert later.processed == 2
 
 
-async def test_a_revocation_waits_for_what_is_handed_out_and_for_nothing_else() -> None:
+async def test_a_revocation_waits_only_for_records_that_are_handed_out() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 50))
     messages = await take(aiter(stream), 3)
@@ -152,7 +152,7 @@ async def test_a_revocation_waits_for_what_is_handed_out_and_for_nothing_else() 
     assert settled == [3]
 
 
-async def test_what_no_stream_or_another_one_has_handed_out_is_refused() -> None:
+async def test_acknowledging_a_message_of_no_stream_or_another_stream_is_refused() -> None:
     claim = tracker()
     stream, other = explicit(chunk(claim, 0, 3)), explicit()
     (message,) = await take(aiter(stream), 1)
@@ -180,7 +180,7 @@ async def test_a_stream_waits_while_too_much_is_unacknowledged() -> None:
         assert (await waiting).offset == 11
 
 
-async def test_where_there_is_room_for_a_record_a_batch_comes_whole() -> None:
+async def test_a_batch_is_delivered_whole_if_there_is_room_for_one_record() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16), chunk(claim, 16, 24), most=10)
     first, second = await take(stream.batches(), 2)
@@ -190,7 +190,7 @@ async def test_where_there_is_room_for_a_record_a_batch_comes_whole() -> None:
     assert rows((await take(stream.batches(), 1))[0]) == list(range(16, 24))
 
 
-async def test_what_is_lost_is_waited_for_no_longer() -> None:
+async def test_lost_records_free_their_room() -> None:
     going, staying = tracker(0), tracker(1)
     stream = explicit(chunk(going, 0, 20), chunk(staying, 0, 5), most=10)
     await take(aiter(stream), 10)
@@ -205,8 +205,8 @@ async def test_what_is_lost_is_waited_for_no_longer() -> None:
         assert (await waiting).partition == 1
 
 
-async def test_what_was_given_back_is_not_counted() -> None:
-    """A pause takes messages back that were made and not handed out."""
+async def test_messages_taken_back_by_a_pause_are_not_counted() -> None:
+    """A pause takes back messages that were made but not handed out."""
     claim, other = tracker(0), tracker(1)
     stream = explicit(chunk(claim, 0, 10), chunk(other, 0, 10), most=10)
     await take(aiter(stream), 2)
@@ -243,7 +243,7 @@ async def test_a_long_wait_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (line["topic"], line["partition"], line["first_unacknowledged"]) == (TOPIC, 0, 1)
 
 
-async def test_batches_that_nobody_has_any_more_are_forgotten() -> None:
+async def test_batches_without_references_are_forgotten() -> None:
     claim = tracker()
     stream = explicit(chunk(claim, 0, 8), chunk(claim, 8, 16))
     kept = []
@@ -265,7 +265,7 @@ async def test_implicit_acknowledgement_takes_a_message_or_batch_as_well() -> No
     one, two = await take(aiter(stream), 2)
     assert stream.ack(two)
     assert committed(claim, stream) == 2
-    assert stream.ack(one)  # it was, when the next one was taken
+    assert stream.ack(one)  # acknowledged when the next one was taken
     (rest,) = await take(stream.batches(), 1)
     assert stream.ack(rest)
     assert committed(claim, stream) == 3

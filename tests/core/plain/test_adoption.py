@@ -1,4 +1,4 @@
-"""Every row of what a claim may find, by hand: what it does, and what it tells."""
+"""Each case of what a claim may find: the resulting action and the reported reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def found(
 
 @pytest.mark.parametrize("stored", [None, 0, 100, 5000])
 @pytest.mark.parametrize("fingerprint", ["", "9f3c"])
-def test_without_a_plan_the_stored_offset_is_all_there_is(stored: int | None, fingerprint: str) -> None:
+def test_without_a_plan_the_claim_begins_at_the_stored_offset(stored: int | None, fingerprint: str) -> None:
     assert found(None, stored, fingerprint=fingerprint) == Start(stored)
 
 
@@ -47,49 +47,51 @@ def test_without_a_plan_the_stored_offset_is_all_there_is(stored: int | None, fi
         (0, 1, 1),
         (1000, 1000, 1000),
         (1500, 1000, 1500),  # an original member has consumed more
-        (400, None, 400),  # a stream, or a record that says nothing of it
+        (400, None, 400),  # a stream, or a record without a mark
         (None, None, None),
     ],
 )
-def test_a_destination_is_never_gone_back_from(stored: int | None, until: int | None, begin: int | None) -> None:
+def test_offsets_below_the_mark_of_the_destination_are_refused(
+    stored: int | None, until: int | None, begin: int | None
+) -> None:
     assert resume(stored, until) == begin
 
 
-def test_as_planned() -> None:
+def test_a_plan_at_the_stored_offset_is_replayed() -> None:
     assert found() == Replay(100, 200)
 
 
 @pytest.mark.parametrize("version", [0, 6, 8])
 @pytest.mark.parametrize("stored", [100, 101, 199])
-def test_moved_within_the_range_by_who_knows_no_plans(stored: int, version: int) -> None:
-    """All of it is written: the destination takes a range whole or not at all."""
+def test_an_offset_moved_within_the_planned_range_replays_the_whole_range(stored: int, version: int) -> None:
+    """The destination takes a range whole or not at all."""
     assert found(stored=stored, version=version) == Replay(100, 200, moved_to=stored)
 
 
-def test_a_node_made_anew_may_have_the_version_of_the_one_before() -> None:
-    """Deleted and created by somebody, as often written as ours was."""
+def test_a_recreated_offset_node_may_have_the_version_of_the_previous_one() -> None:
+    """Deleted and created by another program, and written as often as ours was."""
     assert found(stored=150, version=7) == Replay(100, 200, moved_to=150)
 
 
 @pytest.mark.parametrize("version", [7, 9])
 @pytest.mark.parametrize("stored", [0, 99, 200, 201])
-def test_moved_out_of_the_range(stored: int, version: int) -> None:
+def test_an_offset_moved_out_of_the_planned_range(stored: int, version: int) -> None:
     cleared = found(stored=stored, version=version)
     assert cleared == Clear(stored, f"the stored offset was moved to {stored}, out of the planned range 100 to 200")
 
 
-def test_the_offset_is_gone() -> None:
+def test_a_deleted_offset() -> None:
     cleared = found(stored=None, version=-1)
     assert cleared == Clear(None, "the planned range 100 to 200 has no stored offset any more")
 
 
-def test_the_topic_was_made_anew() -> None:
+def test_a_recreated_topic() -> None:
     cleared = found(incarnation="0x99")
     reason = "the planned range 100 to 200 is of a deleted topic (0x2a); the present one is 0x99"
     assert cleared == Clear(100, reason)
 
 
-def test_the_offsets_were_reset() -> None:
+def test_a_reset_of_the_offsets() -> None:
     assert found(epoch=2) == Clear(100, "the planned range 100 to 200 is of reset epoch 1; it is 2 now")
 
 
@@ -107,12 +109,12 @@ def test_the_offsets_were_reset() -> None:
         ((150, 150), ((100, 150), (150, 200))),
     ],
 )
-def test_the_log_lacks_some_of_it(log: tuple[int, int], lacking: tuple[tuple[int, int], ...]) -> None:
+def test_a_log_that_lacks_part_of_the_planned_range(log: tuple[int, int], lacking: tuple[tuple[int, int], ...]) -> None:
     assert missing(PLAN, *log) == lacking
 
 
-def test_another_destination() -> None:
-    """Also where the plan is dead: whoever has that destination clears it, having nothing else to lose."""
+def test_a_plan_for_another_destination() -> None:
+    """Also if the plan is obsolete: a member with that destination clears it, as it cannot lose anything by that."""
     reason = "offsets 100 to 200 are planned for another destination (9f3c), ours is 77aa"
     for dead in ({}, {"incarnation": "0x99"}, {"stored": None}, {"epoch": 2}):
         refused = found(fingerprint="77aa", **dead)
@@ -126,7 +128,7 @@ def test_a_sink_that_cannot_replay() -> None:
     assert "this sink cannot replay" in refused.reason
 
 
-def test_a_plan_for_no_destination_is_nobodys() -> None:
-    """None is ever written; a member without a destination must not take it for its own either."""
+def test_a_plan_without_destination_belongs_to_no_member() -> None:
+    """Such a plan is never written, and a member without a destination must not take it for its own either."""
     assert isinstance(found(msgspec.structs.replace(PLAN, fingerprint="")), Refuse)
     assert isinstance(found(msgspec.structs.replace(PLAN, fingerprint=""), fingerprint=""), Refuse)

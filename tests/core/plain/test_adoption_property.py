@@ -1,4 +1,4 @@
-"""The whole case table of `compare`: whatever is found, exactly one rule gives the answer, and nothing is split."""
+"""The whole case table of `compare`: every situation is decided by exactly one rule, and no range is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis.strategies import DrawFn
 from kzconsumer.offsets.adoption import Clear, Refuse, Replay, Start, compare, missing
 from kzconsumer.registry.claim_record import Plan
 
-# Few values, so that equal ones and neighbours come up all the time.
+# Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
 NAMES = st.sampled_from(["0x1", "0x2"])
 FINGERPRINTS = st.sampled_from(["a", "a", "b", ""])
@@ -46,7 +46,7 @@ def plans(draw: DrawFn) -> Plan:
 
 @st.composite
 def situations(draw: DrawFn) -> Found:
-    """Mostly as the plan has it, else no drawn situation would get past the first rules."""
+    """Mostly as planned, since otherwise no drawn situation would get past the first rules."""
     plan = draw(plans())
     near = st.integers(max(plan.first - 2, 0), plan.until + 2)
     stored = draw(st.none() | st.just(plan.first) | near)
@@ -67,7 +67,7 @@ def mostly(value: T, others: st.SearchStrategy[T]) -> st.SearchStrategy[T]:
 @given(situations())
 @settings(max_examples=400)
 def test_every_case_has_one_rule(found: Found) -> None:
-    """The table of the rules, each row by itself: the first that applies."""
+    """The rules as a table: the first one that applies decides."""
     plan, stored = found.plan, found.stored
     answer = compare(*found)
     if plan is None:
@@ -88,15 +88,15 @@ def test_every_case_has_one_rule(found: Found) -> None:
 
 
 @given(plans(), OFFSETS, OFFSETS)
-def test_what_the_log_lacks_of_a_plan(plan: Plan, start: int, length: int) -> None:
+def test_a_plan_of_which_the_log_lacks_records(plan: Plan, start: int, length: int) -> None:
     held = range(start, start + length)
     gone = [offset for offset in range(plan.first, plan.until) if offset not in held]
     assert [offset for part in missing(plan, start, start + length) for offset in range(*part)] == gone
 
 
 @given(situations())
-def test_what_was_planned_is_never_split(found: Found) -> None:
-    """Written is the planned range, whole: a part of it would be a second name for the same records."""
+def test_a_planned_range_is_never_split(found: Found) -> None:
+    """The planned range is written whole: a part of it would be a second name for the same records."""
     answer = compare(*found)
     if isinstance(answer, Replay):
         assert found.plan is not None
@@ -104,8 +104,8 @@ def test_what_was_planned_is_never_split(found: Found) -> None:
 
 
 @given(plans().filter(lambda plan: plan.fingerprint))
-def test_a_plan_is_replayed_by_who_could_have_made_it(plan: Plan) -> None:
-    """Nothing happened between the plan and the claim but the crash: all others than its own destination refuse."""
+def test_a_plan_is_replayed_only_for_its_own_destination(plan: Plan) -> None:
+    """Nothing but the crash happened between the plan and the claim: all destinations but its own refuse."""
     as_made = Found(plan, plan.first, plan.offset_version, plan.incarnation, plan.epoch, plan.fingerprint)
     assert compare(*as_made) == Replay(plan.first, plan.until)
     assert isinstance(compare(*as_made._replace(fingerprint="other")), Refuse)

@@ -1,4 +1,4 @@
-"""Our assignors keep the contract; for each of its promises, an assignor that breaks it is found out."""
+"""Our assignors keep the contract, and for each of its promises an assignor that breaks it is detected."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def gives_plain_tuples(context: AssignmentContext) -> Assignment:
     return {cast(TopicPartition, tuple(each)): thread for each, thread in range_assignor.assign(context).items()}
 
 
-def minds_no_subscription(context: AssignmentContext) -> Assignment:
+def ignores_subscriptions(context: AssignmentContext) -> Assignment:
     ring = itertools.cycle(sorted({thread for threads in context.threads.values() for thread in threads}))
     return {
         TopicPartition(topic, n): next(ring) for topic in sorted(context.threads) for n in context.partitions[topic]
     }
 
 
-def throws_dice(context: AssignmentContext) -> Assignment:
+def is_random(context: AssignmentContext) -> Assignment:
     dice = random.SystemRandom()
     return {partition: dice.choice(context.threads[partition.topic]) for partition in range_assignor.assign(context)}
 
@@ -73,7 +73,7 @@ def remembers(context: AssignmentContext) -> Assignment:
     return {partition: _owners_before[partition] for partition in range_assignor.assign(context)}
 
 
-def takes_topics_as_they_come(context: AssignmentContext) -> Assignment:
+def depends_on_the_order_of_topics(context: AssignmentContext) -> Assignment:
     owners = {}
     turn = 0
     for topic, threads in context.threads.items():
@@ -83,7 +83,7 @@ def takes_topics_as_they_come(context: AssignmentContext) -> Assignment:
     return owners
 
 
-def empties_its_input(context: AssignmentContext) -> Assignment:
+def modifies_its_input(context: AssignmentContext) -> Assignment:
     owners = range_assignor.assign(context)
     cast(dict[str, Any], context.partitions).clear()
     return owners
@@ -109,11 +109,11 @@ def trusts_the_order_of_sets(context: AssignmentContext) -> Assignment:
         (forgets_the_last, "every_partition_is_assigned_and_nothing_else"),
         (invents_one, "every_partition_is_assigned_and_nothing_else"),
         (gives_plain_tuples, "every_partition_is_assigned_and_nothing_else"),
-        (minds_no_subscription, "partitions_go_only_to_threads_that_subscribe"),
-        (throws_dice, "the_same_group_gives_the_same_assignment"),
+        (ignores_subscriptions, "partitions_go_only_to_threads_that_subscribe"),
+        (is_random, "the_same_group_gives_the_same_assignment"),
         (remembers, "the_same_group_gives_the_same_assignment"),
-        (takes_topics_as_they_come, "the_order_of_the_mappings_does_not_matter"),
-        (empties_its_input, "the_input_is_not_changed"),
+        (depends_on_the_order_of_topics, "the_order_of_the_mappings_does_not_matter"),
+        (modifies_its_input, "the_input_is_not_changed"),
         (trusts_hash, "another_process_comes_to_the_same"),
         (trusts_the_order_of_sets, "another_process_comes_to_the_same"),
         (remembers, "another_process_comes_to_the_same"),
@@ -122,13 +122,13 @@ def trusts_the_order_of_sets(context: AssignmentContext) -> Assignment:
     ids=lambda value: getattr(value, "__name__", value),
 )
 @pytest.mark.long
-def test_a_broken_assignor_is_found_out(broken: Assignor, promise: str) -> None:
+def test_a_broken_assignor_is_detected(broken: Assignor, promise: str) -> None:
     contract = type("Contract", (AssignorContract,), {"assignor": staticmethod(broken)})()
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         getattr(contract, f"test_{promise}")()
 
 
-def test_without_hypothesis_it_says_what_to_install() -> None:
+def test_without_hypothesis_the_error_names_what_to_install() -> None:
     program = "import sys; sys.modules['hypothesis'] = None; from kzconsumer.testing import AssignorContract"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""The range assignor, with what the original was seen to do."""
+"""The range assignor, compared with observed assignments of the original."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def owners(threads: dict[str, list[str]], partitions: dict[str, int]) -> dict[st
 
 
 def test_four_partitions_on_three_streams() -> None:
-    """Seen live with 1.1.1."""
+    """Observed with 1.1.1."""
     assert owners({"t1": ["me-0", "me-1", "me-2"]}, {"t1": 4}) == {"me-0": [0, 1], "me-1": [2], "me-2": [3]}
 
 
 def test_two_members_of_one_thread() -> None:
-    """Seen live with 1.1.1."""
+    """Observed with 1.1.1."""
     assert owners({"t1": ["b_x-0", "a_x-0"]}, {"t1": 4}) == {"a_x-0": [0, 1], "b_x-0": [2, 3]}
 
 
@@ -46,7 +46,7 @@ def test_threads_in_text_order() -> None:
     assert found["me-2"] == [4]
 
 
-def test_topics_are_divided_each_for_itself() -> None:
+def test_topics_are_divided_independently() -> None:
     assignment = assign(context({"a": ["me-0", "you-0"], "b": ["you-0"]}, {"a": 2, "b": 2}))
     me, you = ConsumerThreadId("me", 0), ConsumerThreadId("you", 0)
     assert assignment == {
@@ -57,12 +57,12 @@ def test_topics_are_divided_each_for_itself() -> None:
     }
 
 
-def test_a_topic_that_does_not_exist_yet() -> None:
+def test_a_topic_that_does_not_exist_yet_has_no_owners() -> None:
     assert owners({"later": ["me-0"]}, {}) == {}
 
 
 def test_partition_numbers_may_have_gaps() -> None:
-    """Not what Kafka makes, but what is in ZooKeeper decides."""
+    """Kafka never creates such a topic, but the assignment follows what is in ZooKeeper."""
     threads = (ConsumerThreadId("me", 0), ConsumerThreadId("me", 1))
     assignment = assign(AssignmentContext({"t": threads}, {"t": (3, 5, 9)}))
     assert [(at.partition, thread.thread) for at, thread in assignment.items()] == [(3, 0), (5, 0), (9, 1)]

@@ -1,4 +1,4 @@
-"""The round-robin assignors, with the hashes and the assignments of the original."""
+"""The round-robin assignors, compared with the hashes and the assignments of the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def context(threads: dict[str, list[str]], partitions: dict[str, int]) -> Assign
 
 
 def dealt(owners: dict[TopicPartition, ConsumerThreadId]) -> list[tuple[str, str]]:
-    """Partition and thread as text, in the order in which they were dealt out."""
+    """Partition and thread as text, in the order of assignment."""
     return [(str(partition), str(thread)) for partition, thread in owners.items()]
 
 
@@ -52,7 +52,7 @@ ONE_MEMBER = context(
 
 
 def test_one_member_of_two_topics() -> None:
-    """Seen live with 1.1.1."""
+    """Observed with 1.1.1."""
     assert dealt(assign(ONE_MEMBER)) == [
         ("my.topic-2-0", "g3_me-0"),
         ("my.topic-2-1", "g3_me-1"),
@@ -74,21 +74,21 @@ def test_one_member_of_two_topics_legacy() -> None:
     ]
 
 
-def test_partitions_go_by_the_hash_of_their_text() -> None:
+def test_partitions_are_ordered_by_the_hash_of_their_text() -> None:
     twelve = context({"a": ["me-0"]}, {"a": 12})
     assert [at.partition for at in assign(twelve)] == list(range(12))
     assert [at.partition for at in assign_legacy(twelve)] == [10, 11, *range(10)]
 
 
 def test_the_ring_is_in_text_order_and_has_each_thread_once() -> None:
-    """Thread ids sort as text; a thread that two topics share has one place."""
+    """Thread ids sort as text, and a thread that two topics share has one place."""
     eleven = [f"me-{number}" for number in range(11)]
     found = assign(context({"a": eleven, "b": ["me-0"]}, {"a": 12}))
     assert [thread.thread for thread in found.values()] == [0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9, 0]
 
 
-def test_who_is_skipped_has_had_its_turn() -> None:
-    """The ring goes on from the one after, and does not come back to those it passed over."""
+def test_a_skipped_thread_has_had_its_turn() -> None:
+    """The ring continues with the thread after it and does not return to those it skipped."""
     found = assign(context({"a": ["c-0"], "b": ["a-0", "b-0", "c-0", "d-0"]}, {"a": 1, "b": 4}))
     assert dealt(found) == [("a-0", "c-0"), ("b-0", "d-0"), ("b-1", "a-0"), ("b-2", "b-0"), ("b-3", "c-0")]
 
@@ -98,8 +98,8 @@ def test_threads_of_a_topic_that_does_not_exist_have_a_place_in_the_ring_and_are
     assert dealt(found) == [("a-0", "a-0"), ("a-1", "c-0"), ("a-2", "a-0")]
 
 
-def test_equal_hashes_go_by_topic_name() -> None:
-    """Where the original's order is not specified."""
+def test_equal_hashes_are_ordered_by_topic_name() -> None:
+    """The original does not specify an order here."""
     assert java_hash("Aa-0") == java_hash("BB-0")
     tied = AssignmentContext(
         {"BB": (ConsumerThreadId("a", 0), ConsumerThreadId("b", 0)), "Aa": (ConsumerThreadId("a", 0),)},
@@ -108,6 +108,6 @@ def test_equal_hashes_go_by_topic_name() -> None:
     assert dealt(assign(tied)) == [("Aa-0", "a-0"), ("BB-0", "b-0"), ("BB-1", "a-0")]
 
 
-def test_a_group_of_nobody() -> None:
+def test_a_group_without_members() -> None:
     assert assign(AssignmentContext({}, {})) == {}
     assert assign_legacy(context({"later": ["me-0"]}, {})) == {}

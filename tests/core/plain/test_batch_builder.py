@@ -1,4 +1,4 @@
-"""Chunks become ranges, limits cut them, and closed claims are left out."""
+"""Chunks become ranges, limits cut them, and the chunks of closed claims are left out."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_chunks_of_a_partition_become_one_range() -> None:
     assert (batch.records, batch.ranges[0].records, trackers) == (4, 4, [claim])
 
 
-def test_partitions_are_ranges_of_their_own() -> None:
+def test_each_partition_is_a_range() -> None:
     collecting, one, two = builder(), tracker(0), tracker(1, start=100)
     for part in (chunk(one, 0, 2), chunk(two, 100, 101), chunk(one, 2, 3)):
         collecting.add(part, now=0)
@@ -57,7 +57,7 @@ def test_partitions_are_ranges_of_their_own() -> None:
     assert trackers == [one, two]
 
 
-def test_what_one_batch_ends_with_the_next_begins_with() -> None:
+def test_a_batch_begins_where_the_previous_one_ended() -> None:
     collecting, claim = builder(), tracker()
     found = []
     for first in range(0, 9, 3):
@@ -84,7 +84,7 @@ def test_full_by_bytes_of_decoded_data() -> None:
     assert collecting.full
 
 
-def test_a_range_without_records_is_something_to_cut() -> None:
+def test_a_range_without_records_makes_a_batch() -> None:
     collecting, claim = builder(), tracker()
     collecting.add(hole(claim, 0, 7), now=0)
     assert bool(collecting)
@@ -92,7 +92,7 @@ def test_a_range_without_records_is_something_to_cut() -> None:
     assert (ranges(batch), batch.records, trackers) == ([OffsetRange(TOPIC, 0, 0, 7)], 0, [claim])
 
 
-def test_claims_closed_meanwhile_are_left_out() -> None:
+def test_claims_that_were_closed_meanwhile_are_left_out() -> None:
     collecting, going, staying = builder(), tracker(0), tracker(1)
     collecting.add(chunk(going, 0, 3), now=0)
     collecting.add(chunk(staying, 0, 2), now=0)
@@ -101,8 +101,8 @@ def test_claims_closed_meanwhile_are_left_out() -> None:
     assert (ranges(batch), trackers) == ([OffsetRange(TOPIC, 1, 0, 2)], [staying])
 
 
-def test_a_partition_lost_and_claimed_anew_is_one_range() -> None:
-    """Never two of the same partition in a batch."""
+def test_a_partition_that_was_lost_and_claimed_again_is_one_range() -> None:
+    """A batch never has two ranges of one partition."""
     collecting, before, after = builder(), tracker(), tracker(start=2)
     collecting.add(chunk(before, 0, 5), now=0)
     before.close()
@@ -118,8 +118,8 @@ def test_a_range_names_the_topics_incarnation_and_the_reset_epoch() -> None:
     assert (part.topic_partition, part.incarnation, part.epoch) == (TopicPartition(TOPIC, 3), 0x2A, 7)
 
 
-def test_a_hole_between_chunks_is_a_bug_not_a_range() -> None:
-    """A range is every record between its ends: joining over a hole would commit records that nobody has seen."""
+def test_a_hole_between_chunks_is_reported_as_a_bug() -> None:
+    """A range has every record between its ends: joining across a hole would commit undelivered records."""
     collecting, claim = builder(), tracker()
     collecting.add(chunk(claim, 0, 3), now=0)
     with pytest.raises(AssertionError):
@@ -152,10 +152,10 @@ def replayed(first: int, until: int, partition: int = 0) -> OffsetTracker:
     return OffsetTracker(TopicPartition(TOPIC, partition), first, replay=plan_of(first, until))
 
 
-def test_a_replay_is_a_batch_of_its_own_and_whole() -> None:
+def test_a_replay_is_a_whole_batch_of_its_own() -> None:
     collecting, replay, other = builder(), replayed(5, 11), tracker(1)
     collecting.add(chunk(replay, 5, 8), now=0)
-    assert (bool(collecting), collecting.full) == (False, False)  # nothing of it is written before all of it is there
+    assert (bool(collecting), collecting.full) == (False, False)  # nothing is written until the whole range is here
     collecting.add(chunk(other, 0, 2), now=0)
     assert ranges(collecting.cut(now=0)[0]) == [OffsetRange(TOPIC, 1, 0, 2)]
     collecting.add(chunk(other, 2, 4), now=0)
@@ -169,7 +169,7 @@ def test_a_replay_is_a_batch_of_its_own_and_whole() -> None:
     assert (ranges(batch), batch.is_replay, trackers) == ([OffsetRange(TOPIC, 1, 2, 4)], False, [other])
 
 
-def test_a_replay_larger_than_the_limits_are_now() -> None:
+def test_a_replay_larger_than_the_current_limits() -> None:
     collecting, replay = builder(max_records=2, max_bytes=10), replayed(0, 9)
     collecting.add(chunk(replay, 0, 6), now=0)
     assert not collecting.full
@@ -192,7 +192,7 @@ def test_a_lost_replay_is_left_out() -> None:
     collecting, replay = builder(), replayed(0, 2)
     collecting.add(chunk(replay, 0, 2), now=0)
     replay.close()
-    # Whoever waits to add has to be let go on by a cut: it is due at once.
+    # The batch is due at once, so that a producer that waits to add more can continue.
     assert (collecting.full, collecting.due_at, collecting.cut(now=0)) == (True, -math.inf, (Batch(()), []))
     assert (bool(collecting), collecting.full, collecting.due_at) == (False, False, math.inf)
 
@@ -216,7 +216,7 @@ print(collect(500, 2_500) - before)
 """
 
 
-async def test_records_that_come_one_by_one_take_no_more_memory_than_others() -> None:
+async def test_records_that_arrive_one_by_one_take_no_more_memory_than_others() -> None:
     """Two thousand batches of a record would take 12 MB."""
     done = await anyio.run_process([sys.executable, "-c", _HELD], stderr=None)
     assert int(done.stdout) < 4 << 20

@@ -1,4 +1,4 @@
-"""Batches of any chunks at any times: ranges tile, nothing waits longer than its bound, and bounds hold."""
+"""Random chunks at random times: ranges tile, no range waits longer than its bound, and limits hold."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ settings_of_batches = st.builds(
     floors,
     floors,
 )
-# Partition, records (0: a range that holds none), and the time that passes before it comes.
+# Partition, records (0: a range without records), and the time that passes before it arrives.
 arrivals = st.lists(
     st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, LARGEST_CHUNK), st.sampled_from([0.0, 0.3, 2.0, 7.0])),
     max_size=60,
@@ -53,7 +53,7 @@ class Waiting:
 
 
 class Model:
-    """Cuts as the runner does, as soon as a batch is due, and checks every batch."""
+    """Cuts like the runner, as soon as a batch is due, and checks every batch."""
 
     def __init__(self, limits: BatchSettings) -> None:
         self.limits = limits
@@ -134,7 +134,7 @@ def test_batches(limits: BatchSettings, chunks: list[tuple[int, int, float]]) ->
     assert model.done == model.offsets
 
 
-def test_a_quiet_partition_stays_back_while_a_busy_one_goes() -> None:
+def test_a_quiet_partition_waits_while_a_busy_one_is_written() -> None:
     model = Model(BatchSettings(max_records=30, max_time=10.0, min_records=10))
     model.arrive(0, 2)
     for _ in range(8):
@@ -145,7 +145,7 @@ def test_a_quiet_partition_stays_back_while_a_busy_one_goes() -> None:
     assert model.done == model.offsets
 
 
-def test_nothing_is_waited_for_when_everything_is_at_its_end() -> None:
+def test_a_batch_does_not_wait_when_every_partition_is_at_its_end() -> None:
     builder = BatchBuilder(BatchSettings(max_time=600.0, min_records=100))
     trackers = [OffsetTracker(TopicPartition("t", n), 0) for n in range(2)]
     builder.add(Chunk(trackers[0], 0, 3, ColumnRecords(ROWS.slice(0, 3)), at_end=True), 0.0)

@@ -1,4 +1,4 @@
-"""A batch that the sink cannot write: which ranges are kept aside, and which failures say nothing of a batch."""
+"""A batch that the sink cannot write: which ranges are quarantined, and which failures are not the batch's fault."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.range_data import range_data
 
 
 class Choosy(Memory):
-    """Cannot write these partitions."""
+    """Fails for these partitions."""
 
     def __init__(self, poison: Collection[int], lease: LeaseInHand | None = None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def runner_of(sink: Memory, quarantine: RangeQuarantine | None, owned: Owned) ->
     return SinkRunner("choosy", sink, limits, owned, quarantine=quarantine)
 
 
-async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> None:
+async def test_only_the_range_that_fails_alone_is_quarantined(tmp_path: Path) -> None:
     claims = [tracker(number) for number in range(3)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
@@ -60,7 +60,7 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
         async with running(runner_of(sink, RangeQuarantine(tmp_path / "aside", "choosy"), commits), [queue]):
             await until(lambda: commits.made)
     assert commits.made[0] == [5, 5, 5]
-    assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from now on
+    assert [claim.written for claim in claims] == [(0, 5), None, (0, 5)]  # what the destination must have from here on
     assert sink.tried == [[0, 1, 2], [0], [1], [2]]
     assert sorted(sink.ranges) == [(0, 0, 5), (2, 0, 5)]
     (file,) = (tmp_path / "aside").iterdir()
@@ -72,7 +72,7 @@ async def test_only_the_range_that_fails_alone_is_kept_aside(tmp_path: Path) -> 
     assert [output[name] for name in ("topic", "partition", "first", "until", "kept")] == ["orders", 1, 0, 5, str(file)]
 
 
-async def test_without_a_quarantine_nothing_is_tried_again() -> None:
+async def test_without_a_quarantine_nothing_is_retried() -> None:
     claims = [tracker(number) for number in range(2)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
@@ -85,7 +85,7 @@ async def test_without_a_quarantine_nothing_is_tried_again() -> None:
 
 
 class Ledger:
-    """A destination that has what the test says, or does not answer."""
+    """A destination that answers as the test says, or not at all."""
 
     fingerprint = "f"
     remembers = True
@@ -110,8 +110,8 @@ def beside(destination: Ledger, sink: Memory, quarantine: RangeQuarantine, owned
     return SinkRunner("choosy", sink, limits, owned, RangePlans(owned, destination, "read_committed"), quarantine)
 
 
-async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_path: Path) -> None:
-    """The answer was lost, or a file is still to be put in place: kept aside, too, the records would be there twice."""
+async def test_a_range_that_was_published_though_its_write_failed_is_not_quarantined(tmp_path: Path) -> None:
+    """The reply was lost, or a file is still to be put in place: in the quarantine the records would exist twice."""
     claims = [tracker(number) for number in range(3)]
     queue, sink, commits = ChunkQueue(1 << 20), Choosy({1, 2}), Owned(claims)
     put(queue, *(chunk(claim, 0, 5) for claim in claims))
@@ -124,10 +124,12 @@ async def test_what_was_published_though_its_write_failed_is_not_kept_aside(tmp_
     assert ledger.aside == [(RangeIdentity("orders", number, 0, 0, 0, 5), 5) for number in (1, 2)]
 
 
-async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_they_have_their_name(
+async def test_the_decision_falls_when_the_records_are_on_disk_and_before_they_have_their_name(
     tmp_path: Path,
 ) -> None:
-    """Whoever dies in between leaves a plan to a member that meets the decision, and keeps the range as well."""
+    """A member that dies in between leaves the plan to a member that finds the decision and quarantines the range as
+    well.
+    """
     claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     found: list[list[Path]] = []
 
@@ -146,7 +148,7 @@ async def test_a_range_is_decided_for_when_its_records_are_on_disk_and_before_th
     assert kept.name.startswith("orders+0")
 
 
-async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_published(tmp_path: Path) -> None:
+async def test_nothing_is_quarantined_if_it_is_unknown_whether_it_was_published(tmp_path: Path) -> None:
     claim, queue, commits = tracker(), ChunkQueue(1 << 20), Owned()
     put(queue, chunk(claim, 0, 5))
     runner = beside(
@@ -160,7 +162,7 @@ async def test_nothing_is_kept_aside_when_nobody_can_tell_whether_it_was_publish
     assert (claim.processed, list((tmp_path / "aside").iterdir())) == (0, [])
 
 
-async def test_a_sink_that_sets_nothing_aside_is_asked_what_it_has(tmp_path: Path) -> None:
+async def test_a_sink_without_set_aside_is_asked_what_it_has(tmp_path: Path) -> None:
     class Plain(Memory):
         fingerprint = "f"
 
@@ -209,7 +211,7 @@ async def test_a_step_that_cannot_be_recorded_is_a_failure_of_the_write(tmp_path
     assert (sink.tried, commits.made[0]) == ([[0], [1]], [5, 5])
 
 
-async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> None:
+async def test_a_range_that_cannot_be_quarantined_either_stops_the_member(tmp_path: Path) -> None:
     claim, queue, sink, commits = tracker(), ChunkQueue(1 << 20), Choosy({0}), Owned()
     (tmp_path / "aside").write_text("not a directory")
     put(queue, chunk(claim, 0, 5))
@@ -222,8 +224,8 @@ async def test_what_cannot_be_kept_either_stops_the_member(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("aside", [False, True])
-async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) -> None:
-    """The sink may have refused to publish for that very reason."""
+async def test_a_failure_without_the_lease_is_not_counted(tmp_path: Path, aside: bool) -> None:
+    """The sink may have refused to publish because the lease had ended."""
     claim, queue, lease = tracker(), ChunkQueue(1 << 20), LeaseInHand()
     commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
@@ -239,8 +241,8 @@ async def test_a_failure_without_the_lease_is_none(tmp_path: Path, aside: bool) 
     assert not (tmp_path / "aside").exists()
 
 
-async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again() -> None:
-    """The session is over, say: a write that begins only to be cancelled costs a sink its Spark."""
+async def test_ranges_lost_while_waiting_for_the_lease_are_not_written_again() -> None:
+    """For instance when the session has expired: a write that is cancelled at once would cost the sink its Spark."""
     lost, staying, queue, lease = tracker(0), tracker(1), ChunkQueue(1 << 20), LeaseInHand()
     commits = Owned(lease=lease)
     sink = Choosy({0}, lease)
@@ -254,7 +256,7 @@ async def test_what_is_lost_while_the_lease_is_waited_for_is_not_written_again()
     assert sink.tried == [[0], [1]]
 
 
-async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
+async def test_a_range_lost_meanwhile_is_left_to_its_next_owner(tmp_path: Path) -> None:
     staying, going = tracker(0), tracker(1)
     queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
@@ -273,8 +275,8 @@ async def test_a_range_that_is_lost_meanwhile_is_left_to_its_next_owner(tmp_path
 
 
 @pytest.mark.parametrize("aside", [False, True])
-async def test_a_failure_of_what_is_lost_in_that_moment_is_none(tmp_path: Path, aside: bool) -> None:
-    """Others write it: it is neither a reason to stop nor to be told as missing in the destination."""
+async def test_a_failure_of_a_range_lost_at_that_moment_is_not_counted(tmp_path: Path, aside: bool) -> None:
+    """Other members write it: it is neither a reason to stop nor to be reported as missing in the destination."""
     staying, going = tracker(0), tracker(1)
     queue, commits = ChunkQueue(1 << 20), Owned([staying, going])
 
@@ -299,7 +301,7 @@ async def yes() -> bool:
     return True
 
 
-async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None:
+async def test_a_quarantined_range_is_recognized_when_it_is_delivered_again(tmp_path: Path) -> None:
     quarantine, part = RangeQuarantine(tmp_path, "choosy"), range_data("orders", 0, 3, 9)
     first = await quarantine.keep(part, "one reason", yes)
     assert first is not None
@@ -312,7 +314,7 @@ async def test_whoever_meets_a_range_again_finds_it_kept(tmp_path: Path) -> None
     assert kept.read_bytes() == b"abc"
 
 
-async def test_a_step_done_for_a_range_that_is_tried_alone_is_not_done_for_the_others(tmp_path: Path) -> None:
+async def test_a_step_recorded_for_a_range_that_is_tried_alone_does_not_count_for_the_others(tmp_path: Path) -> None:
     claims = [tracker(number) for number in range(2)]
     queue = ChunkQueue(1 << 20)
     recorded: list[tuple[set[int], str]] = []

@@ -1,4 +1,4 @@
-"""A connection against a peer that is no broker: every way in which bytes can come late, wrong or not at all."""
+"""A connection to a peer that is not a broker: bytes that arrive late, are invalid or do not arrive."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Peer:
 
 @asynccontextmanager
 async def listening(serve: Callable[[Peer], Awaitable[None]]) -> AsyncIterator[Broker]:
-    """`serve` is called for each connection, which is closed when it returns; an error of it fails the test."""
+    """`serve` is called for each connection, which is closed when it returns; an exception in it fails the test."""
     tasks: list[asyncio.Task[None]] = []
     connections = 0
 
@@ -97,7 +97,7 @@ async def open_to(broker: Broker, timeout: float = 10.0) -> BrokerConnection:
     return await BrokerConnection.open(broker, client_id="test", timeout=timeout)
 
 
-async def test_answers_reach_their_calls_in_order_however_they_are_cut() -> None:
+async def test_responses_reach_their_calls_in_order_however_they_are_split() -> None:
     async def serve(peer: Peer) -> None:
         await peer.greet()
         requests = [await peer.request() for _ in range(3)]
@@ -123,7 +123,7 @@ async def test_answers_reach_their_calls_in_order_however_they_are_cut() -> None
             await connection.call(REQUEST, timeout=10)
 
 
-async def test_a_request_the_peer_does_not_know_is_not_sent() -> None:
+async def test_a_request_unknown_to_the_peer_is_not_sent() -> None:
     async def serve(peer: Peer) -> None:
         await peer.greet()
         assert await peer.request() == (2, 1)
@@ -136,7 +136,7 @@ async def test_a_request_the_peer_does_not_know_is_not_sent() -> None:
             await connection.call(REQUEST, timeout=10)
 
 
-async def test_a_call_without_answer_in_time_ends_the_connection_and_all_calls() -> None:
+async def test_a_call_that_times_out_ends_the_connection_and_all_calls() -> None:
     async def serve(peer: Peer) -> None:
         await peer.greet()
         await peer.reader.read()
@@ -174,7 +174,7 @@ def listed_all(offsets: range) -> bytes:
     return bytes.fromhex("00000001 0001 74") + len(offsets).to_bytes(4, "big") + each
 
 
-async def test_a_large_answer_is_read_on_without_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_response_is_read_without_iterations_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
     readv = os.readv
 
@@ -206,7 +206,7 @@ async def test_a_large_answer_is_read_on_without_the_event_loop(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("linger", "why"), [(True, "closed by the broker"), (False, "reset by peer")])
-async def test_a_peer_that_ends_within_a_large_answer_is_reported_as_it_ended(linger: bool, why: str) -> None:
+async def test_a_peer_that_closes_within_a_large_response_is_reported_as_closed(linger: bool, why: str) -> None:
     begun = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -232,7 +232,7 @@ async def test_a_peer_that_ends_within_a_large_answer_is_reported_as_it_ended(li
         assert connection._transport.ended_by_peer
 
 
-async def test_a_cancelled_call_leaves_the_others_their_answers() -> None:
+async def test_a_cancelled_call_does_not_affect_the_responses_of_others() -> None:
     cancelled = asyncio.Event()
 
     async def serve(peer: Peer) -> None:
@@ -256,7 +256,7 @@ async def test_a_cancelled_call_leaves_the_others_their_answers() -> None:
         connection.close()
 
 
-async def test_a_cancelled_call_whose_answer_never_comes_still_ends_the_connection() -> None:
+async def test_a_cancelled_call_without_response_still_ends_the_connection() -> None:
     async def serve(peer: Peer) -> None:
         await peer.greet()
         await peer.reader.read()
@@ -278,7 +278,7 @@ async def test_a_cancelled_call_whose_answer_never_comes_still_ends_the_connecti
         (b"\0\0\0\6\0\0\0\1\0\0", "malformed ListOffsets v1 response"),
     ],
 )
-async def test_nonsense_is_a_protocol_error_for_the_call_it_hit_and_a_lost_connection_for_the_others(
+async def test_invalid_bytes_are_a_protocol_error_for_their_call_and_a_lost_connection_for_the_others(
     data: bytes, why: str
 ) -> None:
     async def serve(peer: Peer) -> None:
@@ -299,7 +299,7 @@ async def test_nonsense_is_a_protocol_error_for_the_call_it_hit_and_a_lost_conne
         assert connection.closed
 
 
-async def test_an_answer_to_no_request_ends_the_connection() -> None:
+async def test_a_response_without_request_ends_the_connection() -> None:
     async def serve(peer: Peer) -> None:
         await peer.greet()
         _, correlation = await peer.request()
@@ -355,7 +355,7 @@ async def test_a_peer_that_always_hangs_up_is_no_broker() -> None:
             await open_to(broker)
 
 
-async def test_a_silent_peer_is_given_up_in_time() -> None:
+async def test_connecting_to_a_silent_peer_times_out() -> None:
     async def serve(peer: Peer) -> None:
         await peer.reader.read()
 
@@ -364,7 +364,7 @@ async def test_a_silent_peer_is_given_up_in_time() -> None:
             await open_to(broker, timeout=0.2)
 
 
-async def test_a_peer_that_refuses_to_name_its_versions() -> None:
+async def test_a_peer_that_refuses_to_report_its_versions() -> None:
     async def serve(peer: Peer) -> None:
         _, correlation = await peer.request()
         peer.answer(correlation, bytes.fromhex("0023 00000000"))
@@ -376,7 +376,7 @@ async def test_a_peer_that_refuses_to_name_its_versions() -> None:
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 1), ("127.0.0.1", 70000), ("a" * 70, 9092), ("", -1)])
-async def test_where_nobody_listens(host: str, port: int) -> None:
+async def test_a_refused_connection(host: str, port: int) -> None:
     with pytest.raises(ConnectionLostError, match="broker 7"):
         await open_to(Broker(7, host, port))
 
@@ -420,7 +420,7 @@ async def test_callers_at_the_same_time_share_one_attempt() -> None:
         await brokers.connection(broker)
 
 
-async def test_a_failed_attempt_fails_all_who_wait_and_the_next_one_starts_afresh() -> None:
+async def test_a_failed_attempt_fails_all_waiting_callers_and_the_next_call_starts_a_new_one() -> None:
     async def serve(peer: Peer) -> None:
         if peer.number > 3:
             await greet_and_wait(peer)
@@ -440,7 +440,7 @@ async def test_a_cancelled_caller_does_not_fail_the_others() -> None:
         assert not (await second).closed
 
 
-async def test_dropped_and_lost_connections_are_opened_anew() -> None:
+async def test_dropped_and_lost_connections_are_reopened() -> None:
     async with listening(greet_and_wait) as broker, Brokers(client_id="test", timeout=10) as brokers:
         first = await brokers.connection(broker)
         brokers.drop(first)
@@ -466,7 +466,7 @@ async def test_a_broker_that_moved_is_followed() -> None:
         assert len(brokers._connections) == 1
 
 
-async def test_leaving_ends_attempts_and_their_waiters() -> None:
+async def test_closing_the_pool_ends_attempts_and_their_waiters() -> None:
     async def serve(peer: Peer) -> None:
         await peer.reader.read()
 
@@ -485,7 +485,7 @@ def as_user(password: str = "secret") -> Security:
     return Security(sasl=Sasl("PLAIN", "me", password.encode()))
 
 
-async def take_no_password(peer: Peer) -> None:
+async def reject_password(peer: Peer) -> None:
     _, correlation = await peer.request()
     peer.answer(correlation, VERSIONS_WITH_SASL)
     api_key, correlation = await peer.request()
@@ -495,13 +495,13 @@ async def take_no_password(peer: Peer) -> None:
     assert await peer.reader.readexactly(size) == b"\0me\0secret"
 
 
-async def test_a_broker_that_takes_no_password_is_left_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_rejects_the_password_is_not_retried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     connections = 0
 
     async def serve(peer: Peer) -> None:
         nonlocal connections
         connections += 1
-        await take_no_password(peer)
+        await reject_password(peer)
 
     async with listening(serve) as broker, Brokers(client_id="test", timeout=10, security=as_user) as brokers:
         for purpose in ("control", "fetch", "control", "fetch"):
@@ -514,7 +514,7 @@ async def test_a_broker_that_takes_no_password_is_left_in_peace(monkeypatch: pyt
         assert connections == 2
 
 
-async def test_files_that_cannot_be_read_any_more_are_a_failed_attempt() -> None:
+async def test_credential_files_that_have_become_unreadable_fail_the_attempt() -> None:
     def unreadable() -> Security:
         raise ConfigError(["group.toml: [brokers.tls] ca: gone"])
 
@@ -532,7 +532,7 @@ async def test_a_broker_too_old_for_sasl() -> None:
             await BrokerConnection.open(broker, client_id="test", timeout=10, security=as_user())
 
 
-async def test_an_error_of_the_body_comes_out_as_it_is() -> None:
+async def test_an_exception_of_the_body_is_raised_unchanged() -> None:
     with pytest.raises(ValueError, match="mine"):
         async with Brokers(client_id="test", timeout=10):
             raise ValueError("mine")

@@ -1,4 +1,6 @@
-"""What `[brokers]` asks for against the files and variables it names: every fault is a line, none holds a secret."""
+"""The settings of `[brokers]` checked against the files and variables they name: each fault is one line without
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ ISSUED = CA.issue_cert("client.example")
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with good files, and some that are good for nothing."""
+    """A directory with valid files and some invalid ones."""
     CA.cert_pem.write_to_path(str(tmp_path / "ca"))
     ISSUED.cert_chain_pems[0].write_to_path(str(tmp_path / "certificate"))
     ISSUED.private_key_pem.write_to_path(str(tmp_path / "key"))
@@ -43,7 +45,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def load(files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any]) -> Security:
-    """Values of keys that name files are names in that folder."""
+    """Values of keys that name files are file names in that directory."""
 
     def placed(table: dict[str, Any]) -> dict[str, Any]:
         named = {"ca", "certificate", "key", "key_password_file", "password_file"}
@@ -79,7 +81,7 @@ PLAIN = {"mechanism": "PLAIN", "username": "me", "password_file": "password"}
         ),
     ],
 )
-def test_what_is_right(
+def test_valid_settings(
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
     protocol: str,
@@ -173,7 +175,9 @@ OWN = {"certificate": "certificate"}
         ),
     ],
 )
-def test_what_is_said(files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any], said: list[str]) -> None:
+def test_each_fault_is_reported(
+    files: Path, protocol: str, tls: dict[str, Any], sasl: dict[str, Any], said: list[str]
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load(files, protocol, tls, sasl)
     assert len(caught.value.faults) == len(said), caught.value.faults
@@ -204,7 +208,7 @@ def test_check_config_reads_keys_and_passwords(files: Path, capsys: pytest.Captu
     assert SECRET not in printed.out + printed.err
 
 
-def test_a_password_in_the_file_itself_is_not_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_password_in_the_settings_file_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_dict(
             {

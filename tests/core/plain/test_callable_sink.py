@@ -1,4 +1,4 @@
-"""The callable sink: which references it takes, and what becomes of the function's errors."""
+"""The callable sink: which references it accepts, and how the function's errors are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_the_function_gets_the_batch(name: str) -> None:
     assert SEEN.pop() is batch
 
 
-async def test_what_the_function_raises_is_a_failed_sink() -> None:
+async def test_an_exception_of_the_function_is_a_sink_error() -> None:
     async with sink("refuse") as entered:
         with pytest.raises(SinkError, match="refuse raised ValueError: no room"):
             await entered.write(Batch((range_data("t", 0, 0, 3),)))
@@ -94,7 +94,7 @@ async def test_what_the_function_raises_is_a_failed_sink() -> None:
         ("keyword", ":keyword cannot be called as (batch): too many positional arguments"),
     ],
 )
-def test_what_is_no_async_function_is_a_fault(reference: str, fault: str) -> None:
+def test_a_reference_to_anything_but_an_async_function_is_a_fault(reference: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         sink(reference)
     (line,) = caught.value.faults
@@ -110,7 +110,7 @@ def test_what_is_no_async_function_is_a_fault(reference: str, fault: str) -> Non
         ("no_such_module_here:f", "cannot import no_such_module_here: ModuleNotFoundError: No module named"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_one_line(reference: str, fault: str) -> None:
+def test_an_unresolvable_reference_is_reported_in_one_line(reference: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_function(reference, "where")
     (line,) = caught.value.faults
@@ -131,7 +131,7 @@ def test_further_arguments_may_have_defaults() -> None:
         ("plain", "plain cannot be called as (df, batch_id): too many positional arguments"),
     ],
 )
-def test_a_plain_function_does_its_work_when_called(name: str, fault: str) -> None:
+def test_a_plain_function_runs_when_it_is_called(name: str, fault: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_plain_function(f"{__name__}:{name}", "where", "df", "batch_id")
     assert caught.value.faults == (f"where: {__name__}:{fault}",)

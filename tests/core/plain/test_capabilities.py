@@ -1,4 +1,4 @@
-"""What is found of a sink's optional parts."""
+"""Which optional capabilities of a sink are detected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_sink_that_only_writes() -> None:
     assert destination_of("plain", can) is None
 
 
-async def test_a_sink_that_has_all() -> None:
+async def test_a_sink_with_all_capabilities() -> None:
     sink = Everything()
     can = capabilities(sink)
     assert can.destination is sink

@@ -1,4 +1,4 @@
-"""The queue between fetchers and a stream: order, room, closed claims, the end, and waiting for all of it."""
+"""The queue between fetchers and a stream: order, room, closed claims, its end, and waiting for each of these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sized(size: int, first: int = 0) -> Chunk:
     return Chunk(tracker(), first, first + 1, size=size)
 
 
-async def test_chunks_come_in_the_order_they_were_put() -> None:
+async def test_chunks_are_returned_in_the_order_they_were_put() -> None:
     queue = ChunkQueue(1000)
     claim = tracker()
     chunks = [chunk(claim, first, first + 3) for first in (0, 3, 6)]
@@ -39,7 +39,7 @@ async def test_room_is_counted_in_fetched_bytes() -> None:
     assert queue.has_room
 
 
-def test_room_again_is_reported_once_to_everybody() -> None:
+def test_regained_room_is_reported_once_to_every_listener() -> None:
     queue, output = ChunkQueue(100), list[str]()
     one, other = lambda: output.append("one"), lambda: output.append("other")
     queue.subscribe(one)
@@ -57,8 +57,8 @@ def test_room_again_is_reported_once_to_everybody() -> None:
     assert output[2:] == ["other"]
 
 
-def test_a_reservation_given_back_makes_room() -> None:
-    """Nothing was queued that could be taken: whoever waits for room has to be told now."""
+def test_a_returned_reservation_makes_room() -> None:
+    """Nothing was queued that could be taken, so a fetcher that waits for room has to be notified now."""
     queue, output = ChunkQueue(100), list[bool]()
     queue.subscribe(lambda: output.append(queue.has_room))
     queue.reserve(100)
@@ -100,8 +100,8 @@ async def test_get_waits_for_a_chunk() -> None:
         assert await waiting is arrived
 
 
-async def test_a_wait_outlives_chunks_that_are_nobodys() -> None:
-    """Woken by a chunk whose claim is closed before the waiter runs: it goes on waiting for the next."""
+async def test_a_wait_continues_past_chunks_of_closed_claims() -> None:
+    """Woken by a chunk whose claim is closed before the waiter runs, it waits for the next one."""
     queue, closed = ChunkQueue(100), tracker()
     waiting = asyncio.create_task(queue.get())
     await asyncio.sleep(0)
@@ -140,7 +140,7 @@ async def test_a_get_cancelled_as_the_chunk_arrives_takes_nothing() -> None:
 
 
 async def test_two_waiters_both_wake() -> None:
-    """Two iterators of one stream share its one place: neither may be left asleep beside a full queue."""
+    """Two iterators of one stream share its place: neither may stay asleep beside a full queue."""
     queue = ChunkQueue(100)
     waiting = [asyncio.create_task(queue.get()) for _ in range(2)]
     await asyncio.sleep(0)
@@ -180,7 +180,7 @@ def test_all_queues_share_a_budget() -> None:
     assert [here.has_room, there.has_room] == [True, True]
     put(there, sized(50))
     assert [here.has_room, there.has_room] == [False, False]
-    assert idle.has_room  # nothing of its own is queued: others that stand still must not starve it
+    assert idle.has_room  # its own queue is empty, so that others that are full must not starve it
     there.get_nowait()
     assert [here.has_room, there.has_room] == [True, True]
 
@@ -196,7 +196,7 @@ def test_room_in_the_shared_budget_wakes_every_queue() -> None:
     assert set(output) == {"here", "there"}
 
 
-def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
+def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
     total, held, other = ByteBudget(1000), tracker(), tracker()
     queue, output = ChunkQueue(100, total), list[str]()
     queue.subscribe(lambda: output.append("room"))
@@ -211,7 +211,7 @@ def test_what_a_pause_keeps_back_leaves_room_for_other_claims() -> None:
     assert queue.has_room
     assert (chunk := queue.get_nowait()) is not None
     assert chunk.tracker is other
-    assert total.used == 120  # memory is memory
+    assert total.used == 120  # the shared budget still counts it
     held.paused = False
     queue.let_go(held)
     assert not queue.has_room

@@ -1,4 +1,4 @@
-"""The command: exit statuses, one line for each fault and never a traceback for a user's mistake."""
+"""The command: exit statuses, one line for each fault, and never a traceback for a user's mistake."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Done(NamedTuple):
 
 
 def kzconsumer(*words: str) -> Done:
-    """The command in this process, which spares a second of imports."""
+    """The command in this process, which saves a second of imports."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
@@ -95,13 +95,13 @@ def test_the_daemon_needs_topics_and_a_sink(file: Path, verb: str) -> None:
     ]
 
 
-def test_check_config_says_when_there_is_no_fault(file: Path) -> None:
+def test_check_config_reports_that_there_is_no_fault(file: Path) -> None:
     file.write_text(GOOD)
     done = kzconsumer("check-config", str(file))
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{file}: no fault found\n", "")
 
 
-def test_check_config_asks_the_plugins_too(file: Path) -> None:
+def test_check_config_checks_plugin_options(file: Path) -> None:
     file.write_text(GOOD.replace('id = "orders"', 'id = "orders"\nassignor = "rang"') + "[sink.options]\nindent = 2\n")
     done = kzconsumer("check-config", str(file))
     assert done.returncode == 78
@@ -112,7 +112,7 @@ def test_check_config_asks_the_plugins_too(file: Path) -> None:
     assert options.startswith(f"kzconsumer: {file}:12: [sink.options] indent: unknown key")
 
 
-def test_check_config_looks_at_the_sinks_path(file: Path) -> None:
+def test_check_config_checks_the_path_of_the_sink(file: Path) -> None:
     there = file.with_name("there")
     there.touch()
     file.write_text(GOOD.replace('"jsonlines"', f'"segments"\noptions = {{ path = "{there}" }}'))
@@ -151,8 +151,8 @@ level = "loud"
 
 
 @pytest.mark.parametrize("verb", ["--config", "check-config"])
-def test_every_fault_is_reported_at_once_and_before_anything_is_asked(file: Path, verb: str) -> None:
-    """Values that cannot be read hide neither plugins nor their options, nor a table that is incomplete."""
+def test_every_fault_is_reported_at_once_and_before_any_request(file: Path, verb: str) -> None:
+    """Unreadable values hide neither plugins nor their options, nor an incomplete table."""
     file.write_text(FAULTY)
     done = kzconsumer(verb, str(file))
     assert done.returncode == 78
@@ -205,7 +205,7 @@ ZOOKEEPER_AND_GROUP = '[zookeeper]\nconnect = "127.0.0.1:1"\n[group]\nid = "g"\n
                 "[status] token_file",
             ],
         ),
-        # What cannot be read is not taken for what is not there.
+        # An unreadable value is not taken for a missing one.
         (
             '[subscription]\ntopics = 3\n[sink]\nplugin = "jsonlines"\noptions = 3\n'
             '[brokers]\nsecurity_protocol = "no"\ntls = { ca = "/not/there" }\n',
@@ -241,7 +241,7 @@ def test_a_fault_of_zookeepers_table_does_not_hide_its_files(file: Path) -> None
     ],
     ids=["an assignor that is not installed", "storage that the run cannot have"],
 )
-def test_a_daemon_that_cannot_begin_asks_no_server(file: Path, verb: str, changed: str, begin: str) -> None:
+def test_a_daemon_with_a_faulty_file_contacts_no_server(file: Path, verb: str, changed: str, begin: str) -> None:
     file.write_text(GOOD.replace('id = "orders"', changed).replace("1 }", '1 }\nstop_at = "end"'))
     done = kzconsumer(verb, str(file), "--set", "zookeeper.connect=127.0.0.1:1")
     assert done.returncode == 78
@@ -275,7 +275,9 @@ def test_wrong_usage_is_exit_status_2(words: list[str], output: str) -> None:
 
 
 @pytest.mark.parametrize("before", [[], ["run"], ["check-config"]])
-def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_and_variables_are_read_and_named_in_faults(
+    file: Path, before: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.write_text(GOOD)
     monkeypatch.setenv("KZCONSUMER__LOG__LEVEL", "loud")
     done = kzconsumer(*before, "--config", str(file), "--set", "batch.max_records=0", "--set", "group.idd=x")
@@ -302,7 +304,7 @@ def test_flags_and_variables_are_read_and_named(file: Path, before: list[str], m
         "run --run today --set subscription.stop_at=end",
     ],
 )
-def test_every_verb_that_takes_a_file_reads_all_layers(
+def test_every_verb_with_a_settings_file_reads_all_layers(
     file: Path, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(GOOD)
@@ -331,7 +333,7 @@ def test_the_effective_configuration(file: Path) -> None:
 
 
 def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/configuration.md, its two examples."""
+    """The two examples of docs/configuration.md."""
     page = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
     effective, faulty = re.findall(r"(?ms)^```\n\$ (.*?)^```$", page)
     (tmp_path / "orders.toml").write_text(GOOD)
@@ -359,7 +361,7 @@ def test_the_effective_configuration_is_what_the_page_shows(tmp_path: Path, monk
 
 
 def test_mistakes_are_reported_as_the_first_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """README.md: its configuration, mistyped in two places."""
+    """The configuration in README.md, mistyped in two places."""
     page = (Path(__file__).parents[3] / "README.md").read_text()
     (good,) = (each for each in re.findall(r"(?ms)^```toml\n(.*?)^```$", page) if each.startswith("# group.toml\n"))
     (command, answer) = re.findall(r"(?ms)^```\n\$ kzconsumer (check-config [^\n]*)\n(.*?)^```$", page)[0]
@@ -382,7 +384,7 @@ def test_plugins_lists_what_is_installed() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_reader_that_has_read_enough_is_no_failure_to_tell() -> None:
+def test_a_reader_that_closes_the_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     words = [sys.executable, "-m", "kzconsumer", "plugins"]
@@ -422,7 +424,7 @@ def test_a_fault_of_the_configuration_decides_the_exit_status(capsys: pytest.Cap
     assert capsys.readouterr().err == "kzconsumer: gone\nkzconsumer: a\nkzconsumer: b\n"
 
 
-def test_a_fault_of_ours_keeps_its_traceback() -> None:
+def test_an_internal_error_keeps_its_traceback() -> None:
     group = ExceptionGroup("tasks", [ConnectionLostError("gone"), KeyError("x")])
     with pytest.raises(ExceptionGroup) as caught:
         report_error(group)

@@ -1,4 +1,4 @@
-"""The settings file: the names it promises, its defaults, and each kind of fault."""
+"""The settings file: the names it promises, its defaults, and every kind of fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ conf = { "spark.driver.memory" = "1g" }
 
 
 def tables(**changes: dict[str, Any]) -> dict[str, Any]:
-    """The least that is needed, with the keys of some tables changed."""
+    """The minimal tables, with the keys of some tables changed."""
     least: dict[str, Any] = {"zookeeper": {"connect": "zk1"}, "group": {"id": "orders"}}
     return least | {name: least.get(name, {}) | keys for name, keys in changes.items()}
 
@@ -51,7 +51,7 @@ def faults(content: dict[str, Any]) -> list[str]:
     return list(caught.value.faults)
 
 
-def test_the_promised_names(tmp_path: Path) -> None:
+def test_promised_names_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "group.toml"
     path.write_text(CONTRACT)
     settings = Settings.load(path)
@@ -71,7 +71,7 @@ def test_a_library_needs_neither_topics_nor_sink() -> None:
     assert settings.subscription.topics == {}
 
 
-def test_the_daemon_needs_both() -> None:
+def test_the_daemon_needs_topics_and_a_sink() -> None:
     with pytest.raises(ConfigError) as caught:
         Settings.from_dict(tables(), source="group.toml").require_daemon()
     assert caught.value.faults == (
@@ -165,7 +165,7 @@ def test_the_name_of_a_run_from_the_command_line() -> None:
             settings.in_run(name)
 
 
-def test_all_faults_of_a_file_come_at_once() -> None:
+def test_all_faults_of_a_file_are_reported_at_once() -> None:
     assert faults({"group": {"asignor": "x"}, "offsets": {"reset": 1}}) == [
         "group.toml: [group] asignor: unknown key; did you mean assignor?",
         "group.toml: [group] id: missing",
@@ -194,13 +194,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, content: bytes | None, line:
     assert re.fullmatch(re.escape(f"{path}: ") + line, output), output
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         Settings.load(tmp_path)
 
 
 def keys_of(kind: type[msgspec.Struct], *above: str) -> set[str]:
-    """The dotted keys a struct knows, tables opened."""
+    """The dotted keys a struct has, with nested tables expanded."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     found: set[str] = set()

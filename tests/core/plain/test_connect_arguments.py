@@ -1,4 +1,4 @@
-"""The ways to say what `connect` connects to."""
+"""The ways to specify what `connect` connects to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a connect string may be, and where paths lie under its chroot."""
+"""Valid connect strings, and how paths are placed under a chroot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_refuses(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["h1:2181", "h1:2181,h2:2182/kafka", "[::1]:2181/k"])
-def test_writes_what_it_read(text: str) -> None:
+def test_formats_what_it_parsed(text: str) -> None:
     assert str(ConnectString.parse(text)) == text
 
 

@@ -1,4 +1,4 @@
-"""What an application asks for wrongly is refused before anything of it is registered: no server is there."""
+"""Invalid arguments are rejected before anything is registered: no server is running."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ async def test_partitions(wrong: Any) -> None:
             pass
 
 
-async def test_one_partition_where_several_are_asked_for() -> None:
+async def test_one_partition_instead_of_a_collection() -> None:
     async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
         with pytest.raises(TypeError, match="'orders'"):
             consumer.pause(kzconsumer.TopicPartition("orders", 0))  # type: ignore[arg-type]
 
 
-async def test_a_plain_pair_is_a_partition() -> None:
+async def test_a_plain_tuple_is_accepted_as_a_partition() -> None:
     async with kzconsumer.connect(settings(NOBODY, "g")) as consumer:
         consumer.pause([("orders", 0)])  # type: ignore[list-item]
         (paused,) = consumer.paused
@@ -84,7 +84,7 @@ async def test_a_plain_pair_is_a_partition() -> None:
 
 
 @pytest.mark.parametrize("before", [False, True])
-async def test_leaving_before_zookeeper_answers_ends_the_streams(before: bool) -> None:
+async def test_closing_before_zookeeper_answers_ends_the_streams(before: bool) -> None:
     configured = settings(NOBODY, "g")
     with anyio.fail_after(5):
         async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:

@@ -1,4 +1,4 @@
-"""The way over a batch that cannot be used: certain, or refused."""
+"""How a corrupt batch is skipped: to a position that is certain, or not at all."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def with_bytes(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
-def test_the_next_batch_tells_where_to_go_on() -> None:
+def test_the_next_batch_determines_the_position_after_it() -> None:
     position = len(FIRST)
     assert over(FIRST, SECOND, THIRD, position=position) == Jump(20, position, position + len(SECOND))
-    # Also when the corrupt batch's own idea of its length in offsets, or its magic, is what is damaged.
+    # Also if the damage is in the corrupt batch's last offset delta or its magic.
     for at, new in ((23, struct.pack(">i", 3)), (23, struct.pack(">i", 2**30)), (16, b"\x7f")):
         damaged = with_bytes(SECOND, at, new)
         assert over(FIRST, damaged, THIRD, position=position) == Jump(20, position, position + len(SECOND))
@@ -45,27 +45,27 @@ def test_the_header_of_the_next_batch_is_enough() -> None:
     assert over(SECOND, THIRD[:17]) is NoJump.MORE
 
 
-def test_a_compacted_hole_behind_it_goes_with_it() -> None:
+def test_a_compacted_hole_behind_it_is_skipped_as_well() -> None:
     assert over(SECOND, record_batch(RECORDS, base_offset=25), end_of_log=35) == Jump(25, 0, len(SECOND))
 
 
-def test_a_start_in_the_middle_of_the_batch() -> None:
+def test_a_fetch_position_in_the_middle_of_the_batch() -> None:
     assert over(SECOND, THIRD, offset=15) == Jump(20, 0, len(SECOND))
 
 
-def test_the_last_batch_of_the_log_is_believed_when_it_ends_there() -> None:
+def test_the_offsets_of_the_last_batch_are_used_if_it_ends_at_the_log_end() -> None:
     assert over(SECOND, end_of_log=20) == Jump(20, 0, len(SECOND))
     assert over(SECOND, end_of_log=30) is NoJump.MORE
     assert over(with_bytes(SECOND, 23, struct.pack(">i", 19)), end_of_log=20) is NoJump.MORE
 
 
 @pytest.mark.parametrize("size", [-1, 0, 13, 2**31 - 1, len(SECOND) - 12 - 5, len(SECOND) - 12 + 5])
-def test_a_damaged_size_is_never_jumped_over(size: int) -> None:
+def test_a_damaged_size_is_never_skipped(size: int) -> None:
     damaged = with_bytes(SECOND, 8, struct.pack(">i", size))
     assert not isinstance(over(damaged, THIRD), Jump)
 
 
-def test_a_next_batch_that_leads_back_or_beyond_the_log_is_not_believed() -> None:
+def test_a_next_batch_that_points_back_or_beyond_the_log_is_not_used() -> None:
     assert over(SECOND, FIRST) is NoJump.DAMAGED
     assert over(SECOND, record_batch(RECORDS, base_offset=1000)) is NoJump.DAMAGED
 
@@ -78,7 +78,7 @@ def test_messages_of_old_formats() -> None:
 
 
 @pytest.mark.parametrize("value", [bytes(30), b"\1" * 30, b"\2" * 40, bytes(range(64)), b"\0\0\0\1" * 9])
-def test_a_damaged_size_of_an_old_message_leads_to_another_message_or_nowhere(value: bytes) -> None:
+def test_a_damaged_size_of_an_old_message_leads_to_another_message_or_is_refused(value: bytes) -> None:
     log = [message(1, offset, 5, None, value) for offset in range(10, 20)]
     begins = dict(zip(accumulate(map(len, log)), range(11, 21), strict=True))
     for size in range(-1, len(b"".join(log))):
@@ -86,7 +86,7 @@ def test_a_damaged_size_of_an_old_message_leads_to_another_message_or_nowhere(va
         assert not isinstance(way, Jump) or begins.get(way.end) == way.until, size
 
 
-def test_a_message_larger_than_may_be_asked_for() -> None:
+def test_a_message_larger_than_the_largest_fetch() -> None:
     part = OLD[0][:-2]
     assert over(part, cut_off=True) == Jump(11, 0, len(part))
     assert over(part, cut_off=True, end_of_log=10) is NoJump.DAMAGED
@@ -94,7 +94,7 @@ def test_a_message_larger_than_may_be_asked_for() -> None:
     assert over(b"\0" * 11, cut_off=True) is NoJump.MORE
 
 
-def test_the_error_names_partition_offset_and_why_there_is_no_way() -> None:
+def test_the_error_names_partition_offset_and_why_it_cannot_be_skipped() -> None:
     error = without_way(unusable(10, 0))
     assert isinstance(error, CorruptRecordError)
     assert str(error) == (

@@ -1,4 +1,4 @@
-"""What is remembered of rebalances one by one, and what only counts."""
+"""Which rebalances are kept individually and which are only counted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_bounded() -> None:
     assert dict(counters.counts) == {("owner", "done"): TIMELINE * 2}
 
 
-def test_kinds_are_few() -> None:
+def test_the_number_of_kinds_is_bounded() -> None:
     output = ["start", "retry", "members", "topic orders", "topics", "brokers", "owner of t-1", "lost t-1", "reconcile"]
     assert [kind_of(each) for each in output] == [
         "start", "retry", "members", "topic", "topics", "brokers", "owner", "lost", "reconcile",

@@ -1,4 +1,4 @@
-"""DIGEST-MD5 against the RFC's own exchange, and against servers that are not what they claim."""
+"""DIGEST-MD5 against the exchange in the RFC, and against servers that do not know the password."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHALLENGE = b'realm="elwood.innosoft.com",nonce="OA6MG9tEQGm2hh",qop="auth",algo
 
 @pytest.fixture
 def chris(monkeypatch: pytest.MonkeyPatch) -> Exchange:
-    """RFC 2831, section 4, up to the server's first words."""
+    """RFC 2831, section 4, up to the server's first message."""
     monkeypatch.setattr(module, "_URI", "imap/elwood.innosoft.com")
     exchange = digest_md5("chris", b"secret", "OA6MHXh6VqTrRk")
     assert next(exchange) == b""
@@ -30,7 +30,7 @@ def test_the_exchange_of_the_rfc(chris: Exchange) -> None:
 
 
 @pytest.mark.parametrize("proof", [b"", b'rspauth=""', b"rspauth=ea40f60335c427b5527b84dbabcdfffe"])
-def test_a_server_that_does_not_know_the_password_is_not_believed(chris: Exchange, proof: bytes) -> None:
+def test_a_server_that_does_not_know_the_password_is_rejected(chris: Exchange, proof: bytes) -> None:
     chris.send(CHALLENGE)
     with pytest.raises(SecurityError, match="does not know our password"):
         chris.send(proof)
@@ -48,7 +48,7 @@ def test_a_server_that_does_not_know_the_password_is_not_believed(chris: Exchang
         (b"nonsense", ProtocolError),
     ],
 )
-def test_another_beginning_is_refused(chris: Exchange, challenge: bytes, error: type[Exception]) -> None:
+def test_another_first_message_is_rejected(chris: Exchange, challenge: bytes, error: type[Exception]) -> None:
     with pytest.raises(error):
         chris.send(challenge)
 

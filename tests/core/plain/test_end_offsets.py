@@ -1,4 +1,4 @@
-"""Where a member that reads up to a point ends: at offsets of its own, or where the group's run ends."""
+"""Where a member with end offsets stops: at its own, or at those of the group's run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = GroupRun(
 )
 
 
-async def test_offsets_of_ones_own_end_those_partitions_and_no_others() -> None:
+async def test_end_offsets_of_a_member_end_only_those_partitions() -> None:
     end_offsets = EndOffsets({ORDERS: 105})
     assert end_offsets.known.is_set()
     assert not end_offsets.of_the_group
@@ -28,7 +28,7 @@ async def test_offsets_of_ones_own_end_those_partitions_and_no_others() -> None:
     assert not end_offsets.passed(TopicPartition("orders", 1), 1, 1 << 40), "it has no end"
 
 
-async def test_what_came_after_the_run_began_is_left_out() -> None:
+async def test_records_after_the_end_of_the_run_are_left_out() -> None:
     end_offsets = EndOffsets()
     assert not end_offsets.known.is_set()
     end_offsets.begin(RUN)
@@ -41,12 +41,12 @@ async def test_what_came_after_the_run_began_is_left_out() -> None:
     assert not end_offsets.passed(ORDERS, 0x2C, 105)
 
 
-def test_the_node_reads_back_as_written() -> None:
+def test_the_run_record_round_trips() -> None:
     assert decode_group_run(encode_group_run(RUN)) == RUN
     assert RUN.ends == {ORDERS: 105, TopicPartition("orders", 1): 0}
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", encode_group_run(RUN).replace(b'"version":1', b'"version":2')])
-def test_what_another_version_wrote_is_refused(data: bytes) -> None:
+def test_a_run_record_of_another_version_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="a group's run"):
         decode_group_run(data)

@@ -1,4 +1,4 @@
-"""What becomes of a group of exceptions, which task groups raise."""
+"""How exception groups that task groups raise are unwrapped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kzconsumer.errors import KzConsumerError, OffsetLostError, SinkError, sole_
 
 
 def groups(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
-    """Each in a task group of its own, within others."""
+    """Each in a nested task group of its own."""
     return BaseExceptionGroup("outer", [BaseExceptionGroup("inner", [error]) for error in errors])
 
 
@@ -14,20 +14,20 @@ def notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-def test_one_error_is_raised_as_it_was_meant() -> None:
+def test_a_single_error_is_raised_without_its_groups() -> None:
     for error in (OffsetLostError("gone"), ValueError("a bug"), KeyboardInterrupt()):
         assert sole_cause(groups(error)) is error
         assert notes(error) == []
 
 
-def test_of_two_of_ours_none_is_lost() -> None:
+def test_none_of_two_errors_of_ours_is_lost() -> None:
     first: KzConsumerError = SinkError("no Spark")
     found = sole_cause(groups(first, OffsetLostError("gone"), OffsetLostError("gone"), SinkError("no Spark")))
     assert found is first, "whoever catches errors of ours catches it"
     assert notes(first) == ["and OffsetLostError: gone"]
 
 
-def test_a_fault_in_a_program_is_seen_with_all_that_came_with_it() -> None:
+def test_a_programming_error_is_raised_with_everything_that_accompanied_it() -> None:
     group = groups(SinkError("no Spark"), ValueError("a bug"))
     assert sole_cause(group) is group
     assert notes(group.exceptions[0]) == []

@@ -1,4 +1,4 @@
-"""One fetcher and what it makes of responses: where they are decoded, and how much memory they keep."""
+"""One fetcher and its handling of responses: where they are decoded, and how much memory they keep."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def at(offset: int, batch: bytes) -> bytes:
 async def fetching(
     broker: Broker, partitions: Iterable[tuple[int, ChunkQueue]], wants: Form = "messages"
 ) -> AsyncIterator[None]:
-    """A fetcher of these partitions, each into its queue, from offset 0 on."""
+    """A fetcher of these partitions from offset 0, each with its queue."""
     async with Brokers(client_id="test", timeout=LIMIT) as brokers:
         fetcher = BrokerFetcher(
             broker, brokers, SETTINGS, cast(OffsetReset, type("Reset", (), {"refuses": False})),
@@ -63,14 +63,14 @@ async def fetching(
 
 
 async def take(queue: ChunkQueue, enough: Callable[[Chunk], bool]) -> None:
-    """Take chunks until one is the last that is wanted."""
+    """Take chunks until the last one that is wanted."""
     async with asyncio.timeout(LIMIT):
         while not enough(await queue.get()):
             pass
 
 
 PARTITIONS = 8
-# What eight kilobytes of each codec expand to, more or less: four bombs and the rest are a small response.
+# Eight kilobytes of each codec expand to about this: four bombs and the rest are a small response.
 BOMBS: dict[Codec, int] = {
     "gzip": 8 << 20,
     "snappy": 160 << 10,
@@ -85,10 +85,10 @@ OLD_CODECS: dict[Codec, int] = {"gzip": 8 << 20, "snappy": 160 << 10, "lz4-KAFKA
     ("magic", "codec"),
     [*((2, codec) for codec in BOMBS), *((magic, codec) for magic in (0, 1) for codec in OLD_CODECS)],
 )
-async def test_what_the_event_loop_decompresses_of_a_small_response_is_bounded(
+async def test_the_event_loop_decompresses_a_bounded_part_of_a_small_response(
     monkeypatch: pytest.MonkeyPatch, magic: int, codec: Codec
 ) -> None:
-    """However many partitions it is spread over; and all of it is delivered."""
+    """However many partitions it is spread over; all of it is delivered."""
     bomb = Record(None, bytes((BOMBS | OLD_CODECS)[codec]))
     small = Record(None, bytes(30_000))
     decompressed: list[int] = []  # by the event loop, of each response
@@ -133,7 +133,7 @@ async def test_what_the_event_loop_decompresses_of_a_small_response_is_bounded(
 async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the queue is full those left are fetched again when it has room, and nothing is lost."""
+    """Partitions whose queue is full are fetched again when it has room, and nothing is lost."""
     size = 16 << 20
     monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
@@ -159,7 +159,7 @@ async def test_a_response_that_expands_does_not_take_memory_for_all_its_partitio
 
 
 async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were not decoded for want of room come first in the next request."""
+    """Those that were not decoded for lack of room come first in the next request."""
     size = 4 << 20
     monkeypatch.setattr(delivery, "MOST_DECODED", size)
     bomb = record_batch([Record(None, bytes(size))], base_offset=0, codec="zstd")
@@ -179,7 +179,7 @@ async def test_partitions_that_expand_take_turns(monkeypatch: pytest.MonkeyPatch
 
 
 MIB = 1 << 20
-# A quiet partition beside a busy one: one small record comes with each MiB.
+# A quiet partition next to a busy one: one small record arrives with each MiB.
 QUIET = record_batch([Record(None, b"quiet")], base_offset=0)
 BUSY = record_batch([Record(None, bytes(MIB // 8))] * 8, base_offset=0)
 
@@ -267,7 +267,7 @@ print(resident() - before, queue.filled[1] - counted)
 
 
 @pytest.mark.parametrize("wants", ["messages", "columns", "raw"])
-async def test_small_chunks_are_counted_with_what_they_take(wants: Form) -> None:
+async def test_small_chunks_are_counted_with_their_overhead(wants: Form) -> None:
     """A chunk of one record of ten bytes takes kilobytes: a queue of those must not hold many times its limit."""
     done = await anyio.run_process([sys.executable, "-c", _HELD, wants], stderr=None)
     held, counted = map(int, done.stdout.split())

@@ -1,4 +1,4 @@
-"""Only a member that fares worse than the others leaves, and it comes back ever more slowly."""
+"""A member leaves only if it does worse than the others, and the hold-down grows each time."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def test_doubt_takes_a_minute_or_two_sessions() -> None:
     assert Fitness(40.0).doubtful(80.0)
 
 
-def test_it_leaves_when_others_store_offsets_meanwhile() -> None:
+def test_it_leaves_if_others_store_offsets_meanwhile() -> None:
     fitness = Fitness(6.0)
     assert not fitness.others_advance({P0: 5, P1: 7})
     assert not fitness.others_advance({P0: 5, P1: 7})
     assert fitness.others_advance({P0: 5, P1: 8})
 
 
-def test_it_stays_when_nobody_gets_on_or_nobody_else_is_there() -> None:
+def test_it_stays_if_no_member_progresses_or_there_is_no_other() -> None:
     fitness = Fitness(6.0)
     assert not fitness.others_advance({})
-    assert not fitness.others_advance({P0: 3})  # newly somebody's: nothing to compare with
+    assert not fitness.others_advance({P0: 3})  # newly owned by others: nothing to compare with
     assert not Fitness(6.0).others_advance({})
 
 
-def test_an_answer_ends_the_doubt_and_what_was_seen_before_it() -> None:
+def test_a_broker_response_ends_the_doubt_and_discards_earlier_observations() -> None:
     fitness = Fitness(6.0)
     fitness.others_advance({P0: 5})
     assert not fitness.doubtful(1.0)
@@ -46,7 +46,7 @@ def test_the_hold_down_doubles_up_to_half_an_hour() -> None:
     assert seen == [60.0, 120.0, 240.0, 480.0, 960.0, LONGEST_HOLD_DOWN, LONGEST_HOLD_DOWN, LONGEST_HOLD_DOWN]
 
 
-def test_a_member_that_was_fit_for_long_begins_anew() -> None:
+def test_the_hold_down_is_reset_after_a_long_fit_period() -> None:
     hold_down = HoldDown()
     hold_down.begin(0.0)
     hold_down.end(100.0)

@@ -1,4 +1,4 @@
-"""A group's coordinator that nobody can connect to any more: the next commit looks for another one."""
+"""A group coordinator that has become unreachable: the next commit looks it up again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OFFSETS = {TopicPartition("orders", 0): WithBrokers(7, 0)}
 
 
 class Cluster:
-    """Two brokers, of which only the first can be reached; `leads` is the coordinator. Stands for all that is asked."""
+    """Two brokers, of which only the first is reachable; `leads` is the coordinator. Implements all that is called."""
 
     def __init__(self) -> None:
         self.leads = AWAY
@@ -55,7 +55,7 @@ class Cluster:
         return dict.fromkeys(OFFSETS, error_codes.NONE)
 
 
-async def test_one_that_cannot_be_connected_to_is_looked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_coordinator_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)
     monkeypatch.setattr(module, "COMMIT_PATIENCE", 0.1)
@@ -66,8 +66,8 @@ async def test_one_that_cannot_be_connected_to_is_looked_for_anew(monkeypatch: p
     assert await group.store(OFFSETS) == {}
 
 
-async def test_an_offset_that_is_left_out_of_the_answer_is_not_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The partition would begin by the reset policy, wherever its offset is."""
+async def test_an_offset_missing_from_the_response_is_not_taken_for_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The partition would begin by the reset policy, although an offset is stored."""
     cluster = Cluster()
     cluster.leads = UP
     group = GroupCoordinator("g", cast(TopicRegistry, cluster), cast(Brokers, cluster), 60.0)

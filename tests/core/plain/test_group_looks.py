@@ -1,6 +1,7 @@
-"""What no event shows is found by looking: a simulated group that something is broken in behind its members' backs.
+"""Differences that no event shows are found by periodic reconciliation: something is broken in a simulated group
+without an event.
 
-Where the look is what repairs it, members that hardly ever look are the control.
+If only reconciliation can repair it, members that hardly ever reconcile are the control.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOOKS = pytest.mark.parametrize("looks", [OFTEN, SELDOM])
 
 
 def joined(group: SimulatedGroup, *names: str) -> list[Member]:
-    """These members, each with its part, a while after they joined."""
+    """These members, each with its share, a while after they joined."""
     members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in names]
     assert group.world.pass_time(20, lambda: shared(members))
     group.world.pass_time(5)
@@ -103,12 +104,12 @@ def test_an_assignment_that_no_event_announced_is_carried_out(looks: str) -> Non
         second = group.join("b", {"t": 1}, 0.0, in_batches=False)
         group.world.pass_time(3)
         assert len(first.owned) == PARTITIONS
-        del rebalancer._trigger.fire  # watches stay silent, the look is heard
+        del rebalancer._trigger.fire  # watches stay silent, but the reconciliation finds it
         assert group.world.pass_time(LONG_ENOUGH, lambda: shared([first, second])) == (looks == OFTEN)
         group.check()
 
 
-def test_a_partition_without_owner_is_reported_once_and_its_end_as_well() -> None:
+def test_a_partition_without_owner_is_reported_once_and_so_is_its_recovery() -> None:
     with simulated_group(1, looks=OFTEN, unowned_alarm="1500ms") as group:
         group.logs.grow("t", PARTITIONS)
         record = f"/consumers/{GROUP}/claims/t/1"
@@ -126,7 +127,7 @@ def test_a_partition_without_owner_is_reported_once_and_its_end_as_well() -> Non
         assert logged(group, "partitions without owner") == [alarm]
 
 
-def test_a_partition_that_is_another_members_part_has_no_owner_again() -> None:
+def test_a_partition_assigned_to_another_member_has_no_owner_again() -> None:
     with simulated_group(1, looks=OFTEN, unowned_alarm="500ms") as group:
         group.logs.grow("t", PARTITIONS)
         group.ensemble.make(f"/consumers/{GROUP}/claims/t/1", UNKNOWN_VERSION)
@@ -140,7 +141,7 @@ def test_a_partition_that_is_another_members_part_has_no_owner_again() -> None:
         assert not logged(group, "partitions have an owner again")
 
 
-def test_an_owner_node_that_stands_for_no_member_is_reported_once() -> None:
+def test_an_owner_node_without_a_member_is_reported_once() -> None:
     with simulated_group(1, looks=OFTEN) as group:
         group.logs.grow("t", PARTITIONS)
         path = group.paths.owner(TopicPartition("t", 2))
@@ -153,7 +154,7 @@ def test_an_owner_node_that_stands_for_no_member_is_reported_once() -> None:
         group.check()
 
 
-def test_a_member_that_no_broker_answers_leaves_and_comes_back() -> None:
+def test_a_member_that_reaches_no_broker_leaves_and_rejoins() -> None:
     with simulated_group(1, looks="1s") as group:
         group.logs.grow("t", PARTITIONS)
         first, second = joined(group, "a", "b")
@@ -172,8 +173,8 @@ def test_a_member_that_no_broker_answers_leaves_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("why", ["nothing is produced", "no broker answers anybody", "nobody else is there"])
-def test_a_member_stays_where_nobody_else_fares_better(why: str) -> None:
-    """That it fares worse than others is not known."""
+def test_a_member_stays_if_no_other_does_better(why: str) -> None:
+    """It is not known that it does worse than others."""
     with simulated_group(1, looks="1s") as group:
         group.logs.grow("t", PARTITIONS)
         if why == "nothing is produced":

@@ -1,8 +1,8 @@
-"""A group under every fault that hypothesis can think of, on an ensemble in memory and a clock of its own.
+"""A group under every fault that hypothesis generates, on an ensemble in memory with a virtual clock.
 
 The members are `kzconsumer.connect` itself: connector, session, rebalancer, claims, commits and streams are the
-product's. Only sockets, time and the brokers are simulated (tests/support/simulated). What must hold is in
-`promises`: at every transaction and at every record, and, once the faults are over, that the group comes to rest.
+product's. Only sockets, time and the brokers are simulated (tests/support/simulated). `promises` checks what must hold
+at every transaction and at every record and, once the faults are over, that the group comes to rest.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class GroupMachine(RuleBasedStateMachine):
         reset=st.sampled_from(("smallest", "smallest", "largest")),
         partitions=st.integers(1, 5),
         lag=st.sampled_from(((0.0, 0.0), (0.0005, 0.01), (0.0, 0.4))),
-        looks=st.sampled_from(("1h", "1h", "3s")),  # what events alone have to do, a look must not hide
+        looks=st.sampled_from(("1h", "1h", "3s")),  # what events alone have to do must not be hidden by reconciliation
     )
     def begin(
         self, seed: int, assignor: str, reset: str, partitions: int, lag: tuple[float, float], looks: str
@@ -163,7 +163,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.group.cut_off(which % 3, lasts)
         self.wait(wait)
 
-    # -- what others do
+    # -- what other programs do
 
     @precondition(lambda self: len(self.group.logs.partitions) < MOST_PARTITIONS)
     @rule(which=ANY, partitions=st.integers(1, 2), wait=WAITS)
@@ -219,7 +219,7 @@ class GroupMachine(RuleBasedStateMachine):
             if hasattr(self, "group") and not self.group.promises.violations:
                 self.group.come_to_rest(REST, STILL)
 
-    # -- who is meant
+    # -- which member or partition is meant
 
     @property
     def active(self) -> list[Member]:
@@ -234,7 +234,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 class GroupAndLeaderMachine(GroupMachine):
-    """The same, with leaders that stand still: apart, for what the finds are looked for with needs none."""
+    """The same with leaders that are suspended: separate, since the planted bugs need none of them."""
 
     @rule(which=ANY, lasts=FAULTS, alone=FAULTS, wait=WAITS)
     def stop_the_leader(self, which: int, lasts: float, alone: float, wait: float) -> None:

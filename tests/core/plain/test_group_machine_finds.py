@@ -1,6 +1,6 @@
-"""The machine fails when the product is wrong: each of these bugs, put in, is found within so many examples.
+"""The machine fails if the product is wrong: each of these planted bugs is found within a bounded number of examples.
 
-Those that may take a minute to find are looked for by `make nightly` only.
+Bugs that may take a minute to find are planted by `make nightly` only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ RARE = pytest.mark.skipif(
 
 
 class Seeded(GroupMachine):
-    """The same machine, which a seed may be put on."""
+    """The same machine, which accepts a seed."""
 
 
 def find(expected: str, start: int | None = None) -> None:
@@ -62,7 +62,7 @@ def find(expected: str, start: int | None = None) -> None:
         run_state_machine_as_test(machine, settings=search)
 
 
-def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = ZooKeeperOffsetStorage._operations
 
     def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Check, Check | SetData, SetData | Create]:
@@ -74,7 +74,7 @@ def test_commits_that_check_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @RARE
-def test_offsets_read_before_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_offsets_read_before_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = OwnerRegistry.claim
 
     async def read_first(
@@ -90,7 +90,7 @@ def test_offsets_read_before_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     find(r"which \w+ had at")
 
 
-def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Claims.release
 
     async def nodes_first(self: Claims, partitions: Sequence[TopicPartition]) -> None:
@@ -106,7 +106,7 @@ def test_releases_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @RARE
-def test_work_in_hand_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_release_that_does_not_wait_for_work_in_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Rebalancer.__init__
 
     def impatient(self: Rebalancer, **given: Any) -> None:
@@ -117,7 +117,7 @@ def test_work_in_hand_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @RARE
-def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     safe_until = Heartbeat.safe_until
 
     def longer(self: Heartbeat, now: Instant) -> float:
@@ -128,7 +128,7 @@ def test_a_lease_of_two_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     find("which belongs to|could hand out too")
 
 
-def test_a_release_that_refuses_what_was_done_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_release_that_refuses_work_done_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     close = OffsetTracker.close
 
     def drops_first(self: OffsetTracker, on_settled: Callable[[], None] | None = None) -> None:
@@ -140,13 +140,13 @@ def test_a_release_that_refuses_what_was_done_before_it(monkeypatch: pytest.Monk
         close(self, on_settled)
 
     monkeypatch.setattr(OffsetTracker, "close", drops_first)
-    # The machine finds it, too, in some hundred examples: a minute.
+    # The machine finds it as well, in some hundred examples, which takes a minute.
     found = violations_of_a_release_in_the_middle_of_a_lot()
     assert any("for work that had ended" in violation for violation in found)
     assert any("which a had at" in violation for violation in found)
 
 
-def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_records_that_count_as_processed_when_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def at_once(self: StreamCursor) -> None:
         if (message := self._in_hand()) is not None:
             self._mark(message.offset + 1)
@@ -156,7 +156,7 @@ def test_what_is_handed_out_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @RARE
-def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_blocked_claim_that_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Claims.open
 
     async def silent(self: Claims, wanted: Any, topics: Any) -> Any:
@@ -167,12 +167,12 @@ def test_a_blocked_claim_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) 
     find("no rest within")
 
 
-def test_a_pause_that_lets_what_is_fetched_go_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_pause_that_still_delivers_fetched_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamCursor, "pause", lambda self, tracker: None)
     find("which it has paused", start=8)
 
 
-def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgetful(self: Committer, tracker: OffsetTracker, offset: int, **more: Any) -> bool:
         if self.committed(tracker) is None:
             return await store_start(self, tracker, offset, **more)
@@ -184,7 +184,7 @@ def test_a_seek_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @RARE
-def test_a_member_that_leaves_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_member_that_leaves_without_reporting_revocations(monkeypatch: pytest.MonkeyPatch) -> None:
     async def only_of_the_open(self: Claims) -> None:
         await self._listener.revoked(list(self._owned.held))
 

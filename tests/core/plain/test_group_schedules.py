@@ -1,4 +1,4 @@
-"""Single schedules of the simulated group: what must not depend on hypothesis finding it."""
+"""Single schedules of the simulated group, which must not depend on hypothesis finding them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.simulated.network import SLOW
 
 
 def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
-    """A member joins while the application of the only other one is busy with a burst; several moments of that."""
+    """A member joins while the application of the only other one is busy with a burst, at several moments."""
     violations: list[str] = []
     for seed in range(6):
         with simulated_group(seed) as group:
@@ -28,7 +28,7 @@ def violations_of_a_release_in_the_middle_of_a_lot() -> list[str]:
     return violations
 
 
-def test_a_release_in_the_middle_of_a_lot_redelivers_nothing_and_waits_for_one_message() -> None:
+def test_a_release_in_mid_lot_redelivers_nothing_and_waits_for_one_message() -> None:
     assert violations_of_a_release_in_the_middle_of_a_lot() == []
 
 
@@ -43,8 +43,8 @@ def test_a_release_in_the_middle_of_a_lot_redelivers_nothing_and_waits_for_one_m
     ],
     ids=["streams", "streams of a list", "nested", "nested pattern", "no path"],
 )
-def test_an_absurd_registration_is_waited_for(registration: bytes) -> None:
-    """Nobody ends and nobody is late over it: what is owned stays owned, and the newcomer joins when it has left."""
+def test_members_wait_until_an_oversized_registration_leaves(registration: bytes) -> None:
+    """No member ends or misses a deadline: owned partitions stay owned, and the newcomer joins when it has left."""
     with simulated_group(1) as group:
         group.logs.grow("t", 6)
         first, second = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab")
@@ -63,8 +63,8 @@ def test_an_absurd_registration_is_waited_for(registration: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leader_that_wrongly_says_expired_costs_no_second_timeout(seed: int) -> None:
-    """The ensemble keeps the sessions, with all their nodes; members end those themselves, and own all at once."""
+def test_a_leader_that_wrongly_reports_expiry_costs_no_second_timeout(seed: int) -> None:
+    """The ensemble keeps the sessions with all their nodes; members close those themselves and own all at once."""
     with simulated_group(seed) as group:
         group.logs.grow("t", 6)
         members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
@@ -80,8 +80,8 @@ def test_a_leader_that_wrongly_says_expired_costs_no_second_timeout(seed: int) -
         group.come_to_rest(10, 3)
 
 
-def test_a_session_that_was_given_up_early_is_ended_no_earlier_than_it_could_expire() -> None:
-    """What was promised of it to sinks and applications holds, though nobody of ours would go by it any more."""
+def test_a_session_abandoned_early_is_closed_no_earlier_than_it_could_expire() -> None:
+    """What its lease promised to sinks and applications holds, although no member of ours relies on it any more."""
     with simulated_group(1) as group:
         group.logs.grow("t", 6)
         members = [group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab"]
@@ -92,15 +92,15 @@ def test_a_session_that_was_given_up_early_is_ended_no_earlier_than_it_could_exp
         for member in members:
             group.network.cut(member.process, arrives=True)
         group.world.pass_time(4.0)
-        assert len(group.ensemble.sessions) == 4  # both have given up theirs, and have another
+        assert len(group.ensemble.sessions) == 4  # both have abandoned theirs, and have another
         assert all(session.alive for session in kept)
         assert group.world.pass_time(SESSION_TIMEOUT, lambda: all(len(member.held) == 3 for member in members))
         assert not any(session.alive for session in kept)
-        assert SESSION_TIMEOUT - 1.5 < group.world.now - began < SESSION_TIMEOUT + 1.5  # 2.6 s more without our doing
+        assert SESSION_TIMEOUT - 1.5 < group.world.now - began < SESSION_TIMEOUT + 1.5  # 2.6 s later without our help
         group.check()
 
 
-def test_a_member_that_is_cut_off_again_and_again_keeps_its_session_and_its_part() -> None:
+def test_a_member_that_is_repeatedly_cut_off_keeps_its_session_and_its_share() -> None:
     with simulated_group(1) as group:
         group.logs.grow("t", 6)
         first = group.join("a", {"t": 1}, 0.0, in_batches=False)
@@ -119,7 +119,7 @@ def test_a_member_that_is_cut_off_again_and_again_keeps_its_session_and_its_part
         assert len(first.owned) == 6
 
 
-def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins() -> None:
+def test_a_member_that_receives_nothing_stops_before_its_successor_begins() -> None:
     with simulated_group(1) as group:
         group.logs.grow("t", 6)
         lost, heir = (group.join(name, {"t": 1}, 0.0, in_batches=False) for name in "ab")
@@ -133,7 +133,7 @@ def test_a_member_that_hears_nothing_more_stops_before_its_heir_begins() -> None
         group.come_to_rest(10, 3)
 
 
-def test_a_member_behind_a_slow_line_shares_and_takes_over() -> None:
+def test_a_member_on_a_slow_line_shares_and_takes_over() -> None:
     with simulated_group(1) as group:
         group.logs.grow("t", 6)
         slow = group.join("a", {"t": 1}, 0.0, in_batches=False)

@@ -1,4 +1,4 @@
-"""The lease by hand-made clocks: T = 6 s, so a sync every 1 s, good for 3 s, silence after 2 s."""
+"""The lease with an explicit clock: T = 6 s, so a sync every 1 s, valid for 3 s, silence after 2 s."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def attached(seconds: float = 100.0) -> Heartbeat:
 
 
 def run(heartbeat: Heartbeat, start: float, until: float, *, answer: bool) -> float:
-    """Beat on time from start to until; returns when the connection was found silent, else `until`."""
+    """Beat on time from start to until; returns when the connection was found silent, otherwise `until`."""
     now = start
     while now < until:
         verdict = heartbeat.beat(at(now), NOTHING)
@@ -40,7 +40,7 @@ def run(heartbeat: Heartbeat, start: float, until: float, *, answer: bool) -> fl
     return until
 
 
-def test_no_evidence_no_trust() -> None:
+def test_without_an_answer_there_is_no_lease() -> None:
     assert Heartbeat().safe_until(at(5.0)) == 0.0
 
 
@@ -50,7 +50,7 @@ def test_a_handshake_counts_from_its_sending() -> None:
     assert heartbeat.safe_until(at(100.9)) == pytest.approx(103.0)
 
 
-def test_answered_syncs_move_it_and_come_every_sixth() -> None:
+def test_answered_syncs_renew_the_lease_and_are_sent_every_sixth_of_the_timeout() -> None:
     heartbeat = attached()
     sent = []
     now = 100.0
@@ -64,14 +64,14 @@ def test_answered_syncs_move_it_and_come_every_sixth() -> None:
     assert heartbeat.safe_until(at(110.0)) == pytest.approx(sent[-1] + 3.0)
 
 
-def test_unanswered_syncs_do_not_move_it_and_end_the_connection() -> None:
+def test_unanswered_syncs_do_not_renew_the_lease_and_end_the_connection() -> None:
     heartbeat = attached()
     assert run(heartbeat, 100.0, 200.0, answer=False) == pytest.approx(102.25)
     assert heartbeat.safe_until(at(102.25)) == pytest.approx(103.0)
 
 
 def slow(heartbeat: Heartbeat, start: float) -> float:
-    """Bytes arrive all the time, and no answer; returns when that was too slow, in seconds."""
+    """Bytes arrive all the time but no answer; returns the seconds until that counted as too slow."""
     now = start
     while (verdict := heartbeat.beat(at(now), now - 0.1)) is not Beat.SLOW:
         assert verdict in (Beat.WAIT, Beat.PROBE)
@@ -87,7 +87,7 @@ def test_bytes_without_an_answer_keep_the_connection_and_not_the_lease() -> None
     assert heartbeat.safe_until(at(124.0)) == pytest.approx(103.0)
 
 
-def test_bytes_that_stop_are_silence_a_sixth_later() -> None:
+def test_silence_is_noticed_a_sixth_of_the_timeout_after_the_last_bytes() -> None:
     heartbeat = attached()
     now = 100.0
     while heartbeat.beat(at(now), min(now, 103.0)) is not Beat.SILENT:
@@ -95,7 +95,7 @@ def test_bytes_that_stop_are_silence_a_sixth_later() -> None:
     assert now == pytest.approx(104.25)
 
 
-def test_patience_with_a_slow_connection_doubles_though_probes_are_answered_in_between() -> None:
+def test_patience_with_a_slow_connection_doubles_even_if_probes_are_answered() -> None:
     heartbeat = attached()
     lasted = []
     now = 100.0
@@ -108,7 +108,7 @@ def test_patience_with_a_slow_connection_doubles_though_probes_are_answered_in_b
     assert lasted == pytest.approx([4 * T, 8 * T, 16 * T, 16 * T], abs=0.5)
 
 
-def test_an_old_answer_does_not_move_it_back() -> None:
+def test_a_late_answer_does_not_shorten_the_lease() -> None:
     heartbeat = attached()
     heartbeat.probe_answered(at(105.0), at(105.1))
     heartbeat.probe_answered(at(101.0), at(105.2))
@@ -116,7 +116,7 @@ def test_an_old_answer_does_not_move_it_back() -> None:
     assert heartbeat.safe_until(at(105.2)) == pytest.approx(108.0)
 
 
-def test_a_late_loop_is_doubtful_until_a_probe_sent_after_it() -> None:
+def test_after_a_late_loop_the_lease_is_in_doubt_until_a_new_probe_is_answered() -> None:
     heartbeat = attached()
     assert heartbeat.beat(at(100.0), NOTHING) is Beat.PROBE
     heartbeat.probe_sent(at(100.0))
@@ -130,7 +130,7 @@ def test_a_late_loop_is_doubtful_until_a_probe_sent_after_it() -> None:
     assert heartbeat.safe_until(at(woke + 0.01)) == pytest.approx(woke + 3.0)
 
 
-def test_a_little_late_is_no_doubt() -> None:
+def test_a_slightly_late_loop_raises_no_doubt() -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0), NOTHING)
     late = 100.0 + heartbeat.interval + 0.9
@@ -138,7 +138,7 @@ def test_a_little_late_is_no_doubt() -> None:
     assert heartbeat.beat(at(late), NOTHING) is not Beat.DOUBT
 
 
-def test_a_loop_that_stood_still_gets_time_to_read_the_answers() -> None:
+def test_a_loop_that_was_suspended_gets_time_to_read_the_answers() -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.beat(at(150.0), NOTHING) is Beat.DOUBT
@@ -147,7 +147,7 @@ def test_a_loop_that_stood_still_gets_time_to_read_the_answers() -> None:
 
 
 @pytest.mark.parametrize("jump", [1.1, -1.1, 3600.0])
-def test_clocks_that_disagree_are_doubtful_until_a_probe_sent_after_it(jump: float) -> None:
+def test_after_clocks_disagreed_the_lease_is_in_doubt_until_a_new_probe_is_answered(jump: float) -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.safe_until(at(100.2)) == pytest.approx(103.0)
@@ -159,7 +159,7 @@ def test_clocks_that_disagree_are_doubtful_until_a_probe_sent_after_it(jump: flo
     assert heartbeat.safe_until(at(100.3, jump)) == pytest.approx(103.25)
 
 
-def test_a_small_step_of_the_wall_clock_is_no_doubt() -> None:
+def test_a_small_step_of_the_wall_clock_raises_no_doubt() -> None:
     heartbeat = attached()
     heartbeat.beat(at(100.0), NOTHING)
     assert heartbeat.safe_until(at(100.2, 0.9)) == pytest.approx(103.0)
@@ -171,8 +171,8 @@ def test_without_a_connection_no_beat_is_late() -> None:
     assert heartbeat.safe_until(at(102.9)) == pytest.approx(103.0)
 
 
-def test_a_session_is_kept_for_a_whole_timeout_after_the_last_answer_doubt_or_not() -> None:
-    """What was promised before the doubt was promised: a worker that knows of it only the time goes by that."""
+def test_a_session_is_kept_for_a_whole_timeout_after_the_last_answer_even_in_doubt() -> None:
+    """A promise made before the doubt stands: a worker that only has the time relies on it."""
     heartbeat = attached()
     heartbeat.probe_answered(at(101.0), at(101.1))
     assert heartbeat.beat(at(109.0), NOTHING) is Beat.DOUBT

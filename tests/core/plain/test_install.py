@@ -1,7 +1,8 @@
-"""What users install: what is in the distributions, and that it works where there is no source tree.
+"""What users install: the contents of the distributions, and that they work without the source tree.
 
-By default the wheels are installed into an environment that borrows everything else from this one: that shows what is
-in them, not that what they declare to need is enough. `make test-install` shows that: empty environments, each Python.
+By default the wheels are installed into an environment that borrows everything else from this one: that shows their
+contents, but not whether their declared requirements are enough. `make test-install` shows that, with empty
+environments and each Python.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def test_there_is_a_wheel_and_a_source_distribution_of_each(built: list[Path], t
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_wheel_has_its_package_and_what_belongs_to_it(wheels: list[Path], name: str) -> None:
+def test_a_wheel_has_its_package_and_data_files(wheels: list[Path], name: str) -> None:
     (wheel,) = [each for each in wheels if each.name.startswith(f"{name}-")]
     inside = set(zipfile.ZipFile(wheel).namelist())
     folder = ROOT / DISTRIBUTIONS[name]
@@ -171,8 +172,8 @@ def test_a_wheel_has_its_package_and_what_belongs_to_it(wheels: list[Path], name
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_a_source_distribution_has_what_it_is_built_from(built: list[Path], name: str) -> None:
-    """It has been built from it, too (`built`). Tests are for those who have the whole tree: they need the plugins."""
+def test_a_source_distribution_has_its_sources(built: list[Path], name: str) -> None:
+    """The wheels were built from it, too (`built`). Tests are not included: they need the plugins and the tree."""
     with tarfile.open(next(each for each in built if each.name == f"{name}-{__version__}.tar.gz")) as archive:
         first = {each.split("/")[1] for each in archive.getnames()}
     always = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", name}
@@ -191,7 +192,7 @@ def test_licences_are_the_same() -> None:
 def installed(
     request: pytest.FixtureRequest, wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    """A folder that stands for the root of a machine, and the commands of the environment in its /opt."""
+    """A directory that stands for the root of a machine, with the commands of the environment in its /opt."""
     root = tmp_path_factory.mktemp("root")
     at = root / "opt" / f"kzconsumer-{__version__}"
     at.parent.mkdir()
@@ -204,7 +205,7 @@ def installed(
 
 
 @LONG
-def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -> None:
+def test_installed_distributions_work(installed: tuple[Path, Path], tmp_path: Path) -> None:
     root, commands = installed
 
     def kzconsumer(*words: str | Path) -> str:
@@ -243,8 +244,8 @@ def test_what_is_installed_works(installed: tuple[Path, Path], tmp_path: Path) -
 
 @LONG
 @pytest.mark.needs(SYSTEMD_ANALYZE)
-def test_a_machine_is_laid_out_as_the_page_says(installed: tuple[Path, Path], tmp_path: Path) -> None:
-    """All commands of docs/installation.md that are not marked, in their order; the root is a folder."""
+def test_the_installation_page_lays_out_a_machine(installed: tuple[Path, Path], tmp_path: Path) -> None:
+    """All commands of docs/installation.md that are not marked, in order, with a directory as the root."""
     root, _ = installed
     text = (ROOT / "docs" / "installation.md").read_text()
     script = "\n".join(re.findall(r"(?<!-->\n)^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
@@ -269,14 +270,14 @@ def test_a_machine_is_laid_out_as_the_page_says(installed: tuple[Path, Path], tm
     assert (root / "usr/local/share/man/man1/kzconsumer.1").exists()
 
 
-def test_the_image_is_described_without_fault(tmp_path: Path) -> None:
+def test_the_dockerfile_passes_hadolint(tmp_path: Path) -> None:
     run(Path(sys.executable).with_name("hadolint"), ROOT / "docs" / "Dockerfile", within=tmp_path)
 
 
 @LONG
 @pytest.mark.skipif(not WHOLE, reason="builds from the source tree with all it needs: make test-install")
-def test_the_image_can_be_made(tmp_path: Path) -> None:
-    """What docs/Dockerfile copies and runs, in folders; not what it has the package manager and useradd do."""
+def test_the_image_can_be_built(tmp_path: Path) -> None:
+    """What docs/Dockerfile copies and runs, in directories, without the package manager and useradd."""
     text = (ROOT / "docs" / "Dockerfile").read_text().replace("\\\n", "")
     (version,) = set(re.findall(r"^FROM python:(\S+)-slim-bookworm", text, re.MULTILINE))
     python = interpreter(version)

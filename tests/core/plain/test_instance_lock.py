@@ -1,4 +1,4 @@
-"""The lock of one instance, held by another process, found by the command."""
+"""The instance lock while another process holds it, as the command reports it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ lock = "lock"
 
 @contextmanager
 def holder(path: Path) -> Iterator[int]:
-    """Another process that has the lock; killed at the end, without a chance to tidy up."""
+    """Another process that holds the lock; killed at the end without a chance to clean up."""
     with subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -59,7 +59,7 @@ def test_the_second_daemon_names_the_first(
         assert main(["run", "group.toml"]) == 1
         assert capsys.readouterr().err == f"kzconsumer: lock: process {pid} runs this instance already\n"
         assert lock.stat().st_mode & 0o777 == 0o644
-    with start.instance_lock(lock):  # it was killed: what it left behind holds nobody up
+    with start.instance_lock(lock):  # it was killed: the file that it left behind blocks nothing
         with pytest.raises(AlreadyRunningError), start.instance_lock(lock):
             pass
         assert main(["run", "group.toml"]) == 1
@@ -67,7 +67,7 @@ def test_the_second_daemon_names_the_first(
     assert "[service] lock: /no/folder/lock cannot be opened: No such file" in capsys.readouterr().err
 
 
-def test_what_an_instance_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_settings_identify_an_instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "INSTALLED", tmp_path / "etc")
     monkeypatch.setattr(start, "RUNNING", tmp_path / "run")
     source = str(tmp_path / "etc" / "orders.toml")

@@ -1,4 +1,4 @@
-"""Lines in a journal: what a real datagram socket receives, also what is too large for a datagram."""
+"""Lines in a journal, received by a real datagram socket, including those too large for a datagram."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_key_is_a_field(received: Received) -> None:
     assert (library["MESSAGE"], library["PRIORITY"]) == ("odd thing", "3")
 
 
-def test_a_message_larger_than_a_datagram_comes_whole(received: Received) -> None:
+def test_a_message_larger_than_a_datagram_arrives_whole(received: Received) -> None:
     large = "x" * (4 << 20)
     try:
         raise ValueError(large)

@@ -1,4 +1,4 @@
-"""What jsonlines makes of a range: one JSON object a line, bytes as text or base64."""
+"""How jsonlines writes a range: one JSON object per line, bytes as text or base64."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_ordinary_record_has_exactly_the_promised_keys() -> None:
     )
 
 
-def test_bytes_that_are_no_text_are_base64_and_null_is_null() -> None:
+def test_non_utf8_bytes_are_base64_and_null_is_null() -> None:
     rows = [
         record(0, key=None, value=b"\xff\x00"),
         record(1, key="é\n".encode(), value=b""),
@@ -37,7 +37,7 @@ def test_bytes_that_are_no_text_are_base64_and_null_is_null() -> None:
     ]
 
 
-def test_columns_that_are_text_or_null_throughout_read_the_same() -> None:
+def test_columns_of_only_text_or_only_null_read_the_same() -> None:
     rows = [record(0, key=None, value=b"a"), record(1, key=None, value=None)]
     assert [(row["key"], row["value"]) for row in lines(range_data("t", 0, 0, 2, rows))] == [(None, "a"), (None, None)]
 

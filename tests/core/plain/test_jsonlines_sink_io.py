@@ -1,4 +1,4 @@
-"""jsonlines on a real pipe: a reader that goes away, one that stalls, and a file."""
+"""jsonlines on a real pipe: a reader that closes it, one that stalls, and a file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_gets_every_line_whole(tmp_path: Path) -> None:
     assert len((tmp_path / "out").read_text().splitlines()) == 10_000
 
 
-def test_a_reader_that_goes_away_is_a_failed_sink() -> None:
+def test_a_reader_that_closes_the_pipe_is_a_sink_error() -> None:
     with start(subprocess.PIPE, 1000) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -69,7 +69,7 @@ def test_a_reader_that_goes_away_is_a_failed_sink() -> None:
         assert process.stderr.read() == "jsonlines: standard output was closed by its reader\n"
 
 
-def test_a_reader_that_stalls_does_not_keep_a_cancelled_write() -> None:
+def test_a_stalled_reader_does_not_delay_the_cancellation_of_a_write() -> None:
     with start(subprocess.PIPE, 1000, limit=1) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -78,11 +78,11 @@ def test_a_reader_that_stalls_does_not_keep_a_cancelled_write() -> None:
 
 
 @pytest.mark.parametrize("between", [(), ("try again",)], ids=["at once", "after one that got nowhere"])
-def test_a_write_goes_on_where_a_cancelled_one_stopped_and_tears_no_line(between: tuple[str, ...]) -> None:
+def test_a_write_continues_where_a_cancelled_one_stopped_and_tears_no_line(between: tuple[str, ...]) -> None:
     with start(subprocess.PIPE, 1000, 1, 0, "go on", *between) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        time.sleep(3)  # cancelled in the middle of a line: 4096 bytes are no whole number of lines
+        time.sleep(3)  # cancelled in the middle of a line: 4096 bytes are not a whole number of lines
         rest = process.stdout.readlines()
     records = [json.loads(line) for line in (first, *rest)]
     before = [record["offset"] for record in records if record["partition"] == 0]

@@ -1,4 +1,4 @@
-"""Burrow's judgement, by what must hold of every window."""
+"""Burrow's evaluation rules, as properties that hold for every window."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_nothing_is_wrong_without_lag(commits: list[Commit], later: float) -> No
 
 
 @given(windows(), st.floats(0, 1000))
-def test_what_is_not_known_is_not_judged(commits: list[Commit], later: float) -> None:
+def test_an_unknown_lag_is_not_judged(commits: list[Commit], later: float) -> None:
     assert judge(commits, None, commits[-1].at + later) is None
     assert judge([], 5, later) is None
 
@@ -41,7 +41,7 @@ def test_stop_is_silence_longer_than_the_window(commits: list[Commit], lag: int,
 
 
 @given(windows(least=2), st.integers(1, 50))
-def test_lag_that_was_zero_of_late_is_no_fault(commits: list[Commit], lag: int) -> None:
+def test_a_lag_that_was_recently_zero_is_not_a_fault(commits: list[Commit], lag: int) -> None:
     commits[len(commits) // 2] = commits[len(commits) // 2]._replace(lag=0)
     assert judge(commits, lag, commits[-1].at) == "OK"
 
@@ -61,7 +61,7 @@ def test_rewind_stall_and_warn_are_distinguished(commits: list[Commit], lag: int
 
 
 @given(windows(), st.one_of(st.none(), st.integers(0, 50)), st.floats(0, 1000), st.floats(-1e6, 1e6))
-def test_only_differences_of_times_count(commits: list[Commit], lag: int | None, later: float, shift: float) -> None:
+def test_only_time_differences_matter(commits: list[Commit], lag: int | None, later: float, shift: float) -> None:
     whole = [commit._replace(at=float(round(commit.at))) for commit in commits]
     shifted = [commit._replace(at=commit.at + round(shift)) for commit in whole]
     then = whole[-1].at + round(later)

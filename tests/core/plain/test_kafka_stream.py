@@ -1,4 +1,4 @@
-"""What a stream hands out, what it takes for processed, and how it ends."""
+"""What a stream delivers, what it counts as processed, and how it ends."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ async def test_a_message_is_processed_when_the_next_is_taken() -> None:
         assert (await take(iterator, 1))[0].offset == offset
         assert done(claim, stream) == offset
         assert claim.consumed == offset + 1
-    with anyio.move_on_after(0.01):  # asking for the next one says that the last is done
+    with anyio.move_on_after(0.01):  # requesting the next one marks the last as processed
         await anext(iterator)
     assert done(claim, stream) == 3
     assert claim.settled
 
 
-async def test_ack_says_so_at_once() -> None:
+async def test_ack_marks_at_once() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3))
     iterator = aiter(stream)
@@ -118,7 +118,7 @@ async def test_ack_without_anything_in_hand() -> None:
     assert claim.processed == 0
 
 
-async def test_gaps_in_the_log_are_inside_what_is_processed() -> None:
+async def test_gaps_in_the_log_count_as_processed() -> None:
     claim = tracker(start=10)
     stream = stream_of(chunk(claim, 10, 20, offsets=[12, 15]), hole(claim, 20, 23), chunk(claim, 23, 25))
     iterator = aiter(stream)
@@ -138,7 +138,7 @@ async def test_partitions_interleave_and_each_keeps_its_place() -> None:
     assert (done(one, stream), done(two, stream)) == (2, 102)
 
 
-async def test_more_rows_than_are_made_into_messages_at_a_time() -> None:
+async def test_more_rows_than_fit_into_one_lot_of_messages() -> None:
     number = MOST_ROWS * 2 + 7
     claim = tracker()
     stream = stream_of(chunk(claim, 0, number))
@@ -146,7 +146,7 @@ async def test_more_rows_than_are_made_into_messages_at_a_time() -> None:
     assert done(claim, stream) == number - 1
 
 
-async def test_iterators_that_take_turns_share_the_one_place() -> None:
+async def test_alternating_iterators_share_one_position() -> None:
     number = MOST_ROWS * 8
     claim = tracker()
     stream = stream_of(chunk(claim, 0, number))
@@ -169,7 +169,7 @@ async def test_batches_are_as_they_were_fetched() -> None:
     assert done(claim, stream) == 10
 
 
-async def test_going_on_after_a_break() -> None:
+async def test_iteration_continues_after_a_break() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 6))
     found = []
@@ -209,7 +209,7 @@ async def test_from_batches_to_messages() -> None:
     assert done(claim, stream) == 3
 
 
-async def test_to_and_fro() -> None:
+async def test_alternating_between_messages_and_batches() -> None:
     claim = tracker()
     stream = stream_of(*(chunk(claim, first, first + 4) for first in range(0, 16, 4)))
     found = await take_offsets(stream, 1)
@@ -223,7 +223,7 @@ async def test_to_and_fro() -> None:
     assert done(claim, stream) == 15
 
 
-async def test_an_error_of_the_body_leaves_the_message_in_hand() -> None:
+async def test_an_exception_of_the_body_leaves_the_message_in_hand() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 3))
 
@@ -236,7 +236,7 @@ async def test_an_error_of_the_body_leaves_the_message_in_hand() -> None:
     assert done(claim, stream) == 1
 
 
-async def test_drop_takes_back_what_was_not_handed_out() -> None:
+async def test_drop_takes_back_messages_that_were_not_handed_out() -> None:
     going, staying = tracker(0), tracker(1)
     stream = stream_of(chunk(going, 0, 5), chunk(staying, 0, 2), chunk(going, 5, 9))
     iterator = aiter(stream)
@@ -266,7 +266,7 @@ async def test_drop_while_a_batch_is_in_hand() -> None:
     assert scope.cancelled_caught
 
 
-async def test_a_release_in_the_middle_of_a_lot_keeps_what_is_done_and_waits_for_one_message() -> None:
+async def test_a_release_in_mid_lot_keeps_processed_messages_and_waits_for_one() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 10))
     claim.when_closed(lambda: stream.cursor.drop(claim))
@@ -280,7 +280,7 @@ async def test_a_release_in_the_middle_of_a_lot_keeps_what_is_done_and_waits_for
     assert settled == [4]
 
 
-async def test_drop_with_nothing_in_hand_is_settled_at_once() -> None:
+async def test_drop_with_nothing_in_hand_ends_at_once() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 2)
@@ -311,7 +311,7 @@ async def test_drop_of_another_claim_changes_nothing() -> None:
     assert [message.offset for message in await take(iterator, 2)] == [1, 2]
 
 
-async def test_a_partition_that_comes_back_begins_anew() -> None:
+async def test_a_partition_that_is_assigned_again_starts_from_its_new_claim() -> None:
     before, after = tracker(), tracker(start=1)
     stream = stream_of(chunk(before, 0, 5))
     iterator = aiter(stream)
@@ -345,7 +345,7 @@ async def test_close_ends_a_wait() -> None:
             await waiting
 
 
-async def test_close_keeps_what_is_processed() -> None:
+async def test_close_keeps_processed_positions() -> None:
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 5))
     await take_offsets(stream, 3)
@@ -355,8 +355,8 @@ async def test_close_keeps_what_is_processed() -> None:
     assert done(claim, stream) == 3
 
 
-async def test_close_does_not_mark_what_was_dropped() -> None:
-    """The application goes on to the end of its loop, and commits: records it never saw must not count."""
+async def test_close_does_not_mark_dropped_messages_as_processed() -> None:
+    """The application reaches the end of its loop and commits: records it never received must not count."""
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 5))
     iterator = aiter(stream)
@@ -368,7 +368,7 @@ async def test_close_does_not_mark_what_was_dropped() -> None:
 
 
 async def test_close_ends_a_wait_for_the_lease() -> None:
-    """ZooKeeper is away and the application leaves: its loop must end all the same."""
+    """ZooKeeper is away and the application leaves: its loop must still end."""
     claim, lease = tracker(), Lease()
     stream = stream_of(chunk(claim, 0, 5), lease=lease)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
@@ -395,7 +395,7 @@ async def test_nothing_is_handed_out_without_the_lease() -> None:
         assert rows(await waiting) == [2, 3]
 
 
-async def test_a_fast_application_gets_few_messages_after_a_standstill_without_the_lease() -> None:
+async def test_a_fast_application_gets_few_messages_after_being_suspended_without_the_lease() -> None:
     lease, claim = LeaseInHand(), tracker()
     stream = stream_of(chunk(claim, 0, 10_000), lease=lease)
     taken = aiter(stream)
@@ -410,7 +410,7 @@ async def test_a_fast_application_gets_few_messages_after_a_standstill_without_t
     assert await take_offsets(stream, 1) == [5_000 + after]
 
 
-async def test_a_claim_closed_while_the_lease_is_away() -> None:
+async def test_a_claim_closed_while_the_lease_is_in_doubt() -> None:
     going, staying, lease = tracker(0), tracker(1), LeaseInHand(held=False)
     stream = stream_of(chunk(going, 0, 2), chunk(staying, 0, 2), lease=lease)
     waiting = asyncio.ensure_future(anext(aiter(stream)))
@@ -423,7 +423,7 @@ async def test_a_claim_closed_while_the_lease_is_away() -> None:
     assert (going.consumed, going.processed) == (0, 0)
 
 
-async def test_an_error_comes_after_everything_before_it() -> None:
+async def test_an_error_is_raised_after_all_records_before_it() -> None:
     claim, other = tracker(0), tracker(1)
     lost = OffsetLostError("orders-0 is gone")
     stream = stream_of(chunk(claim, 0, 2), failure(claim, 2, lost), chunk(other, 0, 1))
@@ -432,7 +432,7 @@ async def test_an_error_comes_after_everything_before_it() -> None:
     with pytest.raises(OffsetLostError, match="orders-0 is gone"):
         await take(iterator, 1)
     assert done(claim, stream) == 2
-    assert await take_offsets(stream, 1) == [0]  # the other partition goes on
+    assert await take_offsets(stream, 1) == [0]  # the other partition continues
 
 
 async def test_a_cancelled_wait_loses_nothing() -> None:
@@ -448,8 +448,8 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
     assert await take_offsets(stream, 2) == [2, 3]
 
 
-async def test_a_stream_survives_a_timeout() -> None:
-    """The stream does: a new iterator goes on at the same place, though a cancelled generator is at its end."""
+async def test_a_stream_continues_after_a_timeout() -> None:
+    """A cancelled generator is finished, but a new iterator of the stream continues at the same position."""
     claim = tracker()
     stream = stream_of()
     for iterator in (aiter(stream), stream.batches()):
@@ -461,7 +461,7 @@ async def test_a_stream_survives_a_timeout() -> None:
 
 
 async def test_cancelled_on_the_way_from_messages_to_batches() -> None:
-    """What had been made into messages is not lost when the first batch is not awaited to its end."""
+    """Rows that were made into messages are not lost if the first batch is cancelled."""
     claim, lease = tracker(), LeaseInHand()
     stream = stream_of(chunk(claim, 0, 6), lease=lease)
     await take_offsets(stream, 2)
@@ -474,8 +474,8 @@ async def test_cancelled_on_the_way_from_messages_to_batches() -> None:
     assert done(claim, stream) == 2
 
 
-async def test_the_event_loop_lives_beside_a_loop_that_never_waits() -> None:
-    """A full queue and a body without an await: heartbeats, fetches and commits still have to get their turn."""
+async def test_a_loop_that_never_awaits_does_not_starve_the_event_loop() -> None:
+    """With a full queue and a body without an await, heartbeats, fetches and commits must still run."""
     claim = tracker()
     stream = stream_of(*(chunk(claim, first, first + 10) for first in range(0, 100, 10)))
     turns = list[int]()
@@ -493,8 +493,8 @@ async def test_the_event_loop_lives_beside_a_loop_that_never_waits() -> None:
     assert len(turns) >= 5
 
 
-async def test_a_loop_body_that_blocks_lets_the_event_loop_live() -> None:
-    """A blocking driver in the body: heartbeats get their turn every few messages, not after a thousand."""
+async def test_a_blocking_loop_body_does_not_starve_the_event_loop() -> None:
+    """With a blocking driver in the body, heartbeats must run every few messages, not after a thousand."""
     claim = tracker()
     stream = stream_of(chunk(claim, 0, 600))
     turns = list[int]()
@@ -516,23 +516,23 @@ async def test_a_loop_body_that_blocks_lets_the_event_loop_live() -> None:
     assert max(gaps[len(gaps) // 2 :]) <= 20, "some 40 ms, once the pace is known"
 
 
-def test_lots_follow_the_pace_of_the_application() -> None:
+def test_lot_sizes_follow_the_speed_of_the_application() -> None:
     assert next_lot(500, 0.001) == 1000
     assert next_lot(1000, 0.001) == 1000
     assert next_lot(100, 0.2) == 10
     assert next_lot(1, 5.0) == 1
 
 
-async def test_a_pause_keeps_back_what_was_not_handed_out_and_a_resume_brings_it_in_order() -> None:
+async def test_a_pause_holds_back_messages_and_a_resume_delivers_them_in_order() -> None:
     claim, other = tracker(0), tracker(1)
     stream = stream_of(chunk(claim, 0, 6), chunk(other, 0, 3), chunk(claim, 6, 9))
     iterator = aiter(stream)
     assert [message.offset for message in await take(iterator, 2)] == [0, 1]
     claim.paused = True
     stream.cursor.pause(claim)
-    put(stream.cursor.queue, chunk(claim, 9, 10))  # asked for before the pause
+    put(stream.cursor.queue, chunk(claim, 9, 10))  # requested before the pause
     assert [(m.partition, m.offset) for m in await take(iterator, 3)] == [(1, 0), (1, 1), (1, 2)]
-    assert (claim.processed, claim.consumed) == (2, 2)  # what was in hand is done
+    assert (claim.processed, claim.consumed) == (2, 2)  # the message in hand is processed
     claim.paused = False
     stream.cursor.resume(claim)
     assert [(m.partition, m.offset) for m in await take(iterator, 8)] == [(0, offset) for offset in range(2, 10)]
@@ -540,7 +540,7 @@ async def test_a_pause_keeps_back_what_was_not_handed_out_and_a_resume_brings_it
     assert (claim.processed, other.processed) == (10, 3)
 
 
-async def test_the_rest_of_a_chunk_that_a_pause_keeps_back_is_counted() -> None:
+async def test_the_rest_of_a_chunk_held_back_by_a_pause_is_counted() -> None:
     """All its columns stay in memory, and another chunk is in hand meanwhile."""
     claim, other = tracker(0), tracker(1)
     first = chunk(claim, 0, 6)
@@ -574,7 +574,7 @@ async def test_a_stream_that_waits_does_not_keep_its_last_chunk() -> None:
     waiting.cancel()
 
 
-async def test_batches_that_the_application_has_let_go_of_are_not_kept() -> None:
+async def test_batches_without_references_in_the_application_are_not_kept() -> None:
     claim = tracker()
     before = pa.total_allocated_bytes()
     stream = stream_of(chunk(claim, 0, 4_000))

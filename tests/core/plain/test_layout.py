@@ -1,4 +1,4 @@
-"""What the tree promises: the core has no module that neither the library nor the daemon reaches."""
+"""The core has no module that neither the library nor the daemon imports."""
 
 from __future__ import annotations
 

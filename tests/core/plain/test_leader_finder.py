@@ -1,4 +1,4 @@
-"""The task that looks for leaders."""
+"""The task that finds partition leaders."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import anyio
 from kzconsumer.fetcher.leader_finder import LeaderFinder
 
 
-async def test_nothing_to_look_for_wakes_no_task() -> None:
-    """Fetchers report after each response, mostly nothing; a round clears since when brokers cannot be reached."""
+async def test_without_missing_leaders_no_task_is_woken() -> None:
+    """Fetchers report after each response, mostly with nothing to look up; a round resets the time of unreachable
+    brokers.
+    """
     leaders: Any = SimpleNamespace(unreachable_since=None)
     finder = LeaderFinder(leaders, lambda *found: None)
     async with anyio.create_task_group() as tasks:

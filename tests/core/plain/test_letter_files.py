@@ -1,4 +1,4 @@
-"""Dead letters on a real disk: whole lines, durable before they count, in files that do not grow without end."""
+"""Dead letters on a real disk: whole lines, durable before they count, in files of limited size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def offsets(directory: Path) -> list[list[int]]:
     return sorted([msgspec.json.decode(line)["offset"] for line in lines] for lines in files)
 
 
-async def test_a_file_is_followed_by_another_when_it_is_large(tmp_path: Path) -> None:
+async def test_a_large_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
     box = LetterFiles(tmp_path / "of" / "letters", 1000)
     assert not tmp_path.joinpath("of").exists(), "nothing is made before it is needed"
     for at in range(0, 12, 2):
@@ -46,7 +46,7 @@ async def test_members_share_a_directory(tmp_path: Path) -> None:
     other.close()
 
 
-async def test_what_returned_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_returned_was_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = list[tuple[bool, int]]()
     real = os.fsync
 
@@ -64,9 +64,7 @@ async def test_what_returned_was_synced(tmp_path: Path, monkeypatch: pytest.Monk
     box.close()
 
 
-async def test_what_cannot_be_written_is_reported_and_written_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_write_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_the_way = tmp_path / "letters"
     in_the_way.write_text("a file")
     box = LetterFiles(in_the_way, 1 << 20)

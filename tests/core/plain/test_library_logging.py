@@ -1,4 +1,4 @@
-"""A library's manners: without a structlog configuration events go to the standard loggers, and nothing is set up."""
+"""Logging of the library. Without a structlog configuration, events go to standard loggers, and nothing is set up."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_secrets_are_not_logged(unconfigured: None, caplog: pytest.LogCaptureFix
     assert "planted" not in caplog.text + str([record.__dict__["fields"] for record in caplog.records])
 
 
-async def test_a_line_of_the_application_does_not_join_the_facts_of_two_members(
+async def test_lines_of_an_application_with_two_members_have_no_context_of_either(
     unconfigured: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = get_logger("kzconsumer")
@@ -104,13 +104,13 @@ assert (logging.getLogger().handlers, logging.getLogger("kzconsumer").handlers) 
 
 
 def test_connect_sets_up_no_logging_and_prints_nothing() -> None:
-    """Warnings without any handler reach standard error, by the standard library's last resort."""
+    """Without any handler, warnings reach standard error through the standard library's last resort."""
     done = subprocess.run([sys.executable, "-c", CONNECTED], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "127.0.0.1:1" in done.stderr
 
 
-def test_a_handler_gets_what_it_asks_for(unconfigured: None) -> None:
+def test_a_handler_gets_the_levels_that_it_sets(unconfigured: None) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     logger = logging.getLogger("kzconsumer")

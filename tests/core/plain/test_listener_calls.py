@@ -1,4 +1,4 @@
-"""A listener hears of the end of what it was told of, and of nothing else."""
+"""A listener is notified of the end of exactly those assignments that were reported to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Recorder(RebalanceListener):
         self.heard.append(("lost", set(partitions)))
 
 
-async def test_only_what_was_reported_as_assigned_ends() -> None:
+async def test_only_reported_assignments_are_revoked() -> None:
     listener = Recorder()
     calls = ListenerCalls(listener)
     await calls.assigned([FIRST, SECOND])

@@ -1,4 +1,4 @@
-"""Which of a broker's listeners is used, and what is said where none can be."""
+"""Which of a broker's listeners is used, and the error if none can be used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ ALL = [OUTER, SSL, PLAINTEXT, INNER]
         ([Listener("X", "SSL", "a", 9), SSL], None, "SSL", SSL),
     ],
 )
-def test_what_is_used(listeners: list[Listener], name: str | None, protocol: str, chosen: Listener) -> None:
+def test_the_listener_that_is_used(
+    listeners: list[Listener], name: str | None, protocol: str, chosen: Listener
+) -> None:
     assert choose(listeners, name, protocol) == chosen
 
 
@@ -41,7 +43,7 @@ def test_what_is_used(listeners: list[Listener], name: str | None, protocol: str
          "it has INNER (SASL_SSL), OUTER (SASL_SSL)"),
     ],
 )  # fmt: skip
-def test_what_is_said(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
+def test_each_fault_is_reported(listeners: list[Listener], name: str | None, protocol: str, why: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         choose(listeners, name, protocol)
     assert str(caught.value) == why

@@ -1,4 +1,4 @@
-"""Log lines: JSON where nobody reads along, ours and the libraries' alike."""
+"""Log lines: JSON unless standard error is a terminal, for our loggers and those of libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ except ZeroDivisionError:
 
 
 def output(format: str) -> str:
-    """What the program writes to standard error; nothing may go to standard output."""
+    """What the program writes to standard error; nothing may be written to standard output."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, format], capture_output=True, text=True, check=True, timeout=60
     )
@@ -66,8 +66,8 @@ sys.stdout.write(sys.stderr.getvalue())
 """
 
 
-def test_lines_go_to_the_stream_of_the_moment() -> None:
-    """Standard error may be replaced, and the old one closed, after the set-up: a line must not raise for that."""
+def test_lines_go_to_the_current_standard_error() -> None:
+    """Standard error may be replaced and the old one closed after the set-up: a line must not raise because of that."""
     command = [sys.executable, "-c", REPLACED]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "after" in done.stdout, done.stderr
@@ -99,7 +99,7 @@ log.finish()
 """
 
 
-def test_what_is_said_again_is_counted_and_errors_are_reported_each_time() -> None:
+def test_repeats_are_counted_and_errors_are_always_logged() -> None:
     done = subprocess.run([sys.executable, "-c", REPEATED], capture_output=True, text=True, check=True, timeout=60)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     output = [(line["event"], line.get("host"), line.get("left_out")) for line in lines]
@@ -151,7 +151,7 @@ SET_UPS = [f"log.configure('info', '{each}')" for each in FORMATS]
 
 
 @pytest.mark.parametrize("set_up", SET_UPS)
-def test_nobodys_text_begins_a_line_or_steers_the_terminal(set_up: str) -> None:
+def test_foreign_text_cannot_begin_a_line_or_control_the_terminal(set_up: str) -> None:
     program = HOSTILE.format(set_up=set_up)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr.count("\n") == 1

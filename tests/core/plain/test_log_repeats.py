@@ -1,4 +1,4 @@
-"""Lines that say the same again: the first at once, then one for each interval, with a count that misses none."""
+"""Repeated lines: the first is logged at once, then one per interval, with an exact count of those left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kzconsumer.logs.repeats import INTERVAL, MOST, Repeats, same
 
 
-def test_the_first_at_once_then_the_last_of_each_interval() -> None:
+def test_the_first_line_at_once_then_the_last_of_each_interval() -> None:
     repeats: Repeats[str] = Repeats()
     assert repeats.admit("key", "line 0", 0.0)
     assert [repeats.admit("key", f"line {n}", float(n)) for n in (1, 2, 3)] == [False] * 3
@@ -32,7 +32,7 @@ def test_every_line_is_reported_or_counted(lines: list[tuple[str, float]]) -> No
     assert output == len(lines)
 
 
-def test_what_is_remembered_is_bounded_and_nothing_is_lost_over_it() -> None:
+def test_memory_is_bounded_and_no_count_is_lost() -> None:
     repeats: Repeats[int] = Repeats()
     output = 0
     for n in range(MOST + 50):
@@ -43,7 +43,7 @@ def test_what_is_remembered_is_bounded_and_nothing_is_lost_over_it() -> None:
     assert output == 2 * (MOST + 50)
 
 
-def test_what_is_the_same() -> None:
+def test_which_lines_are_repeats() -> None:
     line = {"event": "connection lost", "host": "zk1:2181", "partition": 3, "reason": "no probe answered for 2.1 s"}
     later = {**line, "reason": "no probe answered for 2.4 s", "timestamp": "12:00", "level": "warning"}
     assert same(line) == same(later)

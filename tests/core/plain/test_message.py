@@ -1,4 +1,4 @@
-"""Decoded records as messages: every field, every null, whatever form they were decoded to."""
+"""Decoded records as messages: every field and every null, for each decoded form."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_the_brokers_clock() -> None:
     assert (only.timestamp, only.timestamp_type) == (1_800_000_000_000, 1)
 
 
-def test_before_there_were_timestamps() -> None:
+def test_records_without_timestamps() -> None:
     (only,) = messages(decoded(message_set([Record(b"k", b"v")], magic=0, base_offset=7)))
     assert only == Message.of("orders", 3, 7, b"k", b"v", None, (), -1)
 
 
 def test_rows_of_a_slice() -> None:
-    """A stream makes a chunk's rows into messages piece by piece; headers must not slip to other rows."""
+    """A stream makes the rows of a chunk into messages in lots; headers must not shift to other rows."""
     records = [Record(None, b"%d" % n, ((b"n", b"%d" % n),) if n % 2 else ()) for n in range(6)]
     batch = decoded(record_batch(records, base_offset=10))
     found = messages(batch.slice(2, 5))
@@ -74,7 +74,7 @@ def test_rows_of_a_slice() -> None:
 
 
 def test_a_compacted_log() -> None:
-    """Offsets with gaps: what is looked up for a message is its own, and not its neighbour's."""
+    """With gaps in the offsets, a message gets its own timestamp and headers, not its neighbour's."""
     records = [Record(b"k%d" % n, b"%d" % n, ((b"n", b"%d" % n),), 1000 + n) for n in range(5)]
     data = record_batch(records, base_offset=100, offset_deltas=[0, 3, 4, 9, 20])
     found = messages(decoded(data, 100))
@@ -83,7 +83,7 @@ def test_a_compacted_log() -> None:
     ]
 
 
-def test_few_records_make_the_messages_that_columns_make() -> None:
+def test_few_records_make_the_same_messages_as_columns() -> None:
     records = [
         Record(b"k", b"v", ((b"trace", b"\x00"), (b"caf\xe9", None)), 5),
         Record(None, b"", (), -1),
@@ -114,12 +114,12 @@ def test_few_records_make_the_messages_that_columns_make() -> None:
     ],
     ids=["compressed", "control", "old", "cut off", "corrupt", "a tail", "many", "nothing wanted", "nothing"],
 )
-def test_what_is_out_of_the_ordinary_is_left_to_columns(data: bytes, start: int) -> None:
+def test_unusual_records_are_decoded_as_columns(data: bytes, start: int) -> None:
     assert decode_few(memoryview(data), topic="orders", partition=3, start=start) is None
 
 
-def test_a_message_that_is_kept_keeps_no_chunk_in_memory() -> None:
-    gc.collect()  # what earlier tests have left would go in between
+def test_a_retained_message_keeps_no_chunk_in_memory() -> None:
+    gc.collect()  # objects left by earlier tests would be freed in between
     before = pa.total_allocated_bytes()
     batch = decoded(record_batch([Record(b"k", bytes(1000), (), n) for n in range(1000)], base_offset=0))
     kept = messages(batch.slice(500, 510))[4]
@@ -128,7 +128,7 @@ def test_a_message_that_is_kept_keeps_no_chunk_in_memory() -> None:
     assert pa.total_allocated_bytes() == before
 
 
-def test_as_a_value() -> None:
+def test_messages_are_values() -> None:
     one, other = messages(decoded(record_batch([Record(b"k", b"v"), Record(b"k", b"w")], base_offset=0)))
     again = pickle.loads(pickle.dumps(one))
     assert again == one

@@ -1,4 +1,4 @@
-"""The nouns: how they are written, read and ordered."""
+"""The model's types: how they are formatted, parsed and ordered."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import pytest
 from kzconsumer.model import Broker, ConsumerThreadId, OffsetRange, TopicPartition, utf16_order
 
 
-def test_a_thread_is_written_and_read_back() -> None:
+def test_a_thread_id_round_trips() -> None:
     thread = ConsumerThreadId("g1_vm-1795259941902-921d0489", 12)
     assert str(thread) == "g1_vm-1795259941902-921d0489-12"
     assert ConsumerThreadId.parse(str(thread)) == thread
 
 
 @pytest.mark.parametrize("text", ["", "0", "-0", "consumer", "consumer-", "consumer-x", "consumer-1.5"])
-def test_what_is_no_thread(text: str) -> None:
+def test_invalid_thread_ids(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         ConsumerThreadId.parse(text)
 
@@ -27,7 +27,7 @@ def test_threads_are_ordered_as_text() -> None:
     assert ConsumerThreadId("me", 2) > ConsumerThreadId("me", 10)
 
 
-def test_the_consumer_id_is_part_of_the_text() -> None:
+def test_threads_are_ordered_by_their_whole_text() -> None:
     """ "a-1" with thread 0 against "a" with thread 2: the texts are a-1-0 and a-2."""
     assert ConsumerThreadId("a-1", 0) < ConsumerThreadId("a", 2)
     assert ConsumerThreadId("a", 2) > ConsumerThreadId("a-1", 0)
@@ -45,6 +45,6 @@ def test_a_range_and_its_partition() -> None:
     assert (str(part), str(part.topic_partition)) == ("orders-3[7..9)", "orders-3")
 
 
-def test_a_broker_at_another_address_is_another() -> None:
+def test_a_broker_with_another_address_is_a_different_one() -> None:
     assert Broker(1, "a", 9092) != Broker(1, "a", 9093)
     assert len({Broker(1, "a", 9092), Broker(1, "a", 9092)}) == 1

@@ -1,4 +1,4 @@
-"""Which of two stored offsets counts, by the settings, the sink and the reset epoch."""
+"""Which of two stored offsets counts, depending on the settings, the sink and the reset epoch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_offsets_with_the_brokers_alone_are_refused_where_zookeepers_are_needed(
 
 
 @given(zookeeper=offsets, kafka=st.integers(0, 1 << 40), epoch=epochs)
-def test_somebody_elses_offset_counts_in_every_epoch(zookeeper: int | None, kafka: int, epoch: int) -> None:
+def test_an_offset_without_epoch_counts_in_every_epoch(zookeeper: int | None, kafka: int, epoch: int) -> None:
     brokers = WithBrokers.read(kafka, "")
     larger = kafka if zookeeper is None else max(zookeeper, kafka)
     assert Authority.BOTH.begin(zookeeper, brokers, epoch) == larger
@@ -61,7 +61,7 @@ def test_somebody_elses_offset_counts_in_every_epoch(zookeeper: int | None, kafk
 
 
 @given(zookeeper=offsets, authority=st.sampled_from(Authority), kafka=st.integers(0, 1 << 40), at=epochs, now=epochs)
-def test_an_offset_from_before_a_reset_counts_no_more(
+def test_an_offset_from_before_a_reset_no_longer_counts(
     zookeeper: int | None, authority: Authority, kafka: int, at: int, now: int
 ) -> None:
     ours = WithBrokers(kafka, at)
@@ -73,6 +73,6 @@ def test_an_offset_from_before_a_reset_counts_no_more(
 
 
 @given(zookeeper=offsets, authority=st.sampled_from([Authority.ZOOKEEPER, Authority.BOTH, Authority.ZOOKEEPER_FIRST]))
-def test_without_any_with_the_brokers_zookeepers_counts(zookeeper: int | None, authority: Authority) -> None:
+def test_without_an_offset_in_the_brokers_that_of_zookeeper_counts(zookeeper: int | None, authority: Authority) -> None:
     assert authority.begin(zookeeper, None, 0) == zookeeper
     assert Authority.KAFKA.begin(zookeeper, None, 0) is None

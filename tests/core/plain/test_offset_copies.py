@@ -1,7 +1,7 @@
-"""Offsets in ZooKeeper with a copy at the coordinator, through lost answers and refusals: where the next owner begins.
+"""Offsets in ZooKeeper with a copy at the coordinator, through lost replies and refusals: where the next owner begins.
 
-The product's committer and adopter, on two storages in memory. A commit or seek that returned holds for the next owner,
-whatever became of the ones before; one that failed is made up for by the next.
+The product's committer and adopter run on two storages in memory. A commit or seek that returned holds for the next
+owner, whatever happened to the ones before it; a failed one is repeated by the next.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STEPS = st.builds(
 
 
 class Coordinator:
-    """One partition's offset with the brokers, and what becomes of the next request."""
+    """One partition's offset in the brokers, and the outcome of the next request."""
 
     def __init__(self) -> None:
         self.fate: Fate = "stored"
@@ -66,7 +66,7 @@ class Coordinator:
 
 
 class Nodes:
-    """The same partition's in ZooKeeper, or with the brokers alone."""
+    """The same partition's offset in ZooKeeper, or in the brokers alone."""
 
     name: Final = "zookeeper"
 
@@ -89,7 +89,7 @@ class Nodes:
 
 
 class Owners:
-    """One member after the other, each by what it finds."""
+    """One member after the other, each beginning with what it finds."""
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
@@ -146,7 +146,7 @@ class Owners:
 
 @pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA, Authority.ZOOKEEPER_FIRST])
 @given(steps=st.lists(STEPS, max_size=12))
-def test_what_returned_holds_for_the_next_owner(authority: Authority, steps: list[Step]) -> None:
+def test_a_commit_that_returned_holds_for_the_next_owner(authority: Authority, steps: list[Step]) -> None:
     async def run() -> None:
         owners = Owners(authority)
         await owners.claim()
@@ -157,8 +157,8 @@ def test_what_returned_holds_for_the_next_owner(authority: Authority, steps: lis
     anyio.run(run)
 
 
-async def test_a_new_epoch_waits_for_no_coordinator() -> None:
-    """A log was truncated: what the coordinator has is of the epoch before, and does not count any more."""
+async def test_a_new_epoch_does_not_wait_for_the_coordinator() -> None:
+    """The log was truncated: the coordinator's copy belongs to the earlier epoch and no longer counts."""
     owners = Owners(Authority.ZOOKEEPER_FIRST)
     owners.nodes.has = 9
     await owners.claim()

@@ -1,4 +1,4 @@
-"""When a partition that has been given a position may be asked for."""
+"""When a partition whose position was reset may be fetched."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class LogsThatBegin:
 
 
 @pytest.mark.parametrize(("position", "fetchable"), [(None, True), (3, False)])
-async def test_only_a_position_that_was_refused_is_followed_by_a_pause(position: int | None, fetchable: bool) -> None:
+async def test_only_a_refused_position_is_followed_by_a_pause(position: int | None, fetchable: bool) -> None:
     logs = LogsThatBegin()
     reset = OffsetReset(SMALLEST, cast(Committer, logs), 1.0, ISOLATION_LEVELS["read_uncommitted"])
     state = PartitionFetchState(tracker(start=position or 0), ChunkQueue(1 << 20), position, 1 << 20)
     state.reset_due = True
-    state.pause(NOW)  # as the fetcher does before it asks
+    state.pause(NOW)  # as the fetcher does before it requests
     assert await reset.resolve(cast(BrokerConnection, logs), [state]) == []
     assert (state.position, state.fetchable(NOW)) == (BEGINNING, fetchable)
 
 
 class Ends:
-    """A broker of one log, which may have grown between two questions; and a store that remembers."""
+    """A broker of one log that may grow between two requests, and a store that remembers."""
 
     def __init__(self, begin: int, end: int) -> None:
         self.begin, self.end = begin, end
@@ -75,7 +75,7 @@ def state_at(position: int, replay: Plan | None = None) -> PartitionFetchState:
 
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
-async def test_a_log_that_has_become_shorter_under_a_replayable_sink(policy: str) -> None:
+async def test_a_truncated_log_with_a_replayable_sink(policy: str) -> None:
     logs = Ends(0, 30)
     state = state_at(50)
     await resolved(logs, state, policy, "continue")
@@ -86,8 +86,8 @@ async def test_a_log_that_has_become_shorter_under_a_replayable_sink(policy: str
     assert (stopped.failed, untouched.stored) == (True, [])
 
 
-async def test_a_position_that_is_in_the_log_again() -> None:
-    """Nothing is jumped over: a leader of a moment ago did not know how far its log goes."""
+async def test_a_position_that_is_back_in_the_log_is_kept() -> None:
+    """Nothing is skipped: a broker that has just become leader did not know the end of its log."""
     logs, state = Ends(0, 60), state_at(50)
     await resolved(logs, state, SMALLEST, "fail")
     assert (state.position, state.reset_due, state.failed, logs.stored) == (50, False, False, [])
@@ -95,7 +95,7 @@ async def test_a_position_that_is_in_the_log_again() -> None:
 
 
 @pytest.mark.parametrize("policy", [SMALLEST, LARGEST])
-async def test_a_planned_range_that_retention_overtakes_ends_where_it_was_planned_to(policy: str) -> None:
+async def test_a_planned_range_that_retention_overtakes_ends_as_planned(policy: str) -> None:
     logs, state = Ends(40, 60), state_at(10, plan_of(10, 20))
     await resolved(logs, state, policy, "fail")
     chunk = state.queue.get_nowait()

@@ -1,4 +1,6 @@
-"""`read_table`: every fault of a table is one line that says where, what and, if one is near, the known name."""
+"""`read_table`: every fault of a table is one line that says where and what it is and, if one is similar, the known
+name.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def test_defaults_are_the_structs() -> None:
     assert read_table(GOOD, Table, "[t]") == Table("x", Inner("n"))
 
 
-def test_values_of_every_kind_are_taken_as_written() -> None:
+def test_values_of_every_kind_are_read() -> None:
     table = GOOD | {
         "count": 9,
         "ratio": 1,
@@ -125,12 +127,12 @@ def test_a_fault_is_one_line(key: str, value: object, line: str) -> None:
     assert faults(GOOD | {key: value}) == [f"file.toml: [table] {line}"]
 
 
-def test_a_positive_duration_is_not_nothing() -> None:
+def test_a_positive_duration_must_not_be_zero() -> None:
     assert faults(GOOD | {"pause": "0s"}) == ["file.toml: [table] pause: 0.0 is not more than 0"]
     assert read_table(GOOD | {"wait": "0s"}, Table, "[t]").wait == 0
 
 
-def test_all_faults_of_a_table_come_at_once() -> None:
+def test_all_faults_of_a_table_are_reported_at_once() -> None:
     table = {"inner": {"colour": "gren", "size": 1}, "count": "many", "zzz": 1}
     assert faults(table, "f:") == [
         'f: [inner] colour: "gren" is not one of green, red; did you mean "green"?',
@@ -170,7 +172,7 @@ def test_long_values_are_cut() -> None:
     assert len(line) < 140
 
 
-def test_the_file_is_put_before_a_plugins_lines() -> None:
+def test_lines_of_a_plugin_are_prefixed_with_the_file() -> None:
     with pytest.raises(ConfigError) as caught, faults_in("group.toml"):
         raise ConfigError(["[sink.options] a: missing", "[sink.options] b: missing"])
     assert caught.value.faults == ("group.toml: [sink.options] a: missing", "group.toml: [sink.options] b: missing")
@@ -182,5 +184,5 @@ def test_nearest_name() -> None:
 
 
 @given(st.integers(0, 10**10).map(lambda ms: ms / 1000))
-def test_a_duration_is_shown_as_it_is_read(seconds: float) -> None:
+def test_a_duration_round_trips(seconds: float) -> None:
     assert read_duration(show_duration(seconds)) == pytest.approx(seconds, rel=1e-12)

@@ -1,4 +1,4 @@
-"""What a member has to do, from what it should own and what it holds; and what an assignor may not do."""
+"""What a member has to do, given its assignment and its claims; and what an assignor must not return."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def test_nothing_to_do() -> None:
     assert compare({}, {}).empty
 
 
-def test_from_nothing_and_to_nothing() -> None:
+def test_empty_assignments_and_empty_claims() -> None:
     assert compare({P0: ME}, {}).claim == {P0: ME}
     assert compare({}, {P0: ME}).release == (P0,)
 
 
-def test_eager_gives_back_everything_where_anything_changes() -> None:
+def test_eager_releases_everything_if_anything_changes() -> None:
     plan = compare({P0: ME, P1: ME}, {P0: ME, P2: ME}, keep=False)
     assert (plan.keep, plan.move) == ((), {})
     assert (set(plan.release), plan.claim) == ({P0, P2}, {P0: ME, P1: ME})
     assert compare({P0: ME}, {P0: ME}, keep=False).empty
 
 
-def test_a_members_part_of_the_assignment() -> None:
+def test_a_members_share_of_the_assignment() -> None:
     assert wanted_by("me", assignment("range", assign, CONTEXT)) == {P0: ME, P1: MINE}
     assert wanted_by("you", assignment("range", assign, CONTEXT)) == {P2: YOU}
     assert wanted_by("nobody", assignment("range", assign, CONTEXT)) == {}
@@ -67,23 +67,25 @@ def test_an_assignor_that_forgets_a_partition() -> None:
         assignment("mine", always({P0: ME, P1: YOU}), CONTEXT)
 
 
-def test_an_assignor_that_gives_to_a_stranger() -> None:
+def test_an_assignor_that_assigns_to_an_unknown_thread() -> None:
     stranger = ConsumerThreadId("stranger", 0)
     with pytest.raises(PluginError, match="t-2 to stranger-0"):
         assignment("mine", always({P0: ME, P1: ME, P2: stranger}), CONTEXT)
 
 
-def test_an_assignor_that_gives_a_topic_nobody_asked_for() -> None:
+def test_an_assignor_that_assigns_an_unsubscribed_topic() -> None:
     with pytest.raises(PluginError, match="other-0"):
         assignment("mine", always({P0: ME, P1: ME, TopicPartition("other", 0): ME}), CONTEXT)
 
 
 def test_an_assignor_that_invents_a_partition() -> None:
-    """As many as there are, but not those: we would own a node that stands for nothing, and leave one without owner."""
+    """The right number of partitions but not the right ones: we would own a node without a partition and leave one
+    unowned.
+    """
     with pytest.raises(PluginError, match="t-2, t-3"):
         assignment("mine", always({P0: ME, P1: ME, P3: ME}), CONTEXT)
 
 
-def test_a_topic_without_threads_is_nobodys() -> None:
+def test_a_topic_without_threads_is_not_assigned() -> None:
     context = AssignmentContext({"t": (ME,)}, {"t": (0,), "unread": (0, 1)})
     assert wanted_by("me", assignment("range", assign, context)) == {P0: ME}

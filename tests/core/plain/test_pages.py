@@ -1,4 +1,4 @@
-"""What the pages for users show without a server to show it on: settings, links, and that every page can be found."""
+"""The pages for users, as far as no server is needed: settings, links, and that every page can be found."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def settings_shown() -> list[tuple[str, str]]:
 
 
 def with_required(tables: dict[str, object]) -> dict[str, object]:
-    """What a page leaves out of a table, or of the file, that has to be there."""
+    """What a page omits from a table, or from the file, although it is required."""
     filled = {name: table | tables.get(name, {}) for name, table in REQUIRED.items()}  # type: ignore[operator]
     return tables | filled
 
@@ -57,13 +57,13 @@ def test_settings_are_shown() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_have_targets(page: str) -> None:
     links = [link for link in _LINK.findall((ROOT / page).read_text()) if "://" not in link]
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
-def test_every_page_is_linked_from_the_first(page: str) -> None:
+def test_every_page_is_reachable_from_the_readme(page: str) -> None:
     assert page in _LINK.findall((ROOT / "README.md").read_text())
 
 
@@ -77,8 +77,8 @@ def named_by_a_test(page: str) -> bool:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_tried_or_says_why_not(page: str) -> None:
-    """By its language; settings are loaded above. One that no test runs says so in a comment above it."""
+def test_every_code_block_is_tested_or_says_why_not(page: str) -> None:
+    """By its language; settings are loaded above. A block without a test says so in a comment above it."""
     for marked, language, text in _FENCE.findall((ROOT / page).read_text()):
         if language == "python" and not marked:
             compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -96,8 +96,8 @@ def commands_shown() -> list[tuple[str, str]]:
     return [(page, command) for page, command in found if command.split()[0] not in examples]
 
 
-def test_every_command_is_one_that_there_is() -> None:
-    """The parser accepts every command in a page, except those that an example of a plugin adds."""
+def test_every_command_exists() -> None:
+    """The parser accepts every command in a page, except those added by an example of a plugin."""
     parser, shown = whole_parser(), commands_shown()
     assert len(shown) > 40
     for page, command in shown:
@@ -108,15 +108,15 @@ def test_every_command_is_one_that_there_is() -> None:
             if set(word) <= set("|&;<>"):
                 break
             words.append(word)
-        if re.search(r" 2>", command) and words[-1] == "2":  # where errors go
+        if re.search(r" 2>", command) and words[-1] == "2":  # redirection of errors
             words.pop()
         try:
             parser.parse_args(words)
-        except SystemExit:  # it says why
+        except SystemExit:  # the comment says why
             pytest.fail(f"{page}: kzconsumer {command}")
 
 
-def test_limits_on_the_page_about_security_are_those_of_the_code() -> None:
+def test_limits_on_the_security_page_match_the_code() -> None:
     page = " ".join((ROOT / "docs" / "security.md").read_text().split())
     assert f"a response of up to {MAX_RESPONSE >> 30} GiB ({FIRST_RESPONSE >> 20} MiB before" in page
     assert f"A frame of up to {MAX_FRAME >> 20} MiB is read" in page

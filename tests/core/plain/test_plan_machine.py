@@ -1,7 +1,7 @@
-"""Exactly once into the destination: two members plan, publish and commit through whatever happens to them.
+"""Exactly once into the destination: two members plan, publish and commit under random faults.
 
-The model's promises: no two published ranges of one epoch overlap, nothing below the stored offset is missing, and no
-member of ours moves an offset back but with a new epoch.
+The model's invariants: published ranges of one epoch do not overlap, nothing below the stored offset is missing, and a
+member of ours moves an offset back only with a new epoch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 40
 
 
 def play(seed: int, *, planning: bool = True) -> PlanWorld:
-    """One random schedule, and a quiet end."""
+    """One random schedule with an undisturbed end."""
     with plan_world(seed) as scene:
         scene.planning = planning
         _play(scene, Random(seed + 1))
@@ -73,12 +73,12 @@ def _play(scene: PlanWorld, chance: Random) -> None:
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples // 2, 1000))
 @given(st.integers(0, 10**9))
-def test_exactly_once(seed: int) -> None:
+def test_ranges_are_published_exactly_once(seed: int) -> None:
     play(seed)
 
 
 def broken(runs: int = 40, *, planning: bool = True) -> str:
-    """What the first schedule says that shows the fault; empty when none does."""
+    """What the first schedule with the fault reports; empty if none does."""
     for seed in range(runs):
         try:
             play(seed, planning=planning)
@@ -88,7 +88,7 @@ def broken(runs: int = 40, *, planning: bool = True) -> str:
 
 
 @pytest.mark.long
-def test_the_schedules_lead_to_replays_and_rewinds() -> None:
+def test_schedules_include_replays_and_rewinds() -> None:
     scenes = [play(seed) for seed in range(5)]
     assert sum(scene.replays for scene in scenes) > 5
     assert sum(scene.moved_back for scene in scenes) > 5
@@ -96,13 +96,13 @@ def test_the_schedules_lead_to_replays_and_rewinds() -> None:
 
 
 @pytest.mark.long
-def test_without_plans_ranges_double() -> None:
-    """The negative control: written, not committed, and cut elsewhere by the next owner."""
+def test_finds_duplicates_without_plans() -> None:
+    """The negative control: written, not committed, and cut differently by the next owner."""
     assert "doubles what" in broken(planning=False)
 
 
 @pytest.mark.long
-def test_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgetful(*found: Any) -> Adoption:
         answer = compare(*found)
         return Clear(answer.first, "forgotten") if isinstance(answer, Replay) else answer
@@ -112,7 +112,7 @@ def test_a_plan_that_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_writes_without_fence_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = ZooKeeperOffsetStorage._operations
 
     def unfenced(self: ZooKeeperOffsetStorage, write: OffsetWrite) -> tuple[Operation, Operation, Operation]:
@@ -125,14 +125,14 @@ def test_writes_that_check_no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_mark_that_is_not_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_mark_that_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adopter, "resume", lambda stored, committed_until: stored)
     assert "doubles what" in broken()
 
 
 @pytest.mark.long
-def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an earlier commit failed to store lies between: the next owner would take the plan for one out of place."""
+def test_finds_a_plan_that_does_not_store_its_first_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier commit failed to store the offset: the next owner would take the plan for a misplaced one."""
     write = Committer._write
 
     async def careless(self: Committer, due: Mapping[OffsetTracker, int], plans: Any = None, **more: Any) -> None:
@@ -145,7 +145,7 @@ def test_a_plan_that_leaves_the_stored_offset_where_it_is(monkeypatch: pytest.Mo
 
 
 @pytest.mark.long
-def test_a_plan_that_is_replayed_wherever_the_offset_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_plan_that_is_replayed_at_any_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     def stubborn(plan: Plan | None, stored: int | None, *rest: Any) -> Adoption:
         answer = compare(plan, stored, *rest)
         moved = isinstance(answer, Clear) and "was moved" in answer.reason
@@ -156,7 +156,7 @@ def test_a_plan_that_is_replayed_wherever_the_offset_is(monkeypatch: pytest.Monk
 
 
 @pytest.mark.long
-def test_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     store_start = Committer.store_start
 
     async def same(self: Committer, tracker: OffsetTracker, offset: int, *, new_epoch: bool = False) -> bool:
@@ -167,7 +167,7 @@ def test_a_truncated_log_without_a_new_epoch(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
-def test_a_destination_that_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_destination_that_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def everything(self: PlanWorld, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return ranges
 

@@ -1,7 +1,8 @@
-"""Plans and commits through lost replies, cancellations and meddling: what the committer believes is what there is.
+"""Plans and commits through lost replies, cancellations and foreign writes: the committer's state matches the nodes.
 
-The product's session, owner registry and committer, on an ensemble in memory. A plan that is believed to stand does;
-its transaction makes the offset its first; nothing of ours is taken for lost, and nothing lost for ours.
+The product's session, owner registry and committer run on an ensemble in memory. A plan that the committer considers
+stored is stored; its transaction sets the offset to its first; none of our writes counts as foreign, and no foreign one
+as ours.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 
 
 class Step(NamedTuple):
-    """`who` are partitions; `patience` in seconds cancels the call, whatever has become of it by then."""
+    """`who` are partitions; `patience` in seconds cancels the call, however far it has come by then."""
 
     what: str
     who: frozenset[int]
@@ -53,7 +54,7 @@ STEPS = st.builds(
 
 
 class Writer:
-    """One member's committer, and what it must never do or believe."""
+    """One member's committer, and what it must never do or assume."""
 
     def __init__(self, world: World, ensemble: Ensemble, network: SimulatedNetwork) -> None:
         self.world = world
@@ -150,7 +151,7 @@ class Writer:
             self.moved.add(partition)
             self.ensemble.operate(SetData(PATHS.offset(partition), b"3", -1))
         elif fault in ("taken over", "taken over meanwhile") and partition not in self.taken:
-            # Another member of ours moves the record by its claim, and leaves in it what it finds.
+            # Another member of ours claims the partition, which changes the record, and keeps the record's content.
             self.taken.add(partition)
             record, owner = PATHS.claim_record(partition), PATHS.owner(partition)
             data = self.ensemble.tree.node(record).data
@@ -162,7 +163,7 @@ class Writer:
 
     async def _compare_with_the_nodes(self, session: ZooKeeperSession) -> None:
         self.network.losing.clear()
-        # A write that was cancelled on its way may still be executed; behind a sync it was, or never will be.
+        # A write that was cancelled in flight may still be executed: before the next sync, or never.
         while True:
             try:
                 await session.sync()
@@ -186,7 +187,9 @@ class Writer:
         return decode_claim_record(self.ensemble.tree.node(PATHS.claim_record(partition)).data)
 
     def _look(self, session: int, operations: Sequence[Operation]) -> None:
-        """At every transaction: a plan is never without its offset, and never written by who lost the partition."""
+        """At every transaction: a plan never exists without its offset, and a member that lost the partition never
+        writes one.
+        """
         if session == NOBODY:
             return
         written = {operation.path: operation for operation in operations if isinstance(operation, SetData)}
@@ -217,12 +220,12 @@ def play(seed: int, script: Sequence[Step]) -> Writer:
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples, 1000))
 @given(st.integers(0, 1000), st.lists(STEPS, min_size=5, max_size=25))
-def test_what_is_believed_is_what_there_is(seed: int, script: list[Step]) -> None:
+def test_the_state_of_the_committer_matches_the_nodes(seed: int, script: list[Step]) -> None:
     play(seed, script)
 
 
-def test_plans_that_were_given_up_are_emptied() -> None:
-    """Short scripts of calls that are cancelled early: what hypothesis seldom comes to."""
+def test_abandoned_plans_are_emptied() -> None:
+    """Short scripts of calls that are cancelled early, which hypothesis seldom generates."""
     for seed in range(60):
         chance = Random(seed)
         script = [

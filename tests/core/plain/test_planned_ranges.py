@@ -1,4 +1,4 @@
-"""Planned ranges on their way to be fetched: which wait for a look at their log, and where they end."""
+"""Planned ranges before they are fetched: which of them wait for a lookup of their log, and where they end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Logs:
 
 
 class SlowLogs(Logs):
-    """Each answer takes longer than the one before."""
+    """Each reply takes longer than the previous one."""
 
     asked = 0
 
@@ -102,7 +102,7 @@ async def test_a_partition_without_leader_holds_up_no_planned_range_of_another(m
 
 
 class GivingUp:
-    """Truncated logs are gone on with."""
+    """Truncated logs are accepted."""
 
     async def end_early(self, state: PartitionFetchState, plan: Plan, begin: int, end: int) -> bool:
         await asyncio.sleep(0.002)
@@ -110,8 +110,8 @@ class GivingUp:
         return True
 
 
-async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each claim of planned ranges begins a look; the first that ends has given the plan up."""
+async def test_two_concurrent_lookups_of_a_truncated_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each claim of planned ranges starts a lookup; the first one that ends has abandoned the plan."""
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     state = planned(0, 90, 120)
     manager = FetcherManager(
@@ -125,7 +125,7 @@ async def test_two_looks_at_once_at_a_log_that_was_truncated(monkeypatch: pytest
 
 
 class Away(GivingUp):
-    """The coordinator of the group does not take the copy of a new position, twice."""
+    """The group's coordinator rejects the copy of a new position twice."""
 
     asked = 0
 
@@ -136,7 +136,7 @@ class Away(GivingUp):
         return await super().end_early(state, plan, begin, end)
 
 
-async def test_a_coordinator_that_is_away_ends_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unavailable_coordinator_does_not_end_the_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     short, whole = planned(0, 90, 120), planned(1, 5, 9)
     manager = FetcherManager(
@@ -152,7 +152,7 @@ async def test_a_coordinator_that_is_away_ends_no_member(monkeypatch: pytest.Mon
 
 
 class OneBroker:
-    """Leads all, and leaves partitions out of its first answers; stands for all that is asked."""
+    """Leads all partitions and omits some from its first replies; implements all that is called."""
 
     def __init__(self, *omitted: set[int]) -> None:
         self.omitted = list(omitted)
@@ -173,7 +173,7 @@ class OneBroker:
         return {p: ListedOffset(0, 0 if at == EARLIEST else 100, -1) for p, at in output if p.partition not in gone}
 
 
-async def test_a_broker_that_leaves_a_partition_out_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_omits_a_partition_from_its_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher_manager, "PAUSE", 0.001)
     broker, states = OneBroker({1}, set(), set(), {0}), [planned(number, 5, 9) for number in range(3)]
     log_offsets = LogOffsets(cast(Leaders, broker), cast(Brokers, broker), 5.0, 0)
@@ -187,7 +187,7 @@ async def test_a_broker_that_leaves_a_partition_out_of_its_answer(monkeypatch: p
     assert [state in manager._leader_finder for state in states] == [True, True, True]
 
 
-async def test_every_partition_has_an_answer_and_no_other() -> None:
+async def test_lookups_return_exactly_the_requested_partitions() -> None:
     asked = {TopicPartition("orders", number): LATEST for number in range(2)}
     log_offsets = LogOffsets(cast(Leaders, (broker := OneBroker({1}, {1}))), cast(Brokers, broker), 5.0, 0)
     found = await log_offsets.once(asked)
@@ -196,10 +196,10 @@ async def test_every_partition_has_an_answer_and_no_other() -> None:
     assert set(await log_offsets.look_up(asked)) == asked.keys()
 
 
-async def test_a_way_over_a_corrupt_batch_leads_no_further_than_the_planned_range(
+async def test_skipping_a_corrupt_batch_does_not_leave_the_planned_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next batch may begin far behind it in a compacted log: the range is written as it was planned."""
+    """In a compacted log the next batch may begin far behind it: the range is still written as planned."""
 
     async def far_behind(*_: object) -> int:
         return 40

@@ -1,4 +1,4 @@
-"""Plan, write, commit: what is planned before a replayable sink is given a batch, and what a replay must be."""
+"""Plan, write, commit: what is planned before a replayable sink receives a batch, and what a replay must contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Destination(Nothing):
 
 
 class Member(Owned):
-    """Remembers what it is asked to store; some claims may be lost."""
+    """Remembers what it has to store; some claims may be lost."""
 
     def __init__(
         self, lost: Collection[OffsetTracker] = (), error: Exception | None = None, *, refuses_loss: bool = False
@@ -59,7 +59,7 @@ def tracker(partition: int, start: int, replay: Plan | None = None) -> OffsetTra
     return OffsetTracker(TopicPartition("orders", partition), start, incarnation=0x2A, replay=replay)
 
 
-async def test_what_a_plan_says() -> None:
+async def test_the_content_of_a_plan() -> None:
     member, claim, part = Member(), tracker(0, 3), range_data("orders", 0, 3, 9)
     batch = Batch((part,))
     planned, trackers = await member.planning.begin(batch, [claim])
@@ -81,7 +81,7 @@ async def test_what_a_plan_says() -> None:
     assert (len(plan.id), member.resumed) == (32, [])
 
 
-async def test_what_is_lost_is_not_written_and_what_holds_nothing_is_not_planned() -> None:
+async def test_lost_ranges_are_not_written_and_empty_ranges_are_not_planned() -> None:
     kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
@@ -90,7 +90,7 @@ async def test_what_is_lost_is_not_written_and_what_holds_nothing_is_not_planned
     assert member.plans.keys() == {kept, lost}
 
 
-async def test_nothing_is_written_in_a_session_that_is_over() -> None:
+async def test_nothing_is_written_after_the_session_has_ended() -> None:
     member = Member(error=SessionExpiredError("over"))
     batch, trackers = await member.planning.begin(Batch((range_data("orders", 0, 0, 2),)), [tracker(0, 0)])
     assert (batch.ranges, trackers) == ((), [])
@@ -103,14 +103,14 @@ def planned(part: RangeData) -> Plan:
     return plan_of(part.first, part.until, **more)
 
 
-async def test_a_replay_of_what_was_planned() -> None:
+async def test_a_replay_of_the_planned_range() -> None:
     part = range_data("orders", 0, 3, 9)
     member, claim = Member(), tracker(0, 3, planned(part))
     again = Batch((range_data("orders", 0, 3, 9, batches=6),), is_replay=True)
     batch, trackers = await member.planning.begin(again, [claim])
     assert (batch.ranges, batch.is_replay, trackers) == (again.ranges, True, [claim])
     await member.planning.end(again, [claim])
-    assert (member.plans, member.resumed) == ({}, [claim])  # its plan stands already
+    assert (member.plans, member.resumed) == ({}, [claim])  # its plan is already stored
 
 
 CHANGED = pytest.mark.parametrize(
@@ -119,7 +119,7 @@ CHANGED = pytest.mark.parametrize(
 
 
 @CHANGED
-async def test_a_replay_of_other_records_is_refused_where_loss_is(now: RangeData) -> None:
+async def test_a_replay_of_other_records_is_refused_if_loss_is(now: RangeData) -> None:
     claim = tracker(0, 3, planned(range_data("orders", 0, 3, 9)))
     with pytest.raises(RangeChangedError, match="offsets 3 to 9 were planned with 6 records"):
         await Member(refuses_loss=True).planning.begin(Batch((now,), is_replay=True), [claim])
@@ -149,7 +149,7 @@ async def test_a_replay_of_another_range(until: int) -> None:
         await Member().planning.begin(Batch((range_data("orders", 0, 3, until),), is_replay=True), [claim])
 
 
-async def test_steps_are_recorded_once_for_all_ranges_that_are_ours() -> None:
+async def test_steps_are_recorded_once_for_all_owned_ranges() -> None:
     kept, lost, empty = tracker(0, 0), tracker(1, 0), tracker(2, 0)
     parts = (range_data("orders", 0, 0, 2), range_data("orders", 1, 0, 2), range_data("orders", 2, 0, 2, []))
     member = Member(lost=[lost])
@@ -170,7 +170,7 @@ async def test_steps_are_recorded_once_for_all_ranges_that_are_ours() -> None:
     assert batch.steps.done == ("table", "index")
 
 
-async def test_a_replay_begins_with_the_steps_that_are_done() -> None:
+async def test_a_replay_begins_with_the_recorded_steps() -> None:
     part = range_data("orders", 0, 3, 9)
     claim = tracker(0, 3, msgspec.structs.replace(planned(part), steps=("table",)))
     batch, _ = await Member().planning.begin(Batch((part,), is_replay=True), [claim])
@@ -179,12 +179,12 @@ async def test_a_replay_begins_with_the_steps_that_are_done() -> None:
 
 
 @pytest.mark.parametrize("step", ["", "a\nb", "x" * 101])
-def test_what_is_no_name_of_a_step(step: str) -> None:
+def test_invalid_step_names(step: str) -> None:
     with pytest.raises(ValueError, match="is not the name of a step"):
         check_step(step, ())
 
 
-def test_a_batch_has_so_many_steps_and_no_more() -> None:
+def test_the_number_of_steps_of_a_batch_is_limited() -> None:
     most = [f"step {number}" for number in range(MOST_STEPS)]
     check_step(most[0], most)
     with pytest.raises(ValueError, match="has 32 steps at most"):

@@ -1,4 +1,4 @@
-"""Plugins are found by entry points; every error names the plugin and the distribution."""
+"""Plugins are found through entry points; every error names the plugin and the distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kzconsumer.plugins import ASSIGNORS, SINKS, list_plugins, load, load_chosen
 
 
 def install(folder: Path, distribution: str, entry_points: str) -> None:
-    """Put a distribution's metadata where an installer would."""
+    """Put a distribution's metadata where an installer would put it."""
     metadata = folder / f"{distribution.replace('-', '_')}-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
@@ -25,7 +25,7 @@ def install(folder: Path, distribution: str, entry_points: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that distributions can be installed into."""
+    """A directory into which distributions can be installed."""
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
@@ -36,13 +36,13 @@ def test_the_built_in_plugins_come_from_our_distribution() -> None:
     assert "range" in [plugin.name for plugin in list_plugins(ASSIGNORS)]
 
 
-def test_a_strangers_plugin_is_loaded(site: Path) -> None:
+def test_a_third_party_plugin_is_loaded(site: Path) -> None:
     (site / "strange.py").write_text("answer = 42\n")
     install(site, "strange-sink", "strange = strange:answer")
     assert load(SINKS, "strange") == 42
 
 
-def test_an_unknown_name_is_reported_with_the_nearest(site: Path) -> None:
+def test_an_unknown_name_is_reported_with_the_most_similar_one(site: Path) -> None:
     install(site, "strange-sink", "strange = strange:answer")
     with pytest.raises(PluginError) as caught:
         load(SINKS, "strnage")
@@ -58,7 +58,7 @@ def ours() -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("group", "name", "extra"), sorted(ours()))
-def test_a_plugin_of_ours_that_is_not_installed_is_reported_with_what_installs_it(
+def test_a_missing_plugin_of_ours_is_reported_with_what_installs_it(
     group: str, name: str, extra: str, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(site)])
@@ -115,7 +115,7 @@ def test_a_module_of_an_extra_that_is_installed_and_cannot_be_imported_is_report
 
 
 def test_a_broken_command_is_listed_and_leaves_the_help(site: Path) -> None:
-    """Nor can a command of that name replace one of the core."""
+    """A command with that name cannot replace one of the core either."""
     (site / "broken.py").write_text("import surely_not_installed\n")
     folder = site / "broken_command-1.0.dist-info"
     folder.mkdir()

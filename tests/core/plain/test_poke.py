@@ -1,4 +1,4 @@
-"""When original members of a group are poked, and how often."""
+"""When original members of a group are nudged, and how often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASSIGNMENT = {at: ConsumerThreadId(consumer, 0) for at, consumer in zip(AT, "abm
 def look_until(
     pokes: OriginalMemberNudges, end: float, owned: Collection[TopicPartition], start: float = 0.0
 ) -> list[float]:
-    """When it pokes, looked at every LOOK_INTERVAL seconds of `start <= now < end`."""
+    """The times of `start <= now < end` at which it nudges, observed every LOOK_INTERVAL seconds."""
     found = []
     now = start
     while now < end:
@@ -38,12 +38,12 @@ def test_a_partition_of_an_original_without_owner_for_long() -> None:
     assert pokes.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Nudge(1, {AT[2]: "m", AT[3]: "n"})
 
 
-def test_only_the_first_of_ours_pokes() -> None:
+def test_only_the_first_of_ours_nudges() -> None:
     assert look_until(OriginalMemberNudges("b"), 100.0, []) == []
     assert look_until(OriginalMemberNudges("a"), 15.0, []) == [PATIENCE]
 
 
-def test_what_becomes_the_first_has_kept_the_time() -> None:
+def test_a_member_that_becomes_the_first_has_kept_the_time() -> None:
     pokes = OriginalMemberNudges("b")
     assert look_until(pokes, PATIENCE, AT[:2]) == []
     left = {name: member for name, member in MEMBERS.items() if name != "a"}
@@ -53,11 +53,11 @@ def test_what_becomes_the_first_has_kept_the_time() -> None:
 
 @pytest.mark.parametrize("owned", [AT, AT[2:]], ids=["all", "all of theirs"])
 def test_nothing_to_do(owned: list[TopicPartition]) -> None:
-    """A partition of ours without owner is ours to claim, and nothing that poking helps."""
+    """A partition of ours without owner is ours to claim: nudging does not help."""
     assert look_until(OriginalMemberNudges("a"), 100.0, owned) == []
 
 
-def test_an_owner_in_between_starts_the_time_anew() -> None:
+def test_an_owner_in_between_restarts_the_time() -> None:
     pokes = OriginalMemberNudges("a")
     assert look_until(pokes, 9.0, AT[:3]) == []
     assert pokes.look(9.0, MEMBERS, ASSIGNMENT, AT) is None
@@ -72,7 +72,7 @@ def test_another_member_that_should_own_it_gets_its_own_time() -> None:
     assert pokes.look(10.0 + PATIENCE, MEMBERS, moved, AT[:3]) == Nudge(1, {AT[3]: "m"})
 
 
-def test_pauses_double_up_to_ten_minutes_and_start_anew_after_success() -> None:
+def test_pauses_double_up_to_ten_minutes_and_are_reset_after_success() -> None:
     pokes = OriginalMemberNudges("a")
     made = look_until(pokes, 4000.0, AT[:3])
     pauses = [after - before for before, after in pairwise(made)]

@@ -1,6 +1,6 @@
-"""What brokers of each version answered, byte for byte, to every version of every request they and we speak.
+"""Recorded responses of brokers of each version, byte for byte, to every version of every request that both support.
 
-`captured_responses.json` holds requests and answers, recorded once, of brokers with id 1 that listen on 127.0.0.1: a
+`captured_responses.json` holds requests and responses, recorded once, of brokers with id 1 that listen on 127.0.0.1: a
 topic `captured` with one partition (a record, and from 1.1.1 on an aborted transaction), and the offset 42 of `group`.
 """
 
@@ -47,7 +47,7 @@ WITHOUT_TRANSACTIONS = {"0.8.2.2", "0.10.2.2"}
 
 @pytest.mark.parametrize("api", REQUESTS)
 @pytest.mark.parametrize("broker", CAPTURED)
-def test_what_brokers_answered(broker: str, api: str) -> None:
+def test_recorded_responses_are_decoded(broker: str, api: str) -> None:
     versions = [
         (int(version), bytes.fromhex(request), bytes.fromhex(response))
         for name, (request, response) in CAPTURED[broker]["answers"].items()
@@ -79,7 +79,7 @@ def check(broker: str, api: str, version: int, answer: Any) -> None:
         assert (answer.error, answer.broker) == (NONE, where)
         assert answer.message in (None, "", "NONE")
     elif api == "OffsetCommit":
-        # Older brokers do not look whether there is such a partition.
+        # Older brokers do not check whether the partition exists.
         assert answer == {PARTITION: NONE, ABSENT: UNKNOWN_TOPIC_OR_PARTITION if broker in ("2.8.2", "3.9.1") else NONE}
     else:
         unknown = version == 0 or broker == "0.8.2.2"
@@ -97,7 +97,7 @@ def check_fetched(broker: str, version: int, answer: Any) -> None:
     decoded = decode(part.records, topic="captured", partition=0, start=0, aborted=part.aborted)
     assert decoded.corrupt is None
     values = decoded.records.columns().column("value").to_pylist()
-    # To requests before version 4 brokers send older formats, without markers, and what was aborted with the rest.
+    # For requests before version 4 brokers send older formats, without markers, including aborted records.
     assert values == ([b"value", b"gone"] if version < 4 and end == 3 else [b"value"])
-    # The marker lies in the log's next segment, its time being years after the records'.
+    # The marker is in the log's next segment, since its time is years after the records'.
     assert decoded.next_offset == (1 if end == 1 else 2)

@@ -7,7 +7,7 @@ from kzconsumer.brokers.protocol import error_codes
 from kzconsumer.brokers.protocol.error_codes import ERROR_CODES, broker_error
 
 
-def test_names_and_retriable_are_those_of_another_table() -> None:
+def test_names_and_retriable_match_another_implementation() -> None:
     theirs = {int(code): (code.name.upper(), code.retriable) for code in ErrorCode}
     assert {code: (entry.name, entry.retriable) for code, entry in ERROR_CODES.items()} == {
         code: entry for code, entry in theirs.items() if code in ERROR_CODES
@@ -15,7 +15,7 @@ def test_names_and_retriable_are_those_of_another_table() -> None:
     assert set(ERROR_CODES) == set(range(-1, 128))
 
 
-def test_what_asks_for_metadata_is_retriable() -> None:
+def test_errors_that_require_new_metadata_are_retriable() -> None:
     refresh = {entry.name for entry in ERROR_CODES.values() if entry.refresh_metadata}
     assert {"NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_OR_PARTITION", "LEADER_NOT_AVAILABLE"} <= refresh
     assert all(entry.retriable for entry in ERROR_CODES.values() if entry.refresh_metadata)

@@ -9,7 +9,7 @@ from kzconsumer.errors import ProtocolError
 
 
 def feed(reader: FrameReader, stream: bytes, at_most: list[int]) -> list[bytes]:
-    """Give `stream` to `reader` as a socket would: never more than its buffer holds, nor than the next of `at_most`."""
+    """Feed `stream` to `reader` as a socket would: at most what its buffer holds, or the next of `at_most`."""
     frames = []
     turn = 0
     while stream:
@@ -27,7 +27,7 @@ reads = st.lists(st.one_of(st.integers(1, 9), st.integers(4000, 9000), st.just(1
 
 
 @given(sizes=st.lists(sizes, max_size=6), reads=reads)
-def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(sizes: list[int], reads: list[int]) -> None:
+def test_frames_are_restored_however_the_stream_is_split(sizes: list[int], reads: list[int]) -> None:
     frames = [bytes((number + byte) % 251 for byte in range(size)) for number, size in enumerate(sizes)]
     stream = b"".join(len(frame).to_bytes(4, "big") + frame for frame in frames)
     reader = FrameReader()
@@ -47,7 +47,7 @@ def test_frames_have_memory_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 101])
-def test_a_size_no_response_has_is_refused(size: int) -> None:
+def test_an_impossible_size_is_refused(size: int) -> None:
     reader = FrameReader(limit=100)
     reader.buffer()[:4] = size.to_bytes(4, "big", signed=True)
     with pytest.raises(ProtocolError, match=f"a response of {size} bytes"):
@@ -61,14 +61,14 @@ def test_http_is_not_kafka() -> None:
         reader.received(8)
 
 
-def test_a_tls_alert_is_reported_as_what_it_is() -> None:
+def test_a_tls_alert_is_recognized() -> None:
     reader = FrameReader(limit=1000)
     reader.buffer()[:7] = bytes.fromhex("15030300020250")
     with pytest.raises(ProtocolError, match="speaks TLS"):
         reader.received(7)
 
 
-def test_a_waiting_reader_says_how_far_it_is() -> None:
+def test_a_waiting_reader_reports_its_progress() -> None:
     reader = FrameReader()
     reader.buffer()[:6] = b"\0\0\0\5ab"
     assert reader.received(6) == []

@@ -1,4 +1,4 @@
-"""Bytes written out by hand: what must not change, and what the encodings look like."""
+"""Bytes written out by hand: what must not change, and examples of the encodings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_fetch_requests(version: int, data: str) -> None:
     assert FETCH.encode(version) == bytes.fromhex(data)
 
 
-def test_the_order_of_partitions_is_kept_even_where_a_topic_comes_twice() -> None:
+def test_the_order_of_partitions_is_kept_even_if_a_topic_occurs_twice() -> None:
     positions = {T0: FetchPosition(1, 1), U0: FetchPosition(2, 1), T1: FetchPosition(3, 1)}
     data = FetchRequest(0, 0, 0, positions).encode(0)
     at = [data.index(offset.to_bytes(8, "big") + b"\0\0\0\1") for offset in (1, 2, 3)]
@@ -93,7 +93,7 @@ def test_metadata() -> None:
     assert MetadataRequest(("t",)).encode(8) == bytes.fromhex("00000001 0001 74 00 00 00")
 
 
-def test_metadata_of_no_topic_is_none_even_where_the_broker_can_only_tell_of_all() -> None:
+def test_metadata_of_no_topic_is_empty_even_if_the_broker_only_returns_all() -> None:
     data = memoryview(
         bytes.fromhex(
             "00000001 00000001 0001 68 00002384"

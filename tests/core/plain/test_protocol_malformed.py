@@ -1,4 +1,4 @@
-"""Responses cut short, changed and made up: a ProtocolError, or an answer that lies within the bytes given."""
+"""Truncated, modified and random responses: a ProtocolError, or a result that lies within the given bytes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ each_good = pytest.mark.parametrize(
 
 
 @each_good
-def test_every_cut_and_every_addition_is_noticed(request_: Any, version: int, data: str) -> None:
+def test_every_truncation_and_every_addition_is_detected(request_: Any, version: int, data: str) -> None:
     body = bytes.fromhex(data)
     request_.decode(version, memoryview(body))
     for size in range(len(body)):
@@ -103,6 +103,6 @@ def test_changed_bytes(request_: Any, version: int, data: str, data_: st.DataObj
 
 
 @given(kind=st.sampled_from([each[0] for each in GOOD]), body=st.binary(max_size=200), data=st.data())
-def test_made_up_bytes(kind: Any, body: bytes, data: st.DataObject) -> None:
+def test_random_bytes(kind: Any, body: bytes, data: st.DataObject) -> None:
     api = SPOKEN[kind.api_key]
     decode_anything(kind, data.draw(st.integers(api.oldest, api.newest)), body)

@@ -33,14 +33,14 @@ def test_strings_are_utf8_with_their_size_in_bytes() -> None:
     assert compact_string("é") == b"\3\xc3\xa9"
 
 
-def test_tags_are_passed_over() -> None:
+def test_tags_are_skipped() -> None:
     tags = b"\2" + b"\0\1x" + b"\5\3abc"
     assert skip_tags(memoryview(b"-" + tags + b"-"), 1) == 1 + len(tags)
     with pytest.raises(ProtocolError, match="past the end"):
         skip_tags(memoryview(b"\1\0\2x"), 0)
 
 
-def test_a_reader_reads_in_order_and_minds_the_end() -> None:
+def test_a_reader_reads_in_order_and_respects_the_end() -> None:
     body = memoryview(b"\xff\xff\xfe\0\1a\xff\xff\0\0\0\1\0\0\0\0\0\0\0\7\xff\xff\xff\xff!")
     reader = Reader(body)
     assert reader.int8() == -1

@@ -75,7 +75,7 @@ def schema(api: str, version: int, side: str) -> Any:
 
 
 def make(kind: Any, **values: object) -> Any:
-    """An entity of kio's, from those of `values` that it knows at its version."""
+    """A kio entity from those of `values` that exist at its version."""
     known = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in values.items() if name in known})
 

@@ -1,4 +1,4 @@
-"""Two processes race to put files in place: each name has exactly one winner, and keeps the winner's content."""
+"""Two processes race to publish files: each name has exactly one winner and keeps the winner's content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _race(target: Path, me: str, barrier: Barrier, wins: Path) -> None:
         staged = target / f"{me}-{n}.staged"
         staged.write_text(me)
         if n % 100 == 0:
-            barrier.wait()  # meet again: one of them drifting ahead would be no race
+            barrier.wait()  # wait for each other: without that one of them would run ahead
         won.append(put_in_place(staged, target / f"{n}.final"))
     wins.write_text("".join("1" if each else "0" for each in won))
 

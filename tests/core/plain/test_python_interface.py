@@ -20,13 +20,13 @@ CLASSES = {node.name: node for node in DECLARED if isinstance(node, ast.ClassDef
 (CONNECT,) = (node for node in DECLARED if isinstance(node, ast.FunctionDef))
 ERRORS = set(re.findall(r"(?m)^\| `(\w+Error)` \|", PAGE))
 
-#: Methods that the member calls, and what only tests of applications need.
+# Methods that the member calls, and those that only tests of applications need.
 NOT_ON_THE_PAGE = {
     "KafkaStream": {"checkpoint", "close", "drop", "error", "pause", "resume"},
     "Message": {"handed_out", "of"},
     "TopicPartition": {"of"},
 }
-#: Tables and filters have more than applications call.
+# Tables and filters have more attributes than applications use.
 PARTLY_ON_THE_PAGE = {"Exclude", "Include", "Settings"}
 
 

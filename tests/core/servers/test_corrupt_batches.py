@@ -118,7 +118,7 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
             assert await member.ended() == 0
 
 
-async def test_a_message_larger_than_may_be_asked_for(
+async def test_a_message_larger_than_the_largest_fetch(
     cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path
 ) -> None:
     """Old brokers send only its beginning; the policy of corrupt batches is applied to it."""
