@@ -11,7 +11,7 @@ SEED = $(shell date +%s)
 # The folders of tests that need neither a server nor Spark nor a browser.
 QUICK := $(wildcard tests/*/plain)
 
-.PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak audit lint bench bench-group bench-scale bench-spark lock
+.PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
 	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
@@ -28,6 +28,7 @@ help:
 	@echo "make chaos-spark-control  the same with a sink that appends and plans nothing: records are there twice"
 	@echo "make soak   an hour of 20,000 records a second and a fault every minute; nothing missing, nothing grows (MINUTES=5: shorter)"
 	@echo "make fuzz   millions of mutated record sets and responses against the decoders; make test runs a slice of it"
+	@echo "make mutants  known bugs planted one at a time, each of which its tests must catch (JOBS at a time)"
 	@echo "make audit  known vulnerabilities of what is locked; asks PyPI's advisories on the internet, so it is no part of CI"
 	@echo "make lint   ruff, mypy, import-linter"
 	@echo "make bench  rates, latency and first message beside other clients (20 minutes; parts: $(BIN)/python -m tests.bench --help)"
@@ -85,6 +86,9 @@ soak: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 audit: $(READY)
 	test -x $(VENV)/audit/bin/pip-audit || { $(BIN)/python -m venv $(VENV)/audit && $(VENV)/audit/bin/pip install --quiet pip-audit; }
