@@ -19,6 +19,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.servers.trust_store import trust_flags
 from kzconsumer_sandbox.servers.versions import JarSet
 
 Progress = Callable[[str, int, int], None]
@@ -96,7 +97,8 @@ def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, p
         module.write_text(ivy_module(jars))
         new = Path(scratch, "jars")
         new.mkdir()
-        command = [str(java), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
+        command = [str(java), *trust_flags(java, Path(scratch)), "-jar", str(ivy)]
+        command += ["-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
         command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision].[ext]"]
         _run_ivy(command, jars, progress)
         (new / _CONTENTS).write_text(_contents(jars))
