@@ -14,7 +14,7 @@ QUICK := $(wildcard tests/*/plain)
 .PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak mutants audit lint bench bench-group bench-scale bench-spark lock
 
 help:
-	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3; brings a Java if there is none)"
+	@echo "make demo   the whole road on a ZooKeeper and a Kafka of its own (needs python3 with venv; brings a Java if there is none)"
 	@echo "make dist   wheels and source distributions, into dist/"
 	@echo "make docs   the pages and the reference as a site, into dist/site/"
 	@echo "make quick  the tests that need no server, no Spark and no browser (1 minute)"
@@ -119,7 +119,7 @@ lock: $(READY)
 
 $(READY): requirements.lock pyproject.toml $(wildcard plugins/*/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kzconsumer needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable . $(addprefix --editable ,$(wildcard plugins/*/))
 	touch $@

@@ -49,6 +49,10 @@ INITDB = Program(
 PROMTOOL = Program("promtool", ("promtool",), "in Debian's package prometheus")
 SYSTEMD_ANALYZE = Program("systemd-analyze", ("systemd-analyze",), "apt-get install systemd")
 OPENSSL = Program("openssl", ("openssl",), "apt-get install openssl")
+MAKE = Program("make", ("make",), "apt-get install make")
+ZSH = Program("zsh", ("zsh",), "apt-get install zsh")
+FISH = Program("fish", ("fish",), "apt-get install fish")
+GROFF = Program("groff", ("groff",), "apt-get install groff-base")
 KEYTOOL = Program("keytool", ("keytool",), "apt-get install default-jre-headless")
 
 

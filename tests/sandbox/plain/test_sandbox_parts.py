@@ -12,7 +12,7 @@ import pytest
 
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
-from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module
+from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module, resolve_jars
 from kzconsumer_sandbox.servers.ports import free_port, outside
 from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
@@ -126,6 +126,19 @@ def test_places_follow_the_environment() -> None:
     assert default_path({"HOME": "/h"}) == Path("/h/.local/state/kzconsumer/sandbox.json")
     assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/kzconsumer")
     assert cache_folder({"HOME": "/h"}) == Path("/h/.cache/kzconsumer")
+
+
+def test_a_place_that_cannot_be_written_is_reported_with_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file / "cache"))
+    with pytest.raises(SandboxError, match=r"file/cache/kzconsumer/jars \(Not a directory\): set XDG_CACHE_HOME to"):
+        resolve_jars(NEWEST.jars, Path("/no/java/needed"))
+    place = StateFile(file / "state.json")
+    with pytest.raises(SandboxError, match=r"state\.json \(File exists\): give --state FILE"), place.hold():
+        pass
 
 
 def test_a_state_is_read_as_written_and_held_once(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
+import zoneinfo
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -223,6 +226,25 @@ def test_a_time_zone_that_java_and_python_read_differently_is_refused(zone: str)
 @pytest.mark.parametrize("zone", ["UTC", "+02:00", "-18:00", "+00:00", "Europe/Berlin", "America/Los_Angeles"])
 def test_every_other_time_zone_is_taken(zone: str) -> None:
     assert read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
+
+
+@pytest.fixture
+def no_time_zones(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine that has neither the files of its system nor the package tzdata."""
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath(to=())
+    yield
+    zoneinfo.reset_tzpath()
+
+
+@pytest.mark.usefixtures("no_time_zones")
+def test_a_machine_without_time_zones_says_so() -> None:
+    assert read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": "+02:00"}})
+    with pytest.raises(ConfigError) as caught:
+        read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": "Europe/Berlin"}})
+    (line,) = caught.value.faults
+    assert line.startswith('[sink.options]: conf.spark.sql.session.timeZone: "Europe/Berlin" cannot be checked: ')
+    assert "install tzdata" in line
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])

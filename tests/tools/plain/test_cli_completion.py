@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from kzconsumer.cli.main import main, whole_parser
 from kzconsumer_tools.commands.completion import SHELLS
+from tests.support.programs import FISH, GROFF, ZSH, Program, need
 
 Words = tuple[str, ...]
 
@@ -77,16 +77,18 @@ def test_bash_completes_files_and_choices(capsys: pytest.CaptureFixture[str], tm
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_completes_every_verb_and_option(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: str
-) -> None:
+def test_every_shell_completes_every_verb_and_option(capsys: pytest.CaptureFixture[str], shell: str) -> None:
     text = printed(capsys, "completion", shell)
     for words, parser in commands(whole_parser()):
         for word in (*words, *options(parser)):
             assert word.lstrip("-") in text, (words, word)
-    if found := shutil.which(shell):
-        (tmp_path / "script").write_text(text)
-        subprocess.run([found, "-n", tmp_path / "script"], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("shell", [ZSH, FISH], ids=lambda shell: shell.title)
+def test_a_shell_can_parse_its_script(capsys: pytest.CaptureFixture[str], tmp_path: Path, shell: Program) -> None:
+    found = need(shell)
+    (tmp_path / "script").write_text(printed(capsys, "completion", shell.title))
+    subprocess.run([found, "-n", tmp_path / "script"], check=True, timeout=60)
 
 
 def test_the_manual_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,10 +102,8 @@ def test_the_manual_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_manual_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
-    if not shutil.which("groff"):
-        pytest.skip("no groff on this machine: the page is read by the test above")
     done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-P-c"],
+        [need(GROFF), "-man", "-Tutf8", "-ww", "-P-c"],
         input=printed(capsys, "manual"),
         capture_output=True,
         text=True,

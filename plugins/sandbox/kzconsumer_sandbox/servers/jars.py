@@ -19,6 +19,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kzconsumer_sandbox.errors import SandboxError
+from kzconsumer_sandbox.servers.trust_store import trust_flags
 from kzconsumer_sandbox.servers.versions import JarSet
 
 Progress = Callable[[str, int, int], None]
@@ -36,14 +37,13 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def resolve_jars(jars: JarSet, java: Path, progress: Progress | None = None) -> Path:
     """The directory with the set's jars, downloaded if necessary. Blocks, possibly for a minute.
 
-    Raises SandboxError if Ivy is not installed or the repository cannot be reached.
+    Raises SandboxError if Ivy is not installed, the directory cannot be written or the repository cannot be reached.
     """
     cache = cache_folder()
     folder = cache / "jars" / jars.name
     if _is_whole(folder, jars):
         return folder
     ivy = find_ivy()
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(cache / "jars" / ".lock"):
         if not _is_whole(folder, jars):  # another process may have downloaded it meanwhile
             _fetch(jars, folder, java, ivy, cache / "ivy", progress)
@@ -96,7 +96,8 @@ def _fetch(jars: JarSet, folder: Path, java: Path, ivy: Path, ivy_cache: Path, p
         module.write_text(ivy_module(jars))
         new = Path(scratch, "jars")
         new.mkdir()
-        command = [str(java), "-jar", str(ivy), "-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
+        command = [str(java), *trust_flags(java, Path(scratch)), "-jar", str(ivy)]
+        command += ["-cache", str(ivy_cache), "-ivy", str(module), "-confs", "default"]
         command += ["-types", "jar", "bundle", "-retrieve", f"{new}/[artifact]-[revision].[ext]"]
         _run_ivy(command, jars, progress)
         (new / _CONTENTS).write_text(_contents(jars))
@@ -137,8 +138,14 @@ def _steps(ivy: subprocess.Popen[str]) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Lock out other processes; the lock ends with the process."""
-    with lock.open("w") as file:
+    """Lock out other processes; the lock ends with the process. Raises SandboxError if it cannot be created."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("w")
+    except OSError as error:
+        place = f"{lock.parent} ({error.strerror})"
+        raise SandboxError(f"cannot keep the jars in {place}: set XDG_CACHE_HOME to another directory") from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -93,9 +93,16 @@ class StateFile:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the lock; removes a stale state first. Raises SandboxError if another supervisor holds it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._lock.open("wb") as file:
+        """Hold the lock; removes a stale state first.
+
+        Raises SandboxError if another supervisor holds it, or if it cannot be created.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._lock.open("wb")
+        except OSError as error:
+            raise SandboxError(f"cannot write {self.path} ({error.strerror}): give --state FILE") from None
+        with file:
             deadline = time.monotonic() + 0.5
             while True:
                 try:

@@ -71,7 +71,15 @@ def time_zone(conf: Mapping[str, str]) -> str:
 def require_zone(conf: Mapping[str, str]) -> None:
     """Raises ValueError for a time zone that Spark, Java and Python may read as different ones, such as `UTC+2`."""
     zone = time_zone(conf)
-    if zone != "UTC" and not _OFFSET.fullmatch(zone) and zone not in zoneinfo.available_timezones():
+    if zone == "UTC" or _OFFSET.fullmatch(zone):
+        return
+    known = zoneinfo.available_timezones()
+    if not known:
+        raise ValueError(
+            f'conf.{_ZONE}: "{zone}" cannot be checked: this machine has no time zone database; install tzdata,'
+            " or give UTC or an offset such as +05:30"
+        )
+    if zone not in known:
         raise ValueError(
             f'conf.{_ZONE}: "{zone}" is not UTC, an offset such as +05:30 (at most 18:00)'
             " or the name of a time zone such as Europe/Berlin"

@@ -1,0 +1,32 @@
+"""`make` prepares the virtual environment in which everything else runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import MAKE, need
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.long
+def test_an_environment_that_was_left_without_pip_is_completed(tmp_path: Path) -> None:
+    """As Debian's Python leaves it before python3-venv is installed. The packages themselves are not installed here."""
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    done = subprocess.run(
+        [need(MAKE), f"PYTHON={sys.executable}", f"VENV={environment}", f"{environment}/.ready"],
+        cwd=ROOT,
+        env={**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "No matching distribution found" in done.stderr
+    assert (environment / "bin" / "pip").exists()
