@@ -10,6 +10,8 @@ DESTINATION ?= parquet or postgresql
 SEED = $(shell date +%s)
 # The folders of tests that need neither a server nor Spark nor a browser.
 QUICK := $(wildcard tests/*/plain)
+# Test processes and the hundreds of programs that they start share compiled modules, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo dist docs quick test nightly test-install test-spark-versions test-admin fuzz chaos-stop chaos-spark chaos-spark-control soak mutants audit lint bench bench-group bench-scale bench-spark lock
 

@@ -23,6 +23,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from kzconsumer.logs.logger import _FACTS
 from kzconsumer_sandbox.servers.cluster import Cluster
+from kzconsumer_sandbox.servers.jars import cache_folder
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.extent import NIGHTLY, extent
 from tests.support.postgres import Postgres, postgres
@@ -166,7 +167,9 @@ def events_in_the_captured_output() -> None:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     """Everything that runs for this test run, and the means to run more: `servers.cluster(...)`."""
-    running = Servers(tmp_path_factory.mktemp("servers"))
+    archives = cache_folder() / "class-archives"
+    archives.mkdir(parents=True, exist_ok=True)
+    running = Servers(tmp_path_factory.mktemp("servers"), archives)
     yield running
     running.kill()
 

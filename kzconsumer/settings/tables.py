@@ -10,6 +10,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -45,9 +46,7 @@ def read_table(table: Mapping[str, object], into: type[T], where: str) -> T:
 
 def tables_of(into: type[msgspec.Struct], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The places of all tables in `into` that hold settings: structs, and tables with keys defined elsewhere."""
-    described = inspect.type_info(into)
-    assert isinstance(described, inspect.StructType)
-    for field in described.fields:
+    for field in _fields(into):
         place = (*at, field.encode_name)
         match _table_type(field.type):
             case inspect.StructType(cls=inner):
@@ -59,9 +58,7 @@ def tables_of(into: type[msgspec.Struct], at: tuple[str, ...] = ()) -> Iterator[
 
 def keys_of(table: msgspec.Struct, at: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object, object]]:
     """Each key with its value and the value's form in the file; a table that is None has no keys."""
-    described = inspect.type_info(type(table))
-    assert isinstance(described, inspect.StructType)
-    for field in described.fields:
+    for field in _fields(type(table)):
         place, value = (*at, field.encode_name), getattr(table, field.name)
         if isinstance(value, msgspec.Struct):
             yield from keys_of(value, place)
@@ -85,6 +82,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[close[0]] if close else None
 
 
+@cache
+def _fields(table: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
+    described = inspect.type_info(table)
+    assert isinstance(described, inspect.StructType)
+    return described.fields
+
+
 def _table_type(kind: inspect.Type) -> inspect.Type:
     """The type without Annotated and None."""
     while isinstance(kind, inspect.Metadata):
@@ -105,9 +109,7 @@ def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[
     if not isinstance(value, Mapping):
         faults.append(f"{where}: {_shown(value)} is not a table")
         return None
-    described = inspect.type_info(into)
-    assert isinstance(described, inspect.StructType)
-    fields = {field.encode_name: field for field in described.fields}
+    fields = {field.encode_name: field for field in _fields(into)}
     before = len(faults)
     read: dict[str, object] = {}
     for key, content in value.items():

@@ -6,7 +6,7 @@ Owns the processes and their folders; the fixtures in conftest hand it out. Logs
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from kzconsumer_sandbox.servers.cluster import Cluster
@@ -14,13 +14,21 @@ from kzconsumer_sandbox.servers.configuration import LOG4J, QUICK_START
 from kzconsumer_sandbox.servers.jars import classpath, find_java, resolve_jars
 from kzconsumer_sandbox.servers.versions import NEWEST, kafka_version
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
+from tests.support.class_archive import ClassArchive
+from tests.support.server_training import train_broker
 
 
 class Servers:
-    """Everything started here dies with `kill`, or with the test process."""
+    """Everything started here dies with `kill`, or with the test process.
 
-    def __init__(self, folder: Path) -> None:
+    `archives` is where archives of classes are kept, with which brokers and tools start at half the price; None: they
+    start without.
+    """
+
+    def __init__(self, folder: Path, archives: Path | None = None) -> None:
         self.folder = folder
+        self._archives = archives
+        self._archived: dict[str, ClassArchive] = {}
         self._zookeepers: list[ZooKeeperServer] = []
         self._shared: dict[str, Cluster] = {}
         self._clusters: list[Cluster] = []
@@ -61,6 +69,8 @@ class Servers:
     ) -> Cluster:
         """A cluster of one's own under the chroot `/<name>`, ready to use."""
         kind = kafka_version(version)
+        if archive := self._archive(version):
+            tuning = (*tuning, *archive.made(partial(self._train, version)))
         cluster = Cluster(
             (zookeeper or self.zookeeper).connect,
             kind,
@@ -85,8 +95,21 @@ class Servers:
         log4j = self.folder / "tools-log4j.properties"
         log4j.write_text(LOG4J.replace("INFO", "WARN"))
         quiet = [f"-Dlog4j.configuration=file:{log4j}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
-        flags = ["-Xmx192m", *QUICK_START, "-XX:-UsePerfData", *quiet]
+        archive = self._archive(version)
+        loading = archive.loading() if archive else None  # a test that waits for a tool cannot wait for an archive, too
+        flags = ["-Xmx192m", *QUICK_START, *(loading or ()), "-XX:-UsePerfData", *quiet]
         return [str(self.java), *flags, "-cp", classpath(folder), main_class, *args]
+
+    def _archive(self, version: str) -> ClassArchive | None:
+        if self._archives is not None and version not in self._archived:
+            jars = resolve_jars(kafka_version(version).jars, self.java)
+            self._archived[version] = ClassArchive(self._archives, version, self.java, jars)
+        return self._archived.get(version)
+
+    def _train(self, version: str, archive: Path) -> None:
+        kind = kafka_version(version)
+        jars = resolve_jars(kind.jars, self.java)
+        train_broker(self.zookeeper.connect, kind, self.folder / f"training-{version}", self.java, jars, archive)
 
     def kill(self) -> None:
         for cluster in self._clusters:
