@@ -52,9 +52,9 @@ async def test_ours_pokes_an_original_that_gave_up(
                 tried = original.logged("begin rebalancing consumer")
                 await other.delete(block, -1)
                 since = time.monotonic()
-                await group.settled("poked", by_range(unique, 12, threads), since=since)
-                assert since - blocked + group.figures["poked, s"] > 3.0
-                assert group.figures["poked, s"] < 3.0 + 2 * original_members.LOOK_INTERVAL + STALL
+                await group.settled("nudged", by_range(unique, 12, threads), since=since)
+                assert since - blocked + group.figures["nudged, s"] > 3.0
+                assert group.figures["nudged, s"] < 3.0 + 2 * original_members.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
                     **{original.consumer: original.delivered, "first": first.delivered, "second": second.delivered}
