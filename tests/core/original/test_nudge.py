@@ -1,4 +1,4 @@
-"""A member of ours brings back original members that gave up."""
+"""A member of ours nudges original members that gave up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 
-async def test_ours_pokes_an_original_that_gave_up(
+async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocked on one partition for longer than it tries, it owns nothing; two of ours look on, and one acts."""
+    """Blocked on one partition for longer than it retries, it owns nothing; of two members of ours only one nudges."""
     monkeypatch.setattr(original_members, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
