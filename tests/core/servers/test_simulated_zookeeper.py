@@ -1,7 +1,7 @@
-"""The simulated ensemble answers as a real server does: the same requests to both, through the product's own session.
+"""The simulated ensemble answers like a real server: the same requests to both, through the product's own session.
 
-Compared are results, refusals, stats, the order of zxids, which watches fire and in which order. Not compared: what a
-session sees that loses its connection meanwhile.
+Compared are results, refusals, stats, the order of zxids, and which watches are triggered in which order. Not compared:
+what a session receives while it loses its connection.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ STEPS = st.builds(lambda who, what: Step(who, *what), WHO, st.one_of(WRITES, REA
 
 
 class Player:
-    """Plays a script, and writes down what each session sees of it, in order. Between sessions there is no order."""
+    """Plays a script and records what each session receives, in order. Sessions are not ordered among each other."""
 
     def __init__(self, sessions: Sequence[ZooKeeperSession]) -> None:
         self.sessions = sessions
@@ -80,7 +80,7 @@ class Player:
         for step in script:
             self.seen[step.session].append(await self._outcome(step))
             for session, seen in zip(self.sessions, self.seen, strict=True):
-                await session.sync()  # its events have come when it is answered
+                await session.sync()  # its events have arrived when it is answered
                 seen.append(step)
         await self.sessions[1].close()
         await self.sessions[0].sync()
