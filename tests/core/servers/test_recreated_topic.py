@@ -50,7 +50,7 @@ async def make_topic(zk: ZooKeeperSession) -> int:
 
 
 async def claimed(zk: ZooKeeperSession, incarnation: int) -> Claimed:
-    """What a claim finds, that is released at once."""
+    """What a claim finds; it is released at once."""
     owners = OwnerRegistry(zk, PATHS, "range")
     found = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), incarnation)
     assert isinstance(found, Claimed)
