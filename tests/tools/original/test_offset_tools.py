@@ -166,7 +166,7 @@ async def test_offset_files_are_interchangeable(
 async def test_a_deleted_and_restored_group(
     servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After ours, Kafka's tool does not find the group; after a restore it finds it unchanged, and deletes it itself."""
+    """After ours, Kafka's tool does not find the group; after a restore it finds and deletes it."""
     cluster = offsets_stored
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
     command = ["kafka.admin.ConsumerGroupCommand", "--zookeeper", cluster.connect]
