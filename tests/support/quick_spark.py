@@ -1,6 +1,6 @@
-"""Sparks that start at a third of the price: what their Java is told, and the archive of classes that it loads.
+"""Sparks that start in a third of the time: the options of their Java, and the archive of classes that it loads.
 
-Owns the archive, in pytest's cache: Java need not read and check what it holds. It is made by a Spark of its own
+The archive is in pytest's cache: Java need not read and verify its classes. It is made by a Spark of its own
 (`spark_training`) for one Java and one set of jars.
 """
 
@@ -18,20 +18,20 @@ from pathlib import Path
 
 from kzconsumer_sandbox.servers.jars import find_java
 
-# What lives for seconds never earns back what the second compiler takes.
+# Short-lived processes do not benefit from the second compiler.
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def quick_spark(cache: Path) -> Mapping[str, str]:
-    """The environment for whatever starts a Spark. The first time it blocks for half a minute."""
+    """The environment for anything that starts a Spark. The first time it blocks for half a minute."""
     archive = _archive(cache)
     flags = f"{_SHORT_LIVED} -XX:SharedArchiveFile={archive} {_QUIET}" if archive else _SHORT_LIVED
     return {"SPARK_LAUNCHER_OPTS": _SHORT_LIVED, "SPARK_SUBMIT_OPTS": flags}
 
 
 def _archive(cache: Path) -> Path | None:
-    """None if this Java makes none. Its size is in its name: one that was cut off is fatal to Java."""
+    """None if this Java makes none. Its size is in its name: a truncated one crashes Java."""
     key = _key()
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -55,7 +55,7 @@ def _make(cache: Path, key: str) -> Path:
 
 
 def _key() -> str:
-    """Another one for another Java, and for jars that were installed at another place or time."""
+    """Different for another Java, and for jars installed at another place or time."""
     java = subprocess.run([str(find_java()), "-version"], capture_output=True, check=True).stderr
     found = importlib.util.find_spec("pyspark")
     assert found is not None

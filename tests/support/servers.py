@@ -1,6 +1,6 @@
-"""The servers of one test run: one ZooKeeper, and clusters under chroots of it, each started when first asked for.
+"""The servers of one test run: one ZooKeeper, and clusters under chroots of it, each started when first needed.
 
-Owns the processes and their folders; the fixtures in conftest hand it out. Logs stay in the run's temporary folder.
+The fixtures in conftest provide it. Logs stay in the run's temporary directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 
 
 class Servers:
-    """Everything started here dies with `kill`, or with the test process."""
+    """Everything started here ends with `kill`, or with the test process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Servers:
         return self.own_zookeeper("zookeeper")
 
     def own_zookeeper(self, name: str) -> ZooKeeperServer:
-        """Another ZooKeeper, to be stopped and broken at will."""
+        """Another ZooKeeper, which may be stopped and broken."""
         server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars, self.java))
         self._zookeepers.append(server)
         server.start()

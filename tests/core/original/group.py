@@ -189,7 +189,7 @@ class MixedGroup:
         self.figures["delivered twice by the original's rules"] = len(doubled)
         return doubled
 
-    def tell(self) -> None:
+    def print_figures(self) -> None:
         print(f"\n{self.name}: {len(self.all_sent())} records")
         for what, figure in self.figures.items():
             print(f"  {what}: {figure:.3f}" if isinstance(figure, float) else f"  {what}: {figure}")
@@ -206,4 +206,4 @@ async def mixed_group(
         with flow(cluster, topic, partitions) as running:
             group = MixedGroup(servers, cluster, name, topic, ownership, running)
             yield group
-            group.tell()
+            group.print_figures()

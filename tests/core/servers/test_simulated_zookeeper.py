@@ -31,7 +31,7 @@ from kzconsumer.zookeeper.session import (
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.virtual_time import World, told_by
+from tests.support.simulated.virtual_time import World, clock_of
 
 SESSIONS = 2
 _NUMBERS = itertools.count()
@@ -140,7 +140,7 @@ def _simulated(seed: int, script: Sequence[Step]) -> list[list[object]]:
     world = World(seed)
     SimulatedNetwork(Ensemble(world, lag=(0.0, 0.05)))
     process = world.process("player")
-    with told_by(world):
+    with clock_of(world):
         task = process.create_task(_play(["zk0:2181,zk1:2181/x", "zk1:2181,zk2:2181/x"], script))
         assert world.pass_time(60, task.done, every=0.5)
         assert not process.errors

@@ -35,7 +35,7 @@ from tests.support.stops import (
     registered,
     stoppable,
     stored,
-    told_to_stop,
+    terminated,
 )
 from tests.support.zookeeper_sessions import session, until
 
@@ -89,7 +89,7 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
             await until(lambda: member.out.stat().st_size, 30)
             async with reader(settings(cluster.connect, unique), {topic: 1}) as guest:
                 await anyio.sleep(chance.uniform(0.0, 0.3))
-                stopped = await told_to_stop(member, DEADLINE + MARGIN)
+                stopped = await terminated(member, DEADLINE + MARGIN)
                 await until(lambda: len(guest.owned) == PARTITIONS, T / 2)  # sooner than any session could expire
                 await until(lambda: len(guest.messages) + sum(taken(stopped).values()) >= RECORDS, 60)
             both = taken(stopped) + Counter((m.partition, m.offset) for m in guest.messages)
@@ -103,7 +103,7 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
             if moment == "writing":
                 size = member.out.stat().st_size
                 await until(lambda: member.out.stat().st_size > size, 10)  # it has 0.1 s to go then
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
             assert await left_behind(cluster.connect, unique, topic) == []
             assert await stored(cluster.connect, unique, topic) == stopped.written
     began = b'"event"' in member.err.read_bytes()
@@ -151,7 +151,7 @@ async def test_a_stop_without_zookeeper_is_in_time_and_reports_what_was_not_done
             mortal.send_signal(signal.SIGSTOP)
         try:
             await anyio.sleep(chance.choice([0.0, chance.uniform(0.0, T / 3), chance.uniform(0.0, 2 * T)]))
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
         finally:
             if seed % 2:
                 mortal.start()
@@ -187,7 +187,7 @@ async def test_a_stop_after_the_session_expired_reports_what_was_not_committed(
                     while await other.children(ids):
                         await anyio.sleep(0.02)
             proxy.silent = False
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
     committed = await stored(cluster.connect, unique, topic)
     assert sum(committed) < sum(stopped.written)
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
