@@ -1,7 +1,7 @@
-"""Fixtures every test may use, hypothesis' profiles, and the order in which several processes take the files.
+"""Fixtures for every test, hypothesis' profiles, and the order in which several processes take the files.
 
-The servers are real. Each is started once, when the first test asks for it, and lives until the run ends. Where Java or
-the jars cannot be had, the tests that ask for servers fail.
+The servers are real. Each is started once, when the first test needs it, and runs until the end. Without Java or the
+jars, tests that need servers fail.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ settings.register_profile("nightly", max_examples=1000, deadline=None, print_blo
 settings.register_profile("thorough", max_examples=5000, deadline=None, suppress_health_check=QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", extent("fast", "nightly")))
 
-# What several processes take one after the other, in the order in which they begin: the longest first. A Spark that
+# Files that a process runs one after the other, in the order in which the chains begin: the longest first. A Spark that
 # starts takes every processor for ten seconds, so there are two chains of them: one for the files that share the
 # fixture `spark`, one for those whose daemons start their own.
 CHAINS = {
@@ -68,7 +68,7 @@ CHAINS = {
         "tests/core/ensemble/test_networks.py",
         "tests/core/ensemble/test_lease.py",
     ),
-    # Waits most of its time: to be under way while others work.
+    # Waits most of its time: it runs while others work.
     "soak": ("tests/core/ensemble/test_soak.py",),
 }
 CHAIN_OF = {file: chain for chain, files in CHAINS.items() for file in files}
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Where there are several processes: the tests of a file in one of them, and those of a chain."""
+    """With several processes: the tests of a file run in one of them, and so do those of a chain."""
 
     def _split_scope(self, nodeid: str) -> str:
         return CHAIN_OF.get(file_of(nodeid), file_of(nodeid))
@@ -116,7 +116,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def quick_sparks(pytestconfig: pytest.Config) -> Iterator[None]:
-    """From now on a Spark that starts takes a third of the processor time that it would."""
+    """From now on a starting Spark takes a third of the processor time."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in quick_spark(pytestconfig.cache.mkdir("spark")).items():
             patch.setenv(name, value)
@@ -131,7 +131,7 @@ def quick_sparks_where_they_start(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def log_as_it_was() -> Iterator[None]:
-    """A test that runs the command line sets up the log of the whole process: not that of the tests behind it."""
+    """A test that runs the command line sets up the log of the whole process: later tests must not inherit it."""
     before = structlog.get_config() if structlog.is_configured() else None
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -149,7 +149,7 @@ def log_as_it_was() -> Iterator[None]:
 
 
 class StandardError(logging.StreamHandler[TextIO]):
-    """Writes to the standard error of the moment, which pytest captures."""
+    """Writes to the current standard error, which pytest captures."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -158,7 +158,9 @@ class StandardError(logging.StreamHandler[TextIO]):
 
 @pytest.fixture(scope="session", autouse=True)
 def events_in_the_captured_output() -> None:
-    """An application that configures no structlog sees events in the standard logger: here, in the captured output."""
+    """An application without a structlog configuration gets events in the standard logger: here, in the captured
+    output.
+    """
     logger = logging.getLogger("kzconsumer")
     logger.addHandler(StandardError(sys.stderr))
     logger.setLevel(logging.INFO)

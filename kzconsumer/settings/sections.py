@@ -108,7 +108,7 @@ class GroupSettings(Table, frozen=True, kw_only=True):
 class SubscriptionSettings(Table, frozen=True, kw_only=True):
     """`[subscription]`: what to consume. The daemon requires it; an application names its topics itself."""
 
-    former: ClassVar[Mapping[str, str]] = {"whitelist": "include", "blacklist": "exclude"}
+    foreign_terms: ClassVar[Mapping[str, str]] = {"whitelist": "include", "blacklist": "exclude"}
 
     topics: Topics = msgspec.field(default_factory=dict)
     include: ListText | None = None

@@ -21,9 +21,9 @@ from kzconsumer.redaction import redacted
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One table of the file. `former` has keys of earlier versions: former name -> present one."""
+    """One table of the file. `foreign_terms`: keys by which other consumers know the setting -> the key here."""
 
-    former: ClassVar[Mapping[str, str]] = {}
+    foreign_terms: ClassVar[Mapping[str, str]] = {}
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -116,8 +116,8 @@ def _struct(value: object, into: type[msgspec.Struct], where: str, faults: list[
         if key in fields:
             read[fields[key].name] = _value(content, fields[key].type, where, str(key), faults)
         else:
-            former = into.former if issubclass(into, Table) else {}
-            close = former.get(str(key)) or nearest(str(key), fields)
+            foreign = into.foreign_terms if issubclass(into, Table) else {}
+            close = foreign.get(str(key)) or nearest(str(key), fields)
             known = f"known are {', '.join(fields)}" if fields else "there are none here"
             hint = f"did you mean {close}?" if close else known
             faults.append(f"{where} {key}: unknown key; {hint}")

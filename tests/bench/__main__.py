@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: consuming, beside other clients."""
+"""`python -m tests.bench`: consuming, compared with other clients."""
 
 from __future__ import annotations
 

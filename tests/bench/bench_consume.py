@@ -1,9 +1,9 @@
-"""How fast and how dear consuming is, and how late, beside other clients: `make bench`. Never a test with a time limit.
+"""Throughput, cost and latency of consuming, compared with other clients: `make bench`. Never a test with a time limit.
 
-Owns a sandbox with one broker while it runs. Every run is a process of its own; clients take turns, so that all of them
-meet the same moods of the machine; one round before the first that counts warms the broker and the page cache.
-Measured is from a client's first record to its last: wall clock, and the processor time of its process and its
-children. With options only a part is run, so that a table can be gathered piece by piece.
+Runs a sandbox with one broker. Every run is a process of its own; clients take turns, so that changes in the load of
+the machine affect all of them; one round before the first that counts warms the broker and the page cache. Measured is
+from a client's first record to its last: wall clock, and the processor time of its process and its children. With
+options only a part is run, so that a table can be collected piece by piece.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ PARTITIONS = 4
 REFERENCE = "confluent-kafka consume(1000)"
 PARTS = ("rate", "latency", "first")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-# Different ones: prime, so that every partition gets all of them, and too many for a codec's window.
+# Different values: a prime number, so that every partition gets all of them, and too many for a codec's window.
 VALUES = 10_007
-# A broker under measurement: with the optimising compiler, which the quick start of a sandbox leaves out.
+# The measured broker has the optimising compiler, which the quick start of a sandbox leaves out.
 TUNING = ("-XX:+UseSerialGC",)
 
 
@@ -74,7 +74,7 @@ async def _run(args: argparse.Namespace) -> None:
     steps += runs * len(DELAY_CLIENTS) * (("latency" in args.part) + ("first" in args.part))
     sections: list[Section] = []
     delays: list[DelaySection] = []
-    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Told(steps) as output:
+    with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, _Progress(steps) as output:
         await anyio.to_thread.run_sync(fetch_jars)
         async with Sandbox(Path(folder), BROKER, 1, heap="512m", tuning=TUNING) as sandbox:
             if "rate" in args.part:
@@ -87,15 +87,15 @@ async def _run(args: argparse.Namespace) -> None:
     show(report(BROKER, PARTITIONS, sections, delays), as_json=args.json)
 
 
-class _Told:
-    """What is done so far: a bar on a terminal, a line for each run elsewhere."""
+class _Progress:
+    """Progress: a bar on a terminal, otherwise a line for each run."""
 
     def __init__(self, steps: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
         self._task = self._bar.add_task("starting", total=steps) if self._bar else None
 
-    def __enter__(self) -> _Told:
+    def __enter__(self) -> _Progress:
         if self._bar:
             self._bar.start()
         return self
@@ -104,14 +104,14 @@ class _Told:
         if self._bar:
             self._bar.stop()
 
-    def tell(self, what: str, *, done: int = 0) -> None:
+    def report_run(self, what: str, *, done: int = 0) -> None:
         if self._bar and self._task is not None:
             self._bar.update(self._task, description=what, advance=done)
         else:
             print(what, file=sys.stderr, flush=True)
 
 
-async def _measure_latency(sandbox: Sandbox, repetitions: int, output: _Told) -> DelaySection:
+async def _measure_latency(sandbox: Sandbox, repetitions: int, output: _Progress) -> DelaySection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "", 0)
     runs: dict[str, list[list[float]]] = {client: [] for client in DELAY_CLIENTS}
 
@@ -121,13 +121,13 @@ async def _measure_latency(sandbox: Sandbox, repetitions: int, output: _Told) ->
     for repetition in range(repetitions + 1):
         for client in runs:
             delays = await anyio.to_thread.run_sync(bench_delays.measure_latency, source, make_topic, client)
-            output.tell(f"{repetition}/{repetitions} {client}: {len(delays)} delays", done=1)
+            output.report_run(f"{repetition}/{repetitions} {client}: {len(delays)} delays", done=1)
             if repetition > 0:
                 runs[client].append(delays)
     return bench_delays.latency_section(runs)
 
 
-async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Told) -> DelaySection:
+async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Progress) -> DelaySection:
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, "first", 200_000)
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, 100, "none"))
@@ -135,24 +135,24 @@ async def _measure_first(sandbox: Sandbox, repetitions: int, output: _Told) -> D
     for repetition in range(repetitions + 1):
         for client in runs:
             first = await anyio.to_thread.run_sync(bench_delays.measure_first, source, client)
-            output.tell(f"{repetition}/{repetitions} {client}: first message after {first:.3f} s", done=1)
+            output.report_run(f"{repetition}/{repetitions} {client}: first message after {first:.3f} s", done=1)
             if repetition > 0:
                 runs[client].append(first)
     return bench_delays.first_section(runs)
 
 
-async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, output: _Told) -> Section:
+async def _measure(sandbox: Sandbox, args: argparse.Namespace, size: int, codec: str, output: _Progress) -> Section:
     # Half a GiB at most: it has to stay in the page cache.
     records = min(args.records, 2**29 // size) // PARTITIONS * PARTITIONS
     source = Source(sandbox.zookeeper_connect, sandbox.bootstrap, f"bench-{size}-{codec}", records)
-    output.tell(f"producing {records:,} x {size} B, {codec}")
+    output.report_run(f"producing {records:,} x {size} B, {codec}")
     await create_topic(source.zookeeper, source.topic, PARTITIONS)
     await anyio.to_thread.run_sync(partial(fill, source, size, codec))
     runs: dict[str, list[Measurement]] = {client: [] for client in _able(args.clients, codec)}
     for repetition in range(args.repetitions + 1):
         for client in runs:
             measured = await _run_client(client, source)
-            output.tell(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
+            output.report_run(f"{repetition}/{args.repetitions} {client}: {measured.rate / 1000:,.0f} k msg/s", done=1)
             if repetition > 0:
                 runs[client].append(measured)
     return Section(size=size, codec=codec, records=records, lines=lines(runs, REFERENCE))

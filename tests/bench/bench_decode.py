@@ -1,4 +1,4 @@
-"""How fast `decode` is: records per second of one core, best of many runs, checksums included.
+"""The speed of `decode`: records per second of one core, best of many runs, including checksums.
 
 Run by hand: `python -m tests.bench.bench_decode`. Batches have 16 KiB (magic 0 and 1: messages, or wrappers of 16 KiB),
 and values are text that compresses about threefold.
@@ -31,7 +31,7 @@ def records(rng: random.Random, size: int, *, keys: bool, headers: bool) -> list
 def response(
     size: int, *, magic: int = 2, codec: Codec = "none", keys: bool = False, headers: bool = False, total: int = SIZE
 ) -> tuple[memoryview, int]:
-    """About `total` bytes of records, uncompressed, and how many they are."""
+    """About `total` bytes of records, uncompressed, and the number of records."""
     rng = random.Random(size)
     parts: list[bytes] = []
     count = raw = 0
@@ -47,7 +47,7 @@ def response(
 
 
 def best(data: memoryview, count: int, repeats: int = 30, *, python: bool = False) -> float:
-    """Seconds of the quickest run."""
+    """Seconds of the fastest run."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()

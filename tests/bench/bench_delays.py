@@ -1,7 +1,6 @@
-"""How late a message is: from `produce` to the application on an idle topic, and from a process's start to its first.
+"""Latency: from `produce` to the application on an idle topic, and from the start of a process to its first message.
 
-Owns the producer while it runs. Called by `bench_consume`; each run is a process of `tests.bench.delay_client`, and the
-clients take turns.
+Called by `bench_consume`; each run is a process of `tests.bench.delay_client`, and the clients take turns.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ def measure_latency(source: Source, make_topic: Callable[[str], None], client: s
 
 
 def measure_first(source: Source, client: str) -> float:
-    """Seconds from the start of a process to its first message, of a topic that is full."""
+    """Seconds from the start of a process to its first message of a full topic."""
     began = time.monotonic()
     process = _start("first", client, source, source.topic)
     return msgspec.json.decode(_output(process, client), type=float) - began
 
 
 def latency_section(runs: Mapping[str, Sequence[Sequence[float]]]) -> DelaySection:
-    """p50 and p99 of each run, and their spread over the runs."""
+    """p50 and p99 of each run, and their spread across the runs."""
     lines = []
     for client, each in runs.items():
         cuts = [statistics.quantiles(run, n=100) for run in each]

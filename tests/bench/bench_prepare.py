@@ -1,7 +1,7 @@
-"""What it gives to spool the next batch while Spark writes this one: the same batches with and without.
+"""The gain from spooling the next batch while Spark writes the current one: the same batches with and without.
 
-`python -m tests.bench.bench_prepare`: one Spark, a sink runner fed from memory, so that fetching costs nothing and
-spooling is all that can overlap. A minute or two.
+`python -m tests.bench.bench_prepare`: one Spark and a sink runner fed from memory, so that fetching costs nothing and
+only spooling can overlap. Takes a minute or two.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTITIONS = 2
 
 
 class WithoutPreparing:
-    """The sink as a runner would have it that does not prepare."""
+    """The sink without `prepare`."""
 
     def __init__(self, sink: SparkSink) -> None:
         self._sink = sink
@@ -72,7 +72,7 @@ def chunk_of(tracker: OffsetTracker, first: int, rows: int, value: bytes) -> Chu
 
 
 async def run(sink: WithoutPreparing, rows: int, value: bytes, topic: str) -> float:
-    """Seconds for all batches of so many rows."""
+    """Seconds for all batches with so many rows."""
     trackers = [OffsetTracker(TopicPartition(topic, n), 0, incarnation=1) for n in range(PARTITIONS)]
     part = rows // PARTITIONS
     queue = ChunkQueue(1 << 40)

@@ -1,7 +1,7 @@
 """One measured run of one client: `python -m tests.bench.client NAME ZOOKEEPER BOOTSTRAP TOPIC RECORDS`.
 
-Reads the topic from its beginning as a new group, and writes one Measurement as JSON to standard output. A process of
-its own for every run, so that no client finds memory or threads of another.
+Reads the topic from its beginning as a new group, and writes one Measurement as JSON to standard output. Each run is a
+process of its own, so that no client inherits memory or threads of another.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def _read_messages(source: Source) -> Measurement:
 
 
 def read_confluent(source: Source) -> Measurement:
-    """confluent-kafka's `consume(1000)`; without that back-off (1 s) it mostly waits. It compares no checksums."""
-    from confluent_kafka import Consumer  # here, as below: a process's memory holds the client it measures only
+    """confluent-kafka's `consume(1000)`; without that back-off (1 s) it mostly waits. It does not verify checksums."""
+    from confluent_kafka import Consumer  # here, as below: the process must hold the memory of the measured client only
 
     watch = Stopwatch()
     consumer = Consumer(
@@ -83,7 +83,7 @@ def read_confluent(source: Source) -> Measurement:
     consumer.subscribe([source.topic])
     seen = 0
     while seen < source.records:
-        # Never for more than there is: it would wait for the rest of a thousand.
+        # Never more than exist: it would wait for the rest of a thousand.
         got = consumer.consume(min(1000, source.records - seen), timeout=_LIMIT)
         if not got:
             raise TimeoutError(f"{seen} of {source.records} records after {_LIMIT} s")
@@ -91,13 +91,13 @@ def read_confluent(source: Source) -> Measurement:
             watch.start(len(got))
         seen += len(got)
     measured = watch.stop(seen)
-    seen = sum(position.offset for position in consumer.position(consumer.assignment()))  # an error is no record
+    seen = sum(position.offset for position in consumer.position(consumer.assignment()))  # an error is not a record
     consumer.close()
     return _all(measured, seen, source)
 
 
 def read_aiokafka(source: Source) -> Measurement:
-    """aiokafka's `async for`. It compares checksums."""
+    """aiokafka's `async for`. It verifies checksums."""
     return anyio.run(_read_aiokafka, source)
 
 
@@ -127,8 +127,9 @@ async def _read_aiokafka(source: Source) -> Measurement:
 
 
 class Client(NamedTuple):
-    """How to read a source, how much of it is enough for a figure (the slow ones need not read all), and what it cannot
-    read."""
+    """How to read a source, how many records are enough for a figure (slow clients need not read all), and its
+    limitations.
+    """
 
     read: Callable[[Source], Measurement]
     share: float = 1.0

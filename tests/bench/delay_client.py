@@ -1,9 +1,9 @@
-"""One client's delays, in a process of its own.
+"""Latency of one client, in a process of its own.
 
-`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC N`, started by `bench_delays`.
-WHAT is `first`: writes the time of the first message (CLOCK_MONOTONIC, the same for all processes of a machine); or
-`latency`: writes the seconds from `produce` to the hand of the application of N messages, whose values are the times
-when they were produced. A client imports what it needs and no more: imports are part of a process's first message.
+`python -m tests.bench.delay_client WHAT NAME ZOOKEEPER BOOTSTRAP TOPIC N`, started by `bench_delays`. WHAT is `first`:
+writes the time of the first message (CLOCK_MONOTONIC, the same for all processes of a machine); or `latency`: writes
+the seconds from `produce` to delivery of N messages, whose values are the times when they were produced. A client
+imports only what it needs: imports delay a process's first message.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 import uuid
 from collections.abc import Iterator
 
-# Three seconds: the group's beginning, its backlog, kernels that load. What a start costs is what `first` is for.
+# Three seconds: start of the group, its backlog, loading of kernels. The cost of a start is measured by `first`.
 NOT_COUNTED = 300
 
 
 class _Taken:
-    """What is done with each message; True when that was the last one."""
+    """Handles each message; returns True for the last one."""
 
     def __init__(self, what: str, number: int) -> None:
         self._what = what
@@ -63,7 +63,7 @@ def read_kzconsumer(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -
 
 
 def read_confluent(zookeeper: str, bootstrap: str, topic: str, taken: _Taken) -> None:
-    """`poll`, with the tuning of the bench of rates."""
+    """`poll`, tuned as in the throughput benchmark."""
     from confluent_kafka import Consumer
 
     consumer = Consumer(

@@ -1,7 +1,8 @@
-"""A group's events, ours beside Kafka's own consumer: `make bench-group`. A command, never a test with a time limit.
+"""Events of a group, ours compared with Kafka's own consumer: `make bench-group`. A command, never a test with a time
+limit.
 
-Owns a ZooKeeper and a broker while it runs. The kinds take turns within each repetition, so that both meet the same
-moods of the machine; one round before the first that counts warms the broker.
+Runs a ZooKeeper and a broker. The kinds take turns within each repetition, so that changes in the load of the machine
+affect both; one round before the first that counts warms the broker.
 """
 
 from __future__ import annotations

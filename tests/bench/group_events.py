@@ -1,10 +1,10 @@
-"""One group of two members under a steady flow, and what its events cost.
+"""One group of two members under a steady flow, and the cost of its events.
 
 The second member joins, is stopped, is killed, and joins beside an application that is always busy.
 
-Owns nothing beyond `measure`: a topic and a group of its own, a flow of records, and member processes of one kind. Both
-kinds are watched from outside in the same way: what they print is stamped here, owners are told by ZooKeeper. All
-times are on `kzconsumer.clock`, in seconds.
+`measure` uses a topic and a group of its own, a flow of records, and member processes of one kind. Both kinds are
+observed from outside in the same way: their output is timestamped here, owners are read from ZooKeeper. All times are
+on `kzconsumer.clock`, in seconds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Delivery(NamedTuple):
 
 
 class Member:
-    """A member process and its output, read as it grows: each line is stamped when it is seen, within 2 ms."""
+    """A member process and its output, read as it grows: each line is timestamped when it is read, within 2 ms."""
 
     def __init__(self, consumer: str, process: Signalled, out: Path, partition: Callable[[bytes], int]) -> None:
         self.consumer = consumer
@@ -73,7 +73,7 @@ class Member:
         self._thread.start()
 
     def since(self, at: float, partitions: Collection[int]) -> dict[int, float]:
-        """Partition -> when the first record after `at` was delivered."""
+        """Partition -> when its first record after `at` was delivered."""
         first: dict[int, float] = {}
         for delivery in list(self.delivered):
             if delivery.at > at and delivery.partition in partitions:
@@ -108,7 +108,7 @@ class Group:
 
     @contextmanager
     def member(self, name: str, work: float = 0.0) -> Iterator[Member]:
-        """`work` seconds are spent on each record, by ours only."""
+        """`work` seconds are spent on each record, only by ours."""
         running: AbstractContextManager[Signalled]
         if self.kind == OURS:
             running = printing_member(
@@ -131,17 +131,17 @@ class Group:
 async def measure(
     servers: Servers, cluster: Cluster, kind: str, name: str, folder: Path, events: Collection[str]
 ) -> dict[str, float]:
-    """By figure: seconds. One run of the events that are asked for, in a group of that kind and name."""
+    """By figure: seconds. One run of the selected events, in a group of that kind and name."""
     found = await _steady(servers, cluster, kind, name, folder, events) if set(events) - {BUSY} else {}
-    if BUSY in events and kind == OURS:  # the original's console consumer has no body that takes time
+    if BUSY in events and kind == OURS:  # the original's console consumer has no loop body that takes time
         found |= await _busy(servers, cluster, kind, f"{name}-busy", folder)
     return {figure: value for figure, value in found.items() if figure.split(":")[0] in events}
 
 
 async def _busy(servers: Servers, cluster: Cluster, kind: str, name: str, folder: Path) -> dict[str, float]:
-    """The second member joins while the first one's application always has a record in hand, and more behind it."""
+    """The second member joins while the first one's application always has a record in hand, and more waiting."""
     await create_topic(cluster.connect, name, PARTITIONS)
-    # In what moves alone: a stream has one partition in hand at a time.
+    # Only in partitions that move: a stream has one partition in hand at a time.
     records = [Sent(MOVED[number % len(MOVED)], None, b"%d" % number) for number in range(BACKLOG)]
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, name, records)
     group = Group(servers, cluster, kind, name, folder / BUSY)
@@ -184,7 +184,7 @@ async def _steady(
 
 
 async def _settled(group: Group, first: Member, second: Member) -> None:
-    """Until each owns its half and delivers from all of it."""
+    """Until each owns half and delivers from all of it."""
     await until(
         lambda: group.owners.holds(first.consumer) == set(KEPT) and group.owners.holds(second.consumer) == set(MOVED),
         LIMIT,
@@ -231,9 +231,9 @@ async def _kill(group: Group, zookeeper: ZooKeeperSession, first: Member, second
 
 
 def _pause(partitions: Collection[int], event: float, *members: Member) -> float:
-    """The longest time without a delivery around the event, less the longest in as much time before; at least 0.
+    """The longest time without a delivery around the event, minus the longest in as much time before; at least 0.
 
-    The flow itself has gaps: that of its rate, and those of a machine that does something else.
+    The flow itself has gaps: those of its rate, and those of a busy machine.
     """
     before = after = 0.0
     for partition in partitions:
@@ -247,7 +247,7 @@ def _pause(partitions: Collection[int], event: float, *members: Member) -> float
 
 
 async def _owned_since(group: Group, zookeeper: ZooKeeperSession, consumer: str, partitions: Collection[int]) -> float:
-    """When the last of the owner nodes was made, by the server's clock: to the millisecond, whoever looks when."""
+    """When the last of the owner nodes was created, by the server's clock: to the millisecond, whenever it is read."""
     nodes = [await zookeeper.get(f"/consumers/{group.name}/owners/{group.name}/{number}") for number in partitions]
     assert all(node.data.decode().startswith(f"{consumer}-") for node in nodes), nodes
     return _on_our_clock(max(node.stat.ctime for node in nodes))

@@ -1,8 +1,8 @@
 """Kafka's own consumers, measured through their performance tools: the Java one of 3.9.1, the Scala one of 1.1.1.
 
-Owns the tool's process while it runs. Called by `tests.bench.client`. The rate is the tool's own: for Java without the
-time of the group's first rebalance, for Scala from the first to the last record. The processor time is that of a run,
-less that of a run which reads a thousand records: a JVM's start is not consuming.
+Called by `tests.bench.client`. The rate is the tool's own: for Java without the time of the group's first rebalance,
+for Scala from the first to the last record. The processor time is that of a run, minus that of a run of a thousand
+records, so that the start of the JVM does not count.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Run(NamedTuple):
 
 
 def fetch_jars() -> None:
-    """What the tools need, if this user has not got it yet. Blocks."""
+    """Downloads what the tools need, unless this user already has it. Blocks."""
     java = find_java()
     for jars in (NEWEST.jars, _TOOLS, kafka_version(SCALA).jars):
         resolve_jars(jars, java)
@@ -78,7 +78,7 @@ def _measured(few: _Run, all_of_them: _Run, records: int) -> Measurement:
 
 
 def _tool(arguments: list[str], records: int) -> tuple[list[str], _Run]:
-    """The figures of the tool's last line, and what its process cost."""
+    """The figures of the tool's last line, and the cost of its process."""
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder:
         out = Path(folder, "out")
         command = [str(find_java()), _HEAP, "-cp", *arguments, "--messages", str(records)]

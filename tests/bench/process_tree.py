@@ -1,6 +1,6 @@
-"""What a process and everything it started have cost: processor seconds, also those of children that have ended.
+"""Processor seconds of a process and everything it started, including children that have ended.
 
-Owns nothing: reads /proc (proc(5), `stat`). A child that has ended is in its parent's figures once it was waited for.
+Reads /proc (proc(5), `stat`). A child that has ended is in its parent's figures once it was waited for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _Process(NamedTuple):
 
 
 def processor_seconds(root: int) -> dict[str, float]:
-    """User and system time so far of the tree below `root`: "root" is its own, the others go by program name."""
+    """User and system time of the tree below `root` so far: "root" is its own, the others are by program name."""
     processes = dict(_processes())
     children = defaultdict(list)
     for pid, process in processes.items():

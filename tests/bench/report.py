@@ -1,6 +1,6 @@
-"""What the bench found, as a table or as JSON.
+"""The results of the benchmark, as a table or as JSON.
 
-Pure but for `show`, which writes to standard output. Called by `bench_consume`.
+Called by `bench_consume`. Only `show` writes to standard output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One client's runs. The ratios are those of medians, to the reference client's."""
+    """The runs of one client. The ratios are those of medians, to the reference client's."""
 
     client: str
     rate: Spread
@@ -70,7 +70,7 @@ class DelaySection(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All sections of one run, and what it ran on."""
+    """All sections of one run, and the machine and versions."""
 
     broker: str
     partitions: int
@@ -130,7 +130,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def show(found: Report, *, as_json: bool) -> None:
-    """A drawn table on a terminal, one of plain text elsewhere."""
+    """A drawn table on a terminal, otherwise one of plain text."""
     if as_json:
         print(msgspec.json.encode(found).decode())
         return

@@ -1,7 +1,7 @@
 """Many members starting together on one ZooKeeper: `make bench-scale`. A command, never a test with a time limit.
 
-Owns a sandbox with one broker, and the processes that the members live in. Told: seconds until every partition has its
-one owner and nothing moves any more, and what that cost each member in rebalances and in requests to ZooKeeper.
+Runs a sandbox with one broker, and the processes of the members. Reported are the seconds until every partition has
+exactly one owner and nothing changes any more, and the rebalances and requests to ZooKeeper of each member.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tests.bench.scale_members import Progress
 from tests.support.zookeeper_sessions import received_by_session
 
 BROKER = "3.9.1"
-# As in tests.bench.bench_consume; thousands of logs on one broker, none of which gets a record.
+# As in tests.bench.bench_consume; thousands of logs on one broker, all of them empty.
 TUNING = ("-XX:+UseSerialGC",)
 SMALL_LOGS = {"log.index.size.max.bytes": 4096, "num.network.threads": 2}
-# Nothing has changed for this long: longer than any wait of a member that still has something to do.
+# Nothing has changed for this long: longer than any delay of a member that still has something to do.
 QUIET = 6.0
 LIMIT = 180.0
 
@@ -95,11 +95,11 @@ async def _run(args: argparse.Namespace) -> list[Scale]:
             for repetition in range(args.repetitions):
                 task = bar.add_task(f"{args.members} members", total=args.topics * args.partitions)
                 group = f"scale-{repetition}"
-                found.append(await _measure(sandbox, args, group, topics, partial(_tell, bar, task)))
+                found.append(await _measure(sandbox, args, group, topics, partial(_report, bar, task)))
             return found
 
 
-def _tell(bar: Bar, task: TaskID, held: int) -> None:
+def _report(bar: Bar, task: TaskID, held: int) -> None:
     bar.update(task, completed=held)
 
 
@@ -123,7 +123,7 @@ class _Process:
     async def __aexit__(self, *_: object) -> None:
         assert self._process is not None
         if self._process.returncode is None:
-            self._process.kill()  # sessions that nobody needs any more end by themselves
+            self._process.kill()  # sessions that are no longer needed end by themselves
             await self._process.wait()
 
     async def progress(self) -> Progress:
@@ -181,7 +181,7 @@ async def _measure(
 
 
 async def _requests(sandbox: Sandbox, group: str) -> list[float]:
-    """What ZooKeeper has received on the session of each member of the group."""
+    """What ZooKeeper has received in the session of each member of the group."""
     async with ZooKeeperSession(ConnectString.parse(sandbox.zookeeper_connect), 6.0) as session:
         members = await session.children(f"/consumers/{group}/ids")
         stats = await together([session.exists(f"/consumers/{group}/ids/{member}") for member in members])
@@ -190,7 +190,7 @@ async def _requests(sandbox: Sandbox, group: str) -> list[float]:
 
 
 async def _check(sandbox: Sandbox, group: str, topics: list[str], args: argparse.Namespace) -> None:
-    """Every partition has an owner node, and every member of the group as many as any other, or one more a topic."""
+    """Every partition has an owner node, and every member of the group as many as any other, or one more per topic."""
     async with ZooKeeperSession(ConnectString.parse(sandbox.zookeeper_connect), 6.0) as session:
         paths = [f"/consumers/{group}/owners/{topic}/{n}" for topic in topics for n in range(args.partitions)]
         nodes = await together([session.get(path) for path in paths])

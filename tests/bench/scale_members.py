@@ -1,7 +1,7 @@
 """Members of one group in one process: `python -m tests.bench.scale_members CONNECT GROUP TOPICS MEMBERS SPREAD`.
 
-Run by `tests.bench.scale`, several at a time. Standard output: a line when ready to begin, then one Progress as JSON
-whenever it is asked for with a line on standard input, of which the first begins the members. A closed input ends it.
+Run by `tests.bench.scale`, several at a time. Standard output: a line when ready, then one Progress as JSON for each
+line on standard input, of which the first starts the members. The end of the input ends it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class _Held(RebalanceListener):
-    """What one member says it owns."""
+    """What one member reports to own."""
 
     def __init__(self) -> None:
         self.partitions: set[TopicPartition] = set()
@@ -73,7 +73,7 @@ class _Held(RebalanceListener):
 
 
 class _Counts:
-    """Requests and rebalances of this process; it looks on, which no member of a real group has a use for."""
+    """Counts requests and rebalances of this process by observing internals."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
@@ -107,7 +107,7 @@ async def _run(connect: str, group: str, topics: Sequence[str], members: int, sp
         {
             "zookeeper": {"connect": connect, "session_timeout": SESSION_TIMEOUT},
             "group": {"id": group},
-            "fetch": {"max_wait": "1s"},  # nothing comes; a hundred members asking ten times a second are a load
+            "fetch": {"max_wait": "1s"},  # no record arrives; frequent fetches of many members are a load
         }
     )
     everybody = [_Held() for _ in range(members)]

@@ -1,6 +1,6 @@
-"""What the clients of the bench read.
+"""What the clients of the benchmark read.
 
-Owns nothing. Made by `bench_consume`, handed to every client's process on its command line.
+Made by `bench_consume`, passed to every client's process on its command line.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""From a broker into snappy Parquet, our Spark sink beside Spark's own Kafka source: `make bench-spark`.
+"""From a broker into snappy Parquet, our Spark sink compared with Spark's own Kafka source: `make bench-spark`.
 
-Owns a ZooKeeper, a broker and both sides while it runs. A round is one transaction of records, which both read with
-isolation read_committed: so all of it can be read from one moment on, though our daemon, in its group and with a warm
-JVM as Spark's session, has been waiting for it. Measured is from that moment until all is written: wall clock, and the
-processor time of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns,
-and rounds before the first that counts warm the JVMs.
+Runs a ZooKeeper, a broker and both sides. A round is one transaction of records, which both read with isolation
+read_committed: so all of it becomes readable at one moment, for which our daemon, in its group and with a warm JVM like
+Spark's session, has been waiting. Measured is from that moment until all is written: wall clock, and the processor time
+of the whole tree of processes. Then both sides' records are compared, one by one. The sides take turns, and rounds
+before the first that counts warm the JVMs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True):
-    """One size of values. The ratios are ours to theirs, of medians; their goals follow, where there are any."""
+    """One size of values. The ratios are ours to theirs, of medians, followed by their goals, if any."""
 
     size: int
     records: int
@@ -129,7 +129,7 @@ async def _run(args: argparse.Namespace) -> Report:
     with tempfile.TemporaryDirectory(prefix="kzconsumer-bench-") as folder, Progress(console=console) as progress:
         task = progress.add_task("starting", total=steps)
 
-        def tell(what: str, done: int) -> None:
+        def print_line(what: str, done: int) -> None:
             progress.update(task, description=what, advance=done)
             if not console.is_terminal:
                 print(what, file=sys.stderr, flush=True)
@@ -139,13 +139,18 @@ async def _run(args: argparse.Namespace) -> Report:
             for size in args.size:
                 topic = f"bench-{size}"
                 await create_topic(sandbox.zookeeper_connect, topic, PARTITIONS)
-                # In this thread, which the processes that it starts may outlive in no case.
-                sections.append(_measure(sandbox, args, topic, size, tell, Path(folder, topic)))
+                # In this thread: the processes that it starts must not outlive it.
+                sections.append(_measure(sandbox, args, topic, size, print_line, Path(folder, topic)))
     return Report(BROKER, PARTITIONS, os.cpu_count() or 0, args.settings, tuple(sections))
 
 
 def _measure(
-    sandbox: Sandbox, args: argparse.Namespace, topic: str, size: int, tell: Callable[[str, int], None], folder: Path
+    sandbox: Sandbox,
+    args: argparse.Namespace,
+    topic: str,
+    size: int,
+    print_line: Callable[[str, int], None],
+    folder: Path,
 ) -> Section:
     folder.mkdir()
     each = (args.records or RECORDS.get(size, 500_000)) // PARTITIONS
@@ -167,7 +172,7 @@ def _measure(
                 run = _run_side(side, round, writer)
                 counts = "" if number >= args.warm else " (to warm up)"
                 cost = " ".join(f"{part} {1e6 * took / run.records:.2f}" for part, took in run.cpu_seconds.items())
-                tell(f"{size} B, {name}: {run.rate / 1000:,.0f} k records/s, CPU s/M {cost}{counts}", 1)
+                print_line(f"{size} B, {name}: {run.rate / 1000:,.0f} k records/s, CPU s/M {cost}{counts}", 1)
                 if number >= args.warm:
                     runs.setdefault(name, []).append(run)
                 tables.append(_checked(side.take(round), round, name))
@@ -187,7 +192,7 @@ def _run_side(side: Side, round: Round, writer: TransactionalWriter) -> Run:
 
 
 def _checked(written: pa.Table, round: Round, name: str) -> pa.Table:
-    """In order, once it is certain that these are the round's offsets, each once."""
+    """In order, once it is certain that these are the round's offsets, exactly once."""
     written = written.sort_by([("partition", "ascending"), ("offset", "ascending")]).combine_chunks()
     offsets = [range(round.first, round.until)] * round.partitions
     wanted = pa.array([offset for each in offsets for offset in each], pa.int64())
@@ -197,7 +202,7 @@ def _checked(written: pa.Table, round: Round, name: str) -> pa.Table:
 
 
 class TransactionalWriter:
-    """Writes one round after the other; a round can be read from `commit` on. A quarter of a value is random."""
+    """Writes one round after the other; a round is readable from `commit` on. A quarter of each value is random."""
 
     def __init__(self, bootstrap: str, size: int) -> None:
         self._noise = os.urandom(1 << 20)
@@ -217,7 +222,7 @@ class TransactionalWriter:
         self._producer.init_transactions(60.0)
 
     def write(self, round: Round) -> None:
-        """No value comes twice, so that no dictionary can stand for it."""
+        """No value occurs twice, so that a dictionary encoding does not help."""
         producer = self._producer
         producer.begin_transaction()
         self._open = True
@@ -234,7 +239,7 @@ class TransactionalWriter:
             raise TimeoutError("the broker does not take the records")
 
     def commit(self) -> None:
-        """Does nothing when it is done."""
+        """Does nothing if already committed."""
         if self._open:
             self._producer.commit_transaction(60.0)
             self._open = False

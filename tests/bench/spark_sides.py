@@ -1,7 +1,7 @@
 """The two sides of `make bench-spark`: a daemon with our Spark sink, and Spark's own Kafka source; each a process.
 
-Each side owns its process and its output, and is told of one round of records after the other; `read` returns when the
-round is in Parquet files. What a process has cost is read from outside (`process_tree`).
+Each side owns its process and its output, and gets one round of records after the other; `read` returns when the round
+is in Parquet files. The cost of a process is read from outside (`process_tree`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Side(Protocol):
         ...
 
     def take(self, round: Round) -> pa.Table:
-        """What was written of the round, and remove it."""
+        """The records written for the round, which are removed."""
         ...
 
 
 class Ours:
-    """A daemon that has joined its group; it reads what comes without being asked."""
+    """A daemon that has joined its group; it reads new records by itself."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, log: Path) -> None:
         self._process = process
@@ -67,7 +67,7 @@ class Ours:
         return self._process.pid
 
     def read(self, round: Round) -> None:
-        """Published is what has a ledger entry."""
+        """Published means that there is a ledger entry."""
         deadline = time.monotonic() + _LIMIT
         while not self._has(round):
             if self._process.poll() is not None or time.monotonic() > deadline:

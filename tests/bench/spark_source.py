@@ -1,8 +1,8 @@
-"""Spark's own Kafka source into Parquet, what users would take instead: `python -m tests.bench.spark_source`.
+"""Spark's own Kafka source into Parquet, which users would take otherwise: `python -m tests.bench.spark_source`.
 
-Arguments: a scratch directory, and jars with commas between. Owns one Spark session with the settings of our worker's.
-Each line of standard input is a `Read`; it is done, by one streaming query with the trigger available-now, when a line
-comes back. Started by `tests.bench.spark_sides`.
+Arguments: a scratch directory, and jars separated by commas. Runs one Spark session with our worker's settings. Each
+line of standard input is a `Read`; it was executed, by one streaming query with the trigger available-now, when a line
+is returned. Started by `tests.bench.spark_sides`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kzconsumer_spark.pipe.messages import Start, ToFunction
 from kzconsumer_spark.pipe.spark_settings import settings
 from kzconsumer_spark.worker.process import take_pipes
 
-#: The mix that runs on Spark 4.3: of these the newest that were published. What else they need Spark has.
+#: The combination that runs on Spark 4.3: the newest published versions. Spark has their other dependencies.
 JARS = JarSet(
     "spark-kafka-source",
     (
@@ -33,7 +33,7 @@ JARS = JarSet(
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Everything committed of a topic from these offsets on, into the directory `path`."""
+    """Everything committed to a topic from these offsets on, into the directory `path`."""
 
     bootstrap: str
     topic: str

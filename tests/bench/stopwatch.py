@@ -1,6 +1,6 @@
 """Wall clock and processor time between the first and the last record, in the process that consumes.
 
-Owns its two readings. Made by `tests.bench.client`; what it returns becomes one `Measurement` of the bench.
+Made by `tests.bench.client`; its result becomes one `Measurement` of the benchmark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 class Stopwatch:
-    """`start` when the first `count` records are in hand, `stop` at the last of all."""
+    """`start` when the first `count` records have arrived, `stop` at the last of all."""
 
     def __init__(self) -> None:
         self._made = time.perf_counter()
@@ -60,7 +60,7 @@ class Stopwatch:
 
 
 def _peak_rss() -> int:
-    """Of this program only: getrusage's would begin with that of the process it was started from."""
+    """Of this program only: the value of getrusage would include the process that started it."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz` (`make fuzz`): all of it, with a progress line. Exit status 1 after a crash or a misread."""
+"""`python -m tests.fuzz` (`make fuzz`): everything, with a progress line. Exit status 1 after a crash or a misread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def run(kind: str, cases: int, seed: int, jobs: int) -> bool:
-    """All slices of one kind; whether nothing was found."""
+    """All slices of one kind; returns whether they passed."""
     begin = shown = time.monotonic()
     done = crashes = 0
     kinds: Counter[str] = Counter()

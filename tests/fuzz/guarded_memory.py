@@ -1,6 +1,6 @@
-"""Memory that ends the process when anything reads or writes one byte outside it.
+"""Memory that ends the process if anything reads or writes one byte outside it.
 
-Owns its mapping. Everything that is fuzzed lies in such memory.
+Everything that is fuzzed is in such memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 class GuardedMemory:
-    """Memory between two pages that may not be touched."""
+    """Memory between two inaccessible pages."""
 
     def __init__(self, size: int) -> None:
         page = mmap.PAGESIZE

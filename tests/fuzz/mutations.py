@@ -1,4 +1,4 @@
-"""Bytes changed at random, in the ways that parsers get wrong: lengths, signs, varints, cuts."""
+"""Bytes changed at random, in places where parsers make mistakes: lengths, signs, varints, truncations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
                 changed[at : at + 4] = struct.pack(">i", number)
             case 6:
                 del changed[at:]
-            case 7:  # a length that ends at the end of everything, or nearly so
+            case 7:  # a length that reaches the end of everything, or nearly so
                 changed[at : at + 4] = struct.pack(">i", len(changed) - at - rng.randrange(10))
             case 8:
                 length = varint(len(changed) - at - rng.randrange(10))

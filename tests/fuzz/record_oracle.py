@@ -1,4 +1,4 @@
-"""A third parser of record sets, plain and strict: what the kernels have to agree with.
+"""A third parser of record sets, plain and strict, with which the kernels have to agree.
 
 Shares nothing with them but the decompression. Checksums are ignored.
 """
@@ -14,7 +14,7 @@ from kzconsumer.records.compression import BadCompression, Scratch, decompress
 
 
 class Bad(Exception):
-    """The reference parser's only complaint."""
+    """The only error of the reference parser."""
 
 
 class Reader:
@@ -177,7 +177,7 @@ def message_rows(offset: int, magic: int, whole: Reader) -> Callable[[], Iterato
         if not found:
             raise Bad
         base = offset - found[-1][0] if magic else 0
-        if abs(base) > L.MAX_OFFSET:  # it would overflow; Java lets it
+        if abs(base) > L.MAX_OFFSET:  # it would overflow, which Java accepts
             raise Bad
         for row in found:
             if not 0 <= row[0] + base <= offset:

@@ -90,7 +90,7 @@ def plain(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
 
 
 def plain_rows(decoded: Decoded) -> tuple[list[Row], int, bool, bool]:
-    """The same, by way of what messages are made of."""
+    """The same, through the decoder of messages."""
     found = decoded.records.rows()
     times = [None if time == L.NO_TIMESTAMP else time for time in found.timestamps]
     headers = found.headers or repeat(())
@@ -159,7 +159,7 @@ def transactions(records: Sequence[Record], rng: random.Random) -> bytes:
 
 
 def mutate_inside(rng: random.Random) -> bytes:
-    """A good wrapper or batch whose decompressed body is a mutated one."""
+    """A valid wrapper or batch whose decompressed body is a mutated one."""
     fields = [None, b"", b"x", rng.randbytes(9)]
     records = [Record(rng.choice(fields), rng.choice(fields), ((b"h", b"x"),)) for _ in range(rng.choice([1, 2, 8]))]
     magic = rng.randrange(3)
@@ -176,13 +176,13 @@ def mutate_inside(rng: random.Random) -> bytes:
 
 
 def kernel_sets() -> list[KernelSet]:
-    """Both, in guarded memory; from now on decompressed bodies lie in it, too."""
+    """Both, in guarded memory, as are decompressed bodies from now on."""
     setattr(batches, "Scratch", GuardedScratch)  # noqa: B010
     return [guarded(load_kernels()), guarded(PYTHON_KERNELS)]
 
 
 def differences(kernel_sets: list[KernelSet], cases: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Cases in which a kernel set does not do as the reference parser, and how many cases were of which kind."""
+    """Cases in which a kernel set differs from the reference parser, and how many cases were of which kind."""
     rng = random.Random(seed)
     known = seeds()
     area = GuardedMemory(1 << 16)

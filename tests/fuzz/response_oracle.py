@@ -1,6 +1,6 @@
 """A second reader of responses, and a writer of random ones, driven by Kafka's own message schemas (as kio has them).
 
-Shares nothing with the product's decoders. It reads what a layout says and checks no meaning.
+Shares nothing with the product's decoders. It reads layouts and does not check meanings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXTS = ("g", "g", "", "topic", "größe", "x" * 130)
 
 
 class Bad(Exception):
-    """The bytes are no such response."""
+    """The bytes are not such a response."""
 
 
 class Field(NamedTuple):

@@ -1,6 +1,6 @@
 """Mutated responses of every version of every request, read by the product's decoders and by the oracle.
 
-Each lies flush against memory that may not be touched. The decoders raise ProtocolError or say what the oracle says.
+Each lies directly before inaccessible memory. The decoders raise ProtocolError or agree with the oracle.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Seed(NamedTuple):
 
 
 def seeds() -> list[Seed]:
-    """Good responses: for each version of each request a few random ones."""
+    """Valid responses: a few random ones for each version of each request."""
     rng = random.Random(1)
     made = []
     for api in APIS:
@@ -180,7 +180,7 @@ def decode(request: Any, version: int, data: memoryview) -> Any:
 
 
 def reference(seed: Seed, data: bytes) -> tuple[Any, bool]:
-    """What the decoder should say, and whether it may refuse nevertheless. Raises Bad where it must."""
+    """The expected result of the decoder, and whether it may reject the bytes nevertheless. Raises Bad if it must."""
     reader = Reader(data, flexible=seed.flexible)
     if reader.number(4) != CORRELATION:
         raise Bad
@@ -192,7 +192,7 @@ def reference(seed: Seed, data: bytes) -> tuple[Any, bool]:
 
 
 def difference(decoder: Decode, seed: Seed, data: bytes, placed: memoryview, kinds: Counter[str]) -> str | None:
-    """What is wrong with the decoder's answer."""
+    """The fault in the decoder's result."""
     wanted: Any = None
     may_refuse = bad = False
     try:
@@ -212,7 +212,7 @@ def difference(decoder: Decode, seed: Seed, data: bytes, placed: memoryview, kin
 
 
 def differences(decoder: Decode, cases: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Cases in which the decoder does not do as the oracle, and how many cases were of which kind."""
+    """Cases in which the decoder differs from the oracle, and how many cases were of which kind."""
     rng = random.Random(seed)
     known = seeds()
     area = GuardedMemory(1 << 16)

@@ -1,6 +1,7 @@
-"""One slice of fuzzing in a process of its own, which a read outside its memory ends: `python -m tests.fuzz.slices`.
+"""One slice of fuzzing in a process of its own, which ends at an access outside its memory: `python -m
+tests.fuzz.slices`.
 
-Owns the child process. Both `make fuzz` and the tests run slices; a slice is repeated by its kind, cases and seed.
+Both `make fuzz` and the tests run slices; a slice is repeated by its kind, cases and seed.
 """
 
 from __future__ import annotations

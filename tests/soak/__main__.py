@@ -1,9 +1,9 @@
-"""A group under load for an hour, and something happens to it every minute: `make soak`. CI plays three minutes.
+"""A group under load for an hour, with a fault every minute: `make soak`. CI runs three minutes.
 
-Half of the time with a function as sink, half with Spark. A producer sends 20,000 records a second to 8
-partitions, two members share them; faults are those of `tests.support.chaos`. One of the two, b, is never started anew:
-what it holds must not grow. Ends with status 1 where a record is missing, one came twice that must not, or b has grown.
-It goes on until everything has happened once, however short the time.
+Half of the time with a function as the sink, half with Spark. A producer sends 20,000 records a second to 8 partitions,
+two members share them; faults are those of `tests.support.chaos`. One of the two, b, is never restarted: its resources
+must not grow. Ends with status 1 if a record is missing, one was redelivered that must not be, or b has grown. It
+continues until every fault has happened once, however short the time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """What came of one half."""
+    """The result of one half."""
 
     name: str
     seconds: float
@@ -78,11 +78,11 @@ async def main(sinks: Sequence[str], minutes: float, rate: int, batch: int, ever
     setup.configure("error", "console")
     task = asyncio.current_task()
     assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and all that was started ends
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # and everything that was started ends
     with tempfile.TemporaryDirectory(prefix="kzconsumer-soak-") as folder, ExitStack() as stack:
         java, jars = find_java(), resolve_jars(NEWEST.jars, find_java())
         three = stack.enter_context(ensemble(Path(folder, "ensemble"), java, jars))
-        # The broker's session outlives every fault: what members do is looked at, not what brokers do.
+        # The broker's session outlives every fault: the members' behaviour is tested, not the brokers'.
         config = {"zookeeper.session.timeout.ms": 30_000}
         cluster = Cluster(
             three.connect, NEWEST, Path(folder, "cluster"), java, jars, chroot="/soak", heap="512m", config=config
@@ -170,15 +170,16 @@ async def leg(
 
 
 async def looked_at(group: SoakGroup) -> int:
-    """Missing of what is committed: that is asked first, since what is written is committed after it."""
+    """Which committed records are missing: offsets are read first, since records are written before the commit."""
     committed = await group.committed()
     await to_thread.run_sync(group.written.look)
     return group.written.ledger.missing(dict(enumerate(committed)))
 
 
 def judged(what: str, missing: int, again: int, exactly_once: bool, harsh: bool, batch: int) -> list[str]:
-    """A member that dies leaves one batch written and not committed, of up to twice its limit, since a response comes
-    whole; two do where both lose their sessions."""
+    """A member that is killed leaves one batch written and not committed, of up to twice its limit, since a response is
+    taken whole; two members do if both lose their sessions.
+    """
     allowed = 4 * batch if harsh and not exactly_once else 0
     output = [f"{what}: {missing} records are missing"] if missing else []
     return [*output, f"{what}: {again} records came again, {allowed} may"] if again > allowed else output
@@ -200,24 +201,24 @@ async def sampled(group: SoakGroup, began: float) -> AsyncIterator[list[Sample]]
 
 
 def thirds(samples: Sequence[Sample]) -> tuple[list[Held], list[Held]]:
-    """The first and the last of what comes after warming up: each fault has filled once what it fills."""
+    """The first and the last third after warming up: each fault has filled once what it fills."""
     third = len(samples) // 3
     return [each.held for each in samples[:third]], [each.held for each in samples[len(samples) - third :]]
 
 
 def can_tell(samples: Sequence[Sample]) -> bool:
-    """Three minutes say something about memory."""
+    """Three minutes are enough for a verdict on memory."""
     return len(samples) * SAMPLES_EVERY >= 180
 
 
 def memory_grown(samples: Sequence[Sample]) -> list[str]:
-    """By medians. Only after warming up: what a fault fills for the first time is no growth."""
+    """By medians. Only after warming up: what a fault fills for the first time is not growth."""
     was, now = (statistics.median(each.rss for each in part) for part in thirds(samples))
     return [f"memory of b grew from {was:.0f} to {now:.0f} MiB"] if now > was * GROWTH else []
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
-    """What is counted, by the least of each third, for faults have more open for a moment."""
+    """What is counted, by the minimum of each third, since faults have more open for a moment."""
     first, last = thirds(samples)
     output = []
     for what in ("descriptors", "threads", "tasks"):
@@ -228,7 +229,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
 
 
 def least(part: Sequence[Held], what: str) -> int:
-    """Of what was told: 0 was not."""
+    """Of the reported values: 0 means that none was."""
     return min((number for each in part if (number := getattr(each, what))), default=0)
 
 

@@ -1,6 +1,6 @@
-"""Two daemons under a load, with one of two sinks, and what can be said of their work at any moment.
+"""Two daemons under a load, with one of two sinks, and the state of their work at any moment.
 
-`SoakGroup` owns the daemon processes, `Without` and `With` what each sink leaves behind. No record is kept: ranges are.
+`SoakGroup` owns the daemon processes, `Without` and `With` the output of each sink. No record is kept: only ranges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.members import Daemon
 
 
 class Written(ABC):
-    """What a sink has written, looked at again and again; each file is read once."""
+    """What a sink has written, read repeatedly; each file is read once."""
 
     tables: str
     exactly_once: bool
@@ -38,7 +38,7 @@ class Written(ABC):
 
 
 class Without(Written):
-    """A function that notes what it gets."""
+    """A function that records what it gets."""
 
     exactly_once = False
     tables = '[sink]\nplugin = "callable"\n[sink.options]\nfunction = "tests.soak.sink:store"\n'
@@ -61,7 +61,7 @@ class Without(Written):
 
 
 class With(Written):
-    """Spark's Parquet files: each is read when it has its name, and must have every offset that its name says."""
+    """Spark's Parquet files: each is read when it has its final name, and must have every offset in its name."""
 
     exactly_once = True
 

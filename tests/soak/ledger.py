@@ -1,6 +1,6 @@
-"""Which offsets have come, how often: of one partition as ranges that grow together. Pure.
+"""Which offsets have arrived, and how often: for one partition, as ranges that grow together.
 
-Millions of records are a few ranges as long as none is missing; one that overlaps what is there says what came twice.
+Millions of records are a few ranges as long as none is missing; overlaps are the redelivered ones.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Ledger:
 
     @property
     def twice(self) -> int:
-        """Records that came again, counted as often as they did."""
+        """Redelivered records, counted as often as they were."""
         return self.records - self.distinct
 
     def missing(self, ends: dict[int, int]) -> int:
-        """How many offsets below these ends have not come."""
+        """How many offsets below these ends have not arrived."""
         found = 0
         for partition, end in ends.items():
             found += end - sum(min(b, end) - a for a, b in self._held[partition] if a < end)

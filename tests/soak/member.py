@@ -1,4 +1,4 @@
-"""`python -m tests.soak.member --config FILE`: the daemon, which writes how many tasks it has when SIGUSR1 asks it."""
+"""`python -m tests.soak.member --config FILE`: the daemon, which writes its number of tasks at SIGUSR1."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TASKS = "KZCONSUMER_SOAK_TASKS"
 """The variable that names the file."""
 
 
-def tell(*_: object) -> None:
-    """Between two steps of the loop, in its thread."""
+def write_tasks(*_: object) -> None:
+    """Between two iterations of the loop, in its thread."""
     try:
         number = len(asyncio.all_tasks())
     except RuntimeError:  # no loop yet, or no longer
@@ -24,5 +24,5 @@ def tell(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGUSR1, tell)
+    signal.signal(signal.SIGUSR1, write_tasks)
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""What one process holds: memory, descriptors, threads, tasks. Reads /proc; asks for the tasks by SIGUSR1."""
+"""The resources of one process: memory, descriptors, threads, tasks. Reads /proc; requests the tasks by SIGUSR1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A sink for the soak: notes which offsets it was given, a line for each range. At least once: it lingers after that.
+"""A sink for the soak: records the offsets it was given, a line for each range. At least once: it lingers after that.
 
-`KZCONSUMER_SOAK_RANGES` names the directory; each process writes a file of its own, so that nobody's line is torn.
+`KZCONSUMER_SOAK_RANGES` names the directory; each process writes a file of its own, so that no line is torn.
 """
 
 from __future__ import annotations

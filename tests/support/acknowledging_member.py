@@ -16,13 +16,13 @@ from kzconsumer.logs import setup
 from kzconsumer.streams.kafka_stream import KafkaStream
 from kzconsumer.streams.message import Message
 
-# So many are always unfinished: a kill finds some.
+# So many are always unfinished, so that a kill interrupts some.
 UNFINISHED = 40
 PAUSE = 0.002
 
 
 async def work(stream: KafkaStream, chance: random.Random) -> None:
-    """Never comes to the end of its work: what is left when no more comes stays unacknowledged."""
+    """Never finishes all its work: at the end, what is left stays unacknowledged."""
     pending: list[Message] = []
     async for message in stream:
         pending.append(message)

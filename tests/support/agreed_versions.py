@@ -1,4 +1,4 @@
-"""The versions of requests that are used with a broker, as a text."""
+"""The versions of requests that are used with a broker, as text."""
 
 from __future__ import annotations
 

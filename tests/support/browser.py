@@ -1,6 +1,6 @@
-"""A real browser for tests: Chromium without a screen, as Debian has it. Owns the browser it starts.
+"""A real browser for tests: headless Chromium from Debian.
 
-Only what a person would see or be told of is asked for; faults that the browser notes on the way are collected.
+Tests only check what a person would see; faults that the browser reports on the way are collected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 class Window:
-    """One page, what went wrong on it, and where it has asked for anything."""
+    """One page, its faults, and the addresses it requested."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -40,7 +40,7 @@ class Window:
         page.on("request", lambda request: self.asked.add(request.url))
 
     async def barriers(self) -> list[str]:
-        """What axe finds that keeps people from using the page."""
+        """What axe finds that prevents people from using the page."""
         found: dict[str, Any] = (await Axe().run(self.page)).response
         return [
             f"{each['id']}: {node['html']} {node.get('failureSummary')}"

@@ -1,7 +1,7 @@
-"""A TCP connection's way through a network that can be cut: while it is, nothing gets through, and nothing is lost.
+"""A TCP connection through a network that can be cut: meanwhile nothing gets through, and nothing is lost.
 
-Owns its listening socket and the connections through it. The ensemble puts one between every two of its servers. Unlike
-FaultProxy it breaks no connection: what was under way arrives when the cable is whole again, as TCP retransmits it.
+The ensemble puts one between every two of its servers. Unlike FaultProxy it breaks no connection: data in flight
+arrives when the cable is mended, as TCP retransmits it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATIENCE = 1.0
 
 
 class Cable:
-    """`async with Cable(host, port) as cable:`; whoever connects to `cable.port` reaches `host:port`."""
+    """`async with Cable(host, port) as cable:`; a connection to `cable.port` reaches `host:port`."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = 0
@@ -63,7 +63,7 @@ class Cable:
                 tasks.start_soon(self._carry, reader, far_writer)
                 tasks.start_soon(self._carry, far_reader, writer)
         except OSError:
-            pass  # nobody listens at the far end
+            pass  # the far end does not listen
         finally:
             for end in (writer, far_writer):
                 if end is not None:
@@ -71,7 +71,7 @@ class Cable:
                     self._open.discard(end)
 
     async def _dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A new follower tries again when nobody listens yet; we took its call, so that is for us to do."""
+        """A new follower retries if the port does not listen yet; as we accepted its connection, we must retry."""
         deadline = anyio.current_time() + PATIENCE
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A group of daemons with a Spark sink, what befalls its members at moments that a seed chooses, and the verdict.
+"""A group of daemons with a Spark sink, faults of its members at seeded moments, and the verdict.
 
 `DaemonGroup` owns the daemon processes, which are killed when the block ends; `SparkGroup` adds the verdict. What
 differs between destinations is one object: `Destination`.
@@ -39,7 +39,7 @@ Row = tuple[int, int]
 
 
 class Destination(Protocol):
-    """What a sink's table says, and what is there."""
+    """The sink's table in the settings, and the records that are there."""
 
     tables: str
 
@@ -49,14 +49,14 @@ class Destination(Protocol):
 
 
 def spark_sink(options: str, **conf: str) -> str:
-    """The sink's tables: what is the same for all destinations, and `options`."""
+    """The sink's tables: the common part, and `options`."""
     settings = "".join(f'"{key}" = "{value}"\n' for key, value in {"spark.driver.memory": "512m", **conf}.items())
     common = f'start_timeout = "{LIMIT:.0f}s"\n{options}\n[sink.options.conf]\n{settings}'
     return f'[sink]\nplugin = "spark"\n[sink.options]\n{common}'
 
 
 class ParquetFiles:
-    """Files that never change once they have their name, so that each is read once."""
+    """Files that never change once they have their final name, so that each is read once."""
 
     def __init__(self, path: Path, options: str) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class PostgresTable:
 
     def rows(self) -> Counter[Row]:
         if self._database.query("SELECT to_regclass(%s)", [self._name]) == [(None,)]:
-            return Counter()  # the first batch makes it
+            return Counter()  # the first batch creates it
         query = f'SELECT "partition", "offset", count(*) FROM {self._name} GROUP BY 1, 2'
         return Counter({(partition, offset): times for partition, offset, times in self._database.query(query)})
 
@@ -97,7 +97,7 @@ class DeltaFiles:
 
     def rows(self) -> Counter[Row]:
         if not DeltaTable.is_deltatable(str(self._path)):
-            return Counter()  # the first batch makes it
+            return Counter()  # the first batch creates it
         for name in DeltaTable(self._path).get_add_actions().column("path").to_pylist():
             if name not in self._read:
                 table = pq.read_table(self._path / name, columns=["partition", "offset"], partitioning=None)
@@ -111,14 +111,14 @@ def published(path: Path) -> Destination:
 
 
 def appended(path: Path) -> Destination:
-    """The negative control: a function that appends, and lingers before it says so; `path` is in the environment."""
+    """The negative control: a function that appends, and lingers before it returns; `path` is in the environment."""
     return ParquetFiles(
         path / "appended", 'destination = "function"\nfunction = "tests.support.spark_functions:append"'
     )
 
 
 class DaemonGroup:
-    """Members named by letters, all with the sink that `tables` say. The group has its topic's name."""
+    """Members named by letters, all with the sink of `tables`. The group is named like its topic."""
 
     def __init__(
         self, three: Ensemble, cluster: Cluster, topic: str, partitions: int, folder: Path, tables: str
@@ -171,7 +171,7 @@ class DaemonGroup:
         assert await self._members[name].ended(60.0) == 0, self._members[name].err.read_text()[-3000:]
 
     async def whole(self, members: int) -> None:
-        """Until so many of them own partitions, all partitions are owned, and each member's Spark is up."""
+        """Until so many of them own partitions, all partitions are owned, and each member's Spark is running."""
 
         async def is_whole() -> bool:
             async with session(self.cluster.connect) as zookeeper:
@@ -197,7 +197,7 @@ class DaemonGroup:
         return [offset or 0 for offset in found]
 
     async def past(self, offsets: list[int]) -> None:
-        """Until every partition is committed up to there."""
+        """Until every partition is committed up to that offset."""
 
         async def is_past() -> bool:
             return all(at >= offset for at, offset in zip(await self.committed(), offsets, strict=True))
@@ -228,7 +228,7 @@ class SparkGroup(DaemonGroup):
         self.destination = destination
 
     async def verdict(self) -> tuple[list[Row], list[Row]]:
-        """What is committed and missing in the destination, and what is there more than once."""
+        """The committed records that are missing in the destination, and the duplicates."""
         committed: list[int] = []
 
         async def known() -> bool:
@@ -252,7 +252,7 @@ def spark_group(
         group.kill_all()
 
 
-# -- what may happen. Each leaves members a and b running, or on their way.
+# -- faults. Each leaves members a and b running, or about to run.
 
 
 async def kill_daemon(group: DaemonGroup, name: str, chance: Random) -> None:
@@ -261,7 +261,7 @@ async def kill_daemon(group: DaemonGroup, name: str, chance: Random) -> None:
 
 
 async def killed(find: Callable[[], int]) -> None:
-    """The process of a Spark; of one that is just ended, as its batch was given up, the next."""
+    """The process of a Spark; if it has just ended because its batch was abandoned, that of the next one."""
     with anyio.fail_after(LIMIT):
         while True:
             try:
@@ -280,7 +280,7 @@ async def kill_java(group: DaemonGroup, name: str, chance: Random) -> None:
 
 
 async def freeze(group: DaemonGroup, name: str, chance: Random) -> None:
-    """Past its session; its Spark may work on meanwhile, as a zombie, or wake up with it."""
+    """Longer than its session; meanwhile its Spark may work as a zombie, or resume with it."""
     frozen = [group.process(name), *(group.workers_of(name) if chance.random() < 0.5 else [])]
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Chunks as a fetcher makes them, from real record batches, and a lease that a test holds in its hand."""
+"""Chunks as a fetcher makes them, from real record batches, and a lease that a test controls."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def chunk(claim: OffsetTracker, first: int, until: int, offsets: Sequence[int] |
 
 
 def raw_chunk(claim: OffsetTracker, first: int, until: int, data: memoryview) -> Chunk:
-    """Bytes that stand for these offsets, as a fetcher keeps them for a sink that wants no columns."""
+    """Bytes for these offsets, as a fetcher keeps them for a sink of raw bytes."""
     return Chunk(claim, first, until, RawRecords(data, until - first), len(data))
 
 
 def hole(claim: OffsetTracker, first: int, until: int) -> Chunk:
-    """A range that holds no record."""
+    """A range without records."""
     return Chunk(claim, first, until)
 
 
@@ -64,7 +64,7 @@ def put(queue: ChunkQueue, *chunks: Chunk) -> None:
 
 
 class LeaseInHand(Lease):
-    """Held, or not, as the test says."""
+    """Held or not, as the test sets it."""
 
     def __init__(self, *, held: bool = True) -> None:
         super().__init__()

@@ -1,7 +1,4 @@
-"""The command line run in this process, beside the test's own event loop.
-
-Owns nothing.
-"""
+"""The command line run in this process, in the test's own event loop."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class CommandLine:
         return Done(status, *self._capsys.readouterr())
 
     async def json(self, *words: str, status: int = 0) -> Any:
-        """The answer of `-o json`; fails unless the command ended with this status and complained of nothing."""
+        """The output of `-o json`; fails unless the command ended with this status and without errors."""
         done = await self(*words, "-o", "json")
         assert (done.status, done.err) == (status, ""), done
         return json.loads(done.out)

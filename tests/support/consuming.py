@@ -1,6 +1,6 @@
-"""Members of a group for tests about what they deliver: joined in one line, read up to a count, and what they stored.
+"""Members of a group for tests about delivery: joined in one line, read up to a count, and their stored offsets.
 
-Owns nothing. Every wait has a limit: what does not come is a TimeoutError, not a hanging test.
+Every wait has a limit: a missing record is a TimeoutError, not a hanging test.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def as_messages(batch: pa.RecordBatch) -> list[kzconsumer.Message]:
 
 
 async def stored_offset(cluster: Cluster, group: str, topic: str, partition: int = 0) -> int | None:
-    """What ZooKeeper has for the group, read as any other program would; None without a node."""
+    """What ZooKeeper has for the group, read like any other program would; None without a node."""
     async with session(cluster.connect) as zookeeper:
         node = await zookeeper.find(f"/consumers/{group}/offsets/{topic}/{partition}")
     return None if node is None else int(node.data)

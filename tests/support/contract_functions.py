@@ -1,7 +1,7 @@
-"""A function for the Spark sink that keeps to the contract of sinks, and what it becomes when told to break it.
+"""A function for the Spark sink that keeps the contract of sinks, and variants that break it.
 
 It runs in the sink's worker process; the directory that `FUNCTION_DIRECTORY` names has its database, and may have a
-file `mode`. The database stands for any that has transactions.
+file `mode`. The database represents any that has transactions.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def database(directory: Path) -> sqlite3.Connection:
 
 
 def stored(directory: Path, what: str) -> Iterable[Any]:
-    """All that a table has, of one column."""
+    """All values of one column of a table."""
     with database(directory) as connection:
         return [each for (each,) in connection.execute(f"select * from {what}")]

@@ -1,4 +1,4 @@
-"""What is in a topic of dead letters, read with librdkafka."""
+"""The content of a topic of dead letters, read with librdkafka."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Letter(NamedTuple):
 
 
 def read_letters(bootstrap: str, topic: str, count: int, limit: float = 30.0) -> list[Letter]:
-    """The first `count` of partition 0. Raises AssertionError when they do not come in time."""
+    """The first `count` of partition 0. Raises AssertionError if they do not arrive in time."""
     settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "group.id": "letters", "enable.auto.commit": False}
     consumer = Consumer(settings)
     found: list[Message] = []
@@ -29,7 +29,7 @@ def read_letters(bootstrap: str, topic: str, count: int, limit: float = 30.0) ->
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         while len(found) < count and time.monotonic() < until:
-            # A broker that is slow to answer comes as a message, too.
+            # A slow broker is also reported as a message.
             found += [each for each in consumer.consume(count - len(found), 1.0) if each.error() is None]
     finally:
         consumer.close()
@@ -38,5 +38,5 @@ def read_letters(bootstrap: str, topic: str, count: int, limit: float = 30.0) ->
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    headers: Any = message.headers()  # librdkafka takes more kinds than it gives
+    headers: Any = message.headers()  # librdkafka accepts more types than it returns
     return list(headers or [])

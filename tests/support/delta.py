@@ -1,4 +1,4 @@
-"""Ranges committed to a Delta table without Spark: their files are those that Arrow writes of records as they came."""
+"""Ranges committed to a Delta table without Spark: their files are those that Arrow writes of unshaped records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 def spark_columns(**types: object) -> str:
-    """Columns as Spark tells them; without any, those of its Kafka source."""
+    """Columns as Spark reports them; without arguments, those of its Kafka source."""
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (types or _TYPES).items()
     ]
@@ -51,7 +51,7 @@ def claimed(path: Path, owner: Owner = OWNER, partition_by: tuple[str, ...] = ()
 
 
 class Writer:
-    """What the destination in the worker does, but for Spark. Its scratch is in a directory of its own."""
+    """What the destination in the worker does, without Spark. Its scratch directory is its own."""
 
     def __init__(self, target: DeltaTarget, scratch: Path) -> None:
         self.target = target

@@ -1,7 +1,7 @@
 """Three ZooKeeper servers that elect a leader, each of which can be cut off from the other two.
 
-Owns the processes and, in a thread of its own, the cables between the servers: a test's event loop that stands still
-must not look like a broken network to them. Followers reach a leader through cables; elections are not cut.
+Owns the processes and, in a thread of its own, the cables between the servers: a blocked event loop of a test must not
+look like a broken network to them. Followers reach a leader through cables; elections are not cut.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SYNC_LIMIT = 24
 
 
 class EnsembleServer(ZooKeeperServer):
-    """One of them. `reached` says by which port it reaches each of the others."""
+    """One of them. `reached` has the port through which it reaches each of the others."""
 
     def __init__(self, number: int, folder: Path, java: Path, jars: Path) -> None:
         super().__init__(folder / f"server-{number}", java, jars, heap="96m")
@@ -54,7 +54,7 @@ class EnsembleServer(ZooKeeperServer):
 
 
 class Ensemble:
-    """Made by `ensemble`. Server numbers are 1 to 3; who leads is for them to decide."""
+    """Made by `ensemble`. Server numbers are 1 to 3; they elect their leader themselves."""
 
     def __init__(
         self, servers: list[EnsembleServer], cables: list[tuple[set[EnsembleServer], Cable]], portal: BlockingPortal
@@ -80,7 +80,7 @@ class Ensemble:
         return [server for server in self.servers if server.role == "follower"]
 
     def cut(self, server: EnsembleServer) -> None:
-        """Between this server and the others nothing gets through; clients still reach it."""
+        """Nothing gets through between this server and the others; clients still reach it."""
         self._portal.call(self._set, server, Cable.cut)
 
     def mend(self, server: EnsembleServer) -> None:
@@ -105,7 +105,7 @@ def connect_string(servers: Iterable[EnsembleServer]) -> str:
 
 @contextmanager
 def ensemble(folder: Path, java: Path, jars: Path) -> Iterator[Ensemble]:
-    """Three servers that serve; killed at the end. To be entered in the main thread, with which the servers die."""
+    """Three running servers; killed at the end. To be entered in the main thread, with which the servers end."""
     servers = [EnsembleServer(number, folder, java, jars) for number in (1, 2, 3)]
     with start_blocking_portal() as portal, ExitStack() as exits:
         cables = []

@@ -1,4 +1,4 @@
-"""Three ZooKeeper servers and a Kafka cluster on them, started when a test first asks for them."""
+"""Three ZooKeeper servers and a Kafka cluster on them, started when a test first needs them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def three(running: Ensemble) -> Iterator[Ensemble]:
 def cluster_of_three(
     running: Ensemble, servers: Servers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Its broker's session outlives every fault of these tests: what members do is looked at, not what brokers do."""
+    """Its broker's session outlives every fault of these tests: the members' behaviour is tested, not the brokers'."""
     cluster = Cluster(
         running.connect,
         NEWEST,

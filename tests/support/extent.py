@@ -1,6 +1,6 @@
-"""How much a run does of what takes long: a fixed share, or with `KZCONSUMER_NIGHTLY` (`make nightly`) much more.
+"""How much a run does of long tests: a fixed share, or with `KZCONSUMER_NIGHTLY` (`make nightly`) much more.
 
-The variable is the seed of the nightly run. It is printed, and given again it repeats what the run did.
+The variable is the seed of the nightly run. It is printed; setting it to that value repeats the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""File permissions that count for root, too: Linux lets root pass them by two capabilities, which a thread may drop."""
+"""File permissions that apply to root, too: Linux exempts root by two capabilities, which a thread may drop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def permissions_count() -> Iterator[None]:
-    """For this thread, until the block ends. It stays the owner of what it made."""
+    """For this thread, until the block ends. It remains the owner of its files."""
     header = (ctypes.c_uint32 * 2)(_VERSION, 0)
     rights = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for 64 capabilities
     _require(_libc.capget(header, rights))

@@ -1,6 +1,6 @@
-"""A steady flow of records whose values say where they are, and what members made of it.
+"""A steady flow of records whose values contain their position, and what members delivered of it.
 
-Owns the producer of one topic: nobody else may write there, so that a record's offset is known before it is sent.
+Owns the producer of one topic: there must be no other, so that a record's offset is known before it is sent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Flow:
                 "acks": "all",
                 "linger.ms": 5,
                 "max.in.flight": 1,
-                "topic.metadata.refresh.interval.ms": 100,  # how added partitions become known
+                "topic.metadata.refresh.interval.ms": 100,  # this is how added partitions become known
                 **compatibility(cluster.version),
             }
         )
@@ -75,7 +75,7 @@ class Flow:
                 except KafkaException:
                     continue  # the partition is too new to be known
                 except BufferError:
-                    self._producer.poll(0.1)  # the broker is behind: what cannot be sent now goes later
+                    self._producer.poll(0.1)  # the broker has not caught up: unsent records are sent later
                     continue
                 self.sent[partition] += 1
             self._producer.poll(0.005)
@@ -97,7 +97,7 @@ def flow(cluster: Cluster, topic: str, partitions: int, rate: float = RATE) -> I
 
 
 class Deliveries:
-    """What each member delivered; a member is named by the function that tells its records so far."""
+    """What each member delivered; a member is identified by the function that returns its records so far."""
 
     def __init__(self, **members: Callable[[], Iterable[Record]]) -> None:
         self.members = members
@@ -106,7 +106,7 @@ class Deliveries:
         return {record for output in self.members.values() for record in output()}
 
     def doubled(self) -> dict[Record, list[str]]:
-        """Records delivered more than once -> by whom."""
+        """Records delivered more than once -> by which members."""
         by: dict[Record, list[str]] = defaultdict(list)
         for name, output in self.members.items():
             for record in output():

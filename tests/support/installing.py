@@ -1,4 +1,4 @@
-"""Our distributions as users get them: built, and installed into a virtual environment that knows nothing else.
+"""Our distributions as users get them: built, and installed into a virtual environment with nothing else.
 
 For `tests/core/plain/test_install.py`.
 """
@@ -26,7 +26,7 @@ DISTRIBUTIONS = {
 
 
 def run(*words: str | Path, within: Path, path: Path | None = None, limit: float = 120) -> str:
-    """What a command says on standard output; fails with all that it said. `path` is searched for commands first."""
+    """The standard output of a command; fails with all its output. `path` is searched for commands first."""
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTHON", "KZCONSUMER"))}
     first = {"PATH": f"{path}{os.pathsep}{os.environ['PATH']}"} if path else {}
     done = subprocess.run(
@@ -37,7 +37,7 @@ def run(*words: str | Path, within: Path, path: Path | None = None, limit: float
 
 
 def build(into: Path, *, isolated: bool) -> list[Path]:
-    """A source distribution of each, and of that the wheel. Isolated, each is built by what it declares to need."""
+    """A source distribution of each, and its wheel. Isolated, each is built with its declared requirements."""
     how = () if isolated else ("--no-isolation",)
     children = [
         subprocess.Popen(
@@ -53,7 +53,7 @@ def build(into: Path, *, isolated: bool) -> list[Path]:
 
 
 def interpreter(version: str) -> Path | None:
-    """A Python of that version which can make virtual environments: of `PATH`, of pyenv or of uv."""
+    """A Python of that version that can create virtual environments: from `PATH`, pyenv or uv."""
     named: list[Path | str] = [f"python{version}"] if shutil.which(f"python{version}") else []
     named += (Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python")
     if uv := shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent)):
@@ -70,14 +70,14 @@ def interpreter(version: str) -> Path | None:
 
 
 def environment(python: Path, at: Path, wheels: Iterable[Path]) -> Path:
-    """An empty environment, and in it the wheels with all that they declare. Returns its folder of commands."""
+    """An empty environment with the wheels and everything they declare. Returns its directory of commands."""
     run(python, "-m", "venv", at, within=at.parent)
     run(at / "bin" / "pip", "install", "--quiet", *wheels, within=at.parent, limit=900)
     return at / "bin"
 
 
 def borrowing_environment(at: Path, wheels: Sequence[Path]) -> Path:
-    """An environment with the wheels alone, which finds what they need where this Python has it."""
+    """An environment with the wheels alone, which finds their requirements in this Python."""
     run(sys.executable, "-m", "venv", "--without-pip", at, within=at.parent)
     if wheels:
         pip = (sys.executable, "-m", "pip", "--python", at / "bin" / "python")
@@ -105,7 +105,7 @@ REQUIRES = "import importlib.metadata as m; print(*m.requires('{name}') or (), s
 
 
 def _closure(lines: Iterable[str]) -> set[str]:
-    """The names of all distributions that requirements without extras lead to."""
+    """The names of all distributions reached by requirements without extras."""
     found: set[str] = set()
     left = [Requirement(line) for line in lines]
     while left:
@@ -117,7 +117,7 @@ def _closure(lines: Iterable[str]) -> set[str]:
 
 
 def shell_commands(at: Path) -> Path:
-    """All that this environment has, to type into: `kzconsumer`, `python`, and a `pip` that asks no index."""
+    """The commands of this environment for a shell: `kzconsumer`, `python`, and a `pip` that uses no index."""
     commands = borrowing_environment(at, [])
     python = commands / "python"
     (packages,) = (at / "lib").glob("python*/site-packages")

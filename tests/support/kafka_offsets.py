@@ -1,6 +1,6 @@
-"""A group's offsets with the brokers, as librdkafka reads and writes them: it shares nothing with ours.
+"""A group's offsets in the brokers, read and written by librdkafka, which shares no code with ours.
 
-Owns no state. Blocking calls run in a thread; nobody joins the group for them.
+Blocking calls run in a thread; no member joins the group for them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _as_group(cluster: Cluster, group: str) -> Iterator[Consumer]:
 
 
 async def kafka_offset(cluster: Cluster, group: str, topic: str, partition: int = 0) -> int | None:
-    """What the coordinator has for the group; None where it has nothing."""
+    """The coordinator's offset for the group; None if it has none."""
 
     def read() -> int | None:
         with _as_group(cluster, group) as consumer:
@@ -51,7 +51,7 @@ async def kafka_offset(cluster: Cluster, group: str, topic: str, partition: int 
 
 
 async def move_kafka_offset(cluster: Cluster, group: str, topic: str, offset: int) -> None:
-    """Somebody else's commit of partition 0."""
+    """A commit of partition 0 by another program."""
 
     def write() -> None:
         with _as_group(cluster, group) as consumer:
@@ -61,7 +61,7 @@ async def move_kafka_offset(cluster: Cluster, group: str, topic: str, offset: in
 
 
 async def offsets_written(cluster: Cluster) -> int:
-    """How many records the topic of all groups' offsets has got so far."""
+    """How many records the topic of all groups' offsets has so far."""
 
     def count() -> int:
         with _as_group(cluster, "nobody") as consumer:
@@ -73,7 +73,9 @@ async def offsets_written(cluster: Cluster) -> int:
 
 
 async def coordinator_of(cluster: Cluster, group: str) -> int:
-    """The id of the broker that keeps the group's offsets: who leads that part of their topic (`partitionFor`)."""
+    """The id of the broker that keeps the group's offsets: the leader of that partition of their topic
+    (`partitionFor`).
+    """
 
     def ask() -> int:
         with _as_group(cluster, "nobody") as consumer:
@@ -84,9 +86,9 @@ async def coordinator_of(cluster: Cluster, group: str) -> int:
 
 
 async def in_sync(cluster: Cluster, group: str) -> None:
-    """Wait until every broker has the group's offsets, so that any of them may end, or be asked for them.
+    """Wait until every broker has the group's offsets, so that any of them may be stopped or asked for them.
 
-    As ZooKeeper has it: a broker that was away believes for a while that nothing has changed, and says so.
+    According to ZooKeeper: a broker that was away assumes for a while that nothing has changed, and reports so.
     """
     async with session(cluster.connect) as zookeeper:
 

@@ -1,7 +1,7 @@
-"""A broker in this process that answers Fetch with record bytes a test makes up.
+"""A broker in this process that answers Fetch with record bytes made by a test.
 
-For bytes and response shapes that a real broker cannot be brought to send on demand. It speaks ApiVersions 0 and
-Fetch 4, over a socket, so that everything from the connection on is the product's.
+For bytes and response shapes that a real broker cannot be made to send on demand. It supports ApiVersions 0 and Fetch
+4, over a socket, so that everything from the connection on is the product's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _IDLE = 0.05  # seconds before an empty answer
 
 @asynccontextmanager
 async def log_broker(log: Log, answering: Callable[[int], object] = int) -> AsyncIterator[Broker]:
-    """A broker that leads every partition it is asked for; `answering` is called with the size of each response."""
+    """A broker that leads every requested partition; `answering` is called with the size of each response."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

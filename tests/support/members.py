@@ -1,6 +1,6 @@
 """Group members for tests: in this process through the API, or as a daemon process of their own.
 
-Owns the daemon processes it starts; they are killed when the block ends.
+The daemon processes are killed when the block ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tables = Mapping[str, Mapping[str, object]]
 
 
 def settings(connect: str, name: str, /, **tables: Mapping[str, object]) -> kzconsumer.Settings:
-    """A group's settings; `tables` adds to or replaces the tables that a test needs otherwise."""
+    """A group's settings; `tables` adds to or replaces the tables that a test needs to differ."""
     base: dict[str, Mapping[str, object]] = {
         "zookeeper": {"connect": connect, "session_timeout": "6s"},
         "group": {"id": name},
@@ -41,7 +41,7 @@ def settings(connect: str, name: str, /, **tables: Mapping[str, object]) -> kzco
 
 
 class Reader:
-    """A member that reads all its streams and remembers every message, in the order it came."""
+    """A member that reads all its streams and keeps every message, in the order of arrival."""
 
     def __init__(self, consumer: ConsumerConnector) -> None:
         self.consumer = consumer
@@ -57,7 +57,7 @@ class Reader:
 
 
 def sessions_of(consumer: ConsumerConnector) -> Sessions:
-    """What is behind the object that an application holds."""
+    """The internals behind the object that an application holds."""
     return consumer._sessions
 
 
@@ -143,7 +143,7 @@ class Daemon:
 
     def events(self, name: str) -> list[dict[str, Any]]:
         lines = (line for line in self.err.read_bytes().splitlines(keepends=True) if line.endswith(b"\n"))
-        output = (line for line in lines if line.startswith(b"{") and name.encode() in line)  # few are worth reading
+        output = (line for line in lines if line.startswith(b"{") and name.encode() in line)  # lines that are not JSON
         return [event for line in output if (event := json.loads(line))["event"] == name]
 
 

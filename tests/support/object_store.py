@@ -1,7 +1,7 @@
-"""An object store that speaks S3, on loopback, and the jars with which Spark speaks to it.
+"""An object store with the S3 protocol on loopback, and the jars with which Spark uses it.
 
-`ObjectStore` owns the server's process. Of the jars those are left out that Spark has, and of Amazon's client all but
-what reads and writes objects: the bundle on which Hadoop's module depends has half a gigabyte.
+Jars that Spark has are left out, and of Amazon's client all but what reads and writes objects: the bundle on which
+Hadoop's module depends has half a gigabyte.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kzconsumer_sandbox.servers.ports import HOST, free_port
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from kzconsumer_sandbox.servers.versions import Artifact, JarSet
 
-_CLIENT = "2.35.4"  # that Hadoop 3.5.0 is made with
+_CLIENT = "2.35.4"  # that Hadoop 3.5.0 is built with
 _AMAZON = "software.amazon.awssdk"
 
 
 class ObjectStore(ServerProcess):
-    """With one bucket, `bucket`; `conf` is what Spark must be told to find it."""
+    """With one bucket, `bucket`; `conf` is what Spark needs to find it."""
 
     bucket = "bucket"
 
@@ -66,7 +66,7 @@ class ObjectStore(ServerProcess):
 
 
 def client_jars() -> str:
-    """As `spark.jars` takes them."""
+    """In the form of `spark.jars`."""
     jars = find_ivy().parent  # all of Spark's
     (hadoop,) = (each.stem.removeprefix("hadoop-client-api-") for each in jars.glob("hadoop-client-api-*.jar"))
     java = find_java()

@@ -1,8 +1,8 @@
 """Kafka's own ZooKeeper consumer as a member of a group: the tools of its last releases, each a process.
 
-Owns the processes; they are killed when the block ends. What a member delivered is what it printed, and where it began
-to read is what it logged. The tools decide what a member can be: the console consumer registers a white list with one
-stream, the replay tool registers statically with any number of streams.
+The processes are killed when the block ends. What a member delivered is taken from its output, and where it began to
+read from its log. The tools limit what a member can be: the console consumer registers a white list with one stream,
+the replay tool registers statically with any number of streams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORIGINALS = ("0.10.2.2", NEWEST_ORIGINAL)
 
 PROPERTIES: Mapping[str, object] = {
     "zookeeper.session.timeout.ms": 6000,
-    "auto.commit.interval.ms": 3_600_000,  # it also commits at every rebalance and when it is told to stop
+    "auto.commit.interval.ms": 3_600_000,  # it also commits at every rebalance and when it is stopped
     "consumer.timeout.ms": -1,
 }
 REPLAY_GROUP = "replay-log-producer"
@@ -47,7 +47,7 @@ log4j.appender.err.layout.ConversionPattern=%d{HH:mm:ss,SSS} %p %c{1} %m%n
 
 
 class Record(NamedTuple):
-    """Which record of which partition; its value says so, for members that print nothing else."""
+    """A record's partition and number; the value contains them, for members that print nothing else."""
 
     topic: str
     partition: int
@@ -80,12 +80,12 @@ class Original:
         return f"{self.consumer}-{number}"
 
     def delivered(self) -> list[Record]:
-        """What the console consumer has printed, in its order."""
+        """What the console consumer has printed, in order."""
         lines = self.out.read_bytes().split(b"\n")[:-1]
         return [Record.parse(line.decode()) for line in lines if line]
 
     def starts(self) -> dict[tuple[str, int], list[int]]:
-        """Topic and partition -> the offset each of its ownerships began at, by its own log; -1 is "none stored"."""
+        """Topic and partition -> the offset where each of its ownerships began, by its own log; -1 is "none stored"."""
         found: dict[tuple[str, int], list[int]] = {}
         for line in self.err.read_text(errors="replace").splitlines():
             if "selected partitions" in line:
@@ -129,7 +129,7 @@ def console_consumer(
 ) -> Iterator[Original]:
     """`kafka.tools.ConsoleConsumer`: a white list, one stream, prints every record, or so many and then leaves.
 
-    It refuses `from_beginning` where the group has offsets. `properties` are the consumer's, with `_` for `.`.
+    It refuses `from_beginning` if the group has offsets. `properties` are the consumer's, with `_` for `.`.
     """
     config = _properties(folder, {"group.id": group, "consumer.id": consumer}, properties)
     args = ["--zookeeper", cluster.connect, "--whitelist", white_list, "--consumer.config", str(config)]
@@ -147,7 +147,7 @@ def replaying_consumer(
 ) -> Iterator[Original]:
     """`kafka.tools.ReplayLogProducer` (1.1.1): a static subscription in REPLAY_GROUP, records copied to a topic.
 
-    Its id is its own choice; a stream stops reading after 10 s without a record.
+    It chooses its own id; a stream stops reading after 10 s without a record.
     """
     args = ["--zookeeper", cluster.connect, "--broker-list", cluster.bootstrap, "--inputtopic", topic]
     args += ["--outputtopic", copy, "--threads", str(streams), "--property", "linger.ms=0"]
@@ -156,7 +156,7 @@ def replaying_consumer(
 
 
 def verify_command(servers: Servers, cluster: Cluster, group: str) -> list[str]:
-    """`kafka.tools.VerifyConsumerRebalance`, which says whether every partition has a registered owner."""
+    """`kafka.tools.VerifyConsumerRebalance`, which reports whether every partition has a registered owner."""
     args = ["--zookeeper.connect", cluster.connect, "--group", group]
     return servers.java_command(NEWEST_ORIGINAL, "kafka.tools.VerifyConsumerRebalance", *args)
 
@@ -177,7 +177,7 @@ def _properties(folder: Path, needed: Mapping[str, object], more: Mapping[str, o
 
 
 def logging_command(servers: Servers, version: str, tool: str, args: list[str], folder: Path) -> list[str]:
-    """With a log that says which partitions the member selected; the last of equal flags counts."""
+    """With a log of the partitions that the member selected; the last of equal flags counts."""
     folder.mkdir(parents=True, exist_ok=True)
     logging = folder / "log4j.properties"
     logging.write_text(_LOGGING)

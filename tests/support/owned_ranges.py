@@ -1,4 +1,4 @@
-"""The membership as a sink's runner sees it, without one: remembers plans, steps and commits."""
+"""The membership as a sink's runner uses it, without one: records plans, steps and commits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who owns what in a group, as ZooKeeper has it: now, and all that was seen since the watching began.
+"""Who owns what in a group according to ZooKeeper: now, and everything observed since the watch began.
 
-Owns the history, which ZooKeeper's watches tell: what is over before it is read may be missed. It writes nothing.
+The history comes from ZooKeeper's watches: a state that ends before it is read may be missed. It writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Owners = dict[tuple[str, int], str]
 
 
 class Seen(NamedTuple):
-    """The owner and the stored offset of one partition, from this moment on."""
+    """The owner and the stored offset of one partition, from this time on."""
 
     at: float
     owner: str | None
@@ -76,7 +76,7 @@ class Ownership:
             await changed.wait()
 
     async def known(self) -> None:
-        """Wait until something is known of every partition."""
+        """Wait until the state of every partition is known."""
         while self._partitions() - self.history.keys():
             await anyio.sleep(0.005)
 
@@ -92,7 +92,7 @@ class Ownership:
         return time.monotonic() - began
 
     def longest_without_owner(self, since: float) -> float:
-        """The longest time, in seconds, that a partition was between two owners; of what ended since then."""
+        """The longest time, in seconds, that a partition had no owner between two; of those ended since then."""
         longest = 0.0
         for seen in self.history.values():
             for before, gap, after in zip(seen, seen[1:], seen[2:], strict=False):
@@ -101,7 +101,7 @@ class Ownership:
         return longest
 
     def owner_at(self, partition: tuple[str, int], at: float, tolerance: float) -> set[str | None]:
-        """Everybody seen as its owner within `tolerance` of that moment."""
+        """All observed owners within `tolerance` of that time."""
         seen = self.history[partition]
         ends = [later.at for later in seen[1:]] + [float("inf")]
         return {
@@ -137,7 +137,7 @@ def by_range(topic: str, partitions: int, threads: Iterable[str]) -> Owners:
 def by_assignor(
     assignor: Assignor, topics: Mapping[str, int], subscriptions: Mapping[str, Mapping[str, int]]
 ) -> Owners:
-    """What the assignor gives whom; `subscriptions` are consumer -> topic -> streams, as read by everybody."""
+    """The assignment of the assignor; `subscriptions` are consumer -> topic -> streams, as every member reads them."""
     members = {consumer: Registration(STATIC, dict(wanted), ours=True) for consumer, wanted in subscriptions.items()}
     existing = {topic: Topic(tuple(range(number)), 1) for topic, number in topics.items()}
     assigned = assignor(GroupSnapshot(members, tuple(sorted(topics)), existing).context())

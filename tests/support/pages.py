@@ -1,7 +1,4 @@
-"""What the pages of docs/ print: commands, and what they answer; compared by form where it differs each time.
-
-Owns nothing.
-"""
+"""Commands and output printed in the pages of docs/, compared by form where the output varies."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def printed(page: str) -> list[Printed]:
 
 
 def form(lines: list[str]) -> list[str]:
-    """Without what differs each time, and the width that it takes."""
+    """Without what varies, and the width that it takes."""
     text = "\n".join(lines)
     for varying, name in _VARYING:
         text = varying.sub(name, text)

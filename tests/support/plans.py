@@ -1,4 +1,4 @@
-"""A plan as a claim record has it, for tests to which only some of it matters."""
+"""A plan as in a claim record, for tests that depend on only some of its fields."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Postgres:
         self.url = f"jdbc:postgresql://{HOST}:{port}/postgres"
 
     def query(self, text: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement; its rows, if it has any."""
+        """Run one statement; returns its rows, if any."""
         with self.connect() as connection:
             done = connection.execute(text.encode(), values)
             return done.fetchall() if done.description else []
@@ -81,7 +81,7 @@ def postgres() -> Iterator[Postgres]:
         }
         reported = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         launcher = [sys.executable, "-I", "-S", die_with_parent.__file__, str(os.getpid())]
-        if user is not None:  # becomes the user first: the kernel forgets the request when the user changes
+        if user is not None:  # becomes the user first: the kernel drops the request when the user changes
             launcher = ["/usr/bin/setpriv", f"--reuid={user}", f"--regid={_group(user)}", "--clear-groups", *launcher]
         command = [*launcher, str(programs / "postgres"), "-D", str(data), *reported]
         process = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
@@ -95,7 +95,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 def driver_jar() -> Path:
-    """The JDBC driver, from Maven's repository by way of the sandbox's cache of jars."""
+    """The JDBC driver, from Maven's repository through the sandbox's cache of jars."""
     (jar,) = resolve_jars(_DRIVER, find_java()).glob("postgresql-*.jar")
     return jar
 

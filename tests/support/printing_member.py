@@ -1,7 +1,7 @@
-"""A program: a member of a group that iterates its streams and prints when it got which record.
+"""A program: a member of a group that iterates its streams and prints when it received which record.
 
-Owns nothing but its standard output: `<seconds of kzconsumer.clock> <partition> <offset>` per line, each written at
-once. Run by `printing_member`; `work` seconds are spent on every record, awaited or, with `block`, without giving way.
+It prints `<seconds of kzconsumer.clock> <partition> <offset>` per line, each written at once. Run by `printing_member`;
+`work` seconds are spent on every record, awaited or, with `block`, without yielding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.steady_flow import Delivery
 
 
 class PrintingMember:
-    """The process, seen from the test."""
+    """The process, as the test uses it."""
 
     def __init__(self, process: subprocess.Popen[bytes], out: Path, consumer: str) -> None:
         self._process = process

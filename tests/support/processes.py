@@ -1,4 +1,4 @@
-"""What the kernel says about processes, for tests about who dies with whom."""
+"""The state of processes according to the kernel, for tests about processes that end together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def exists(pid: int) -> bool:
-    """False once the process has ended, also while nobody has collected its status yet."""
+    """False once the process has ended, also before its status has been collected."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -17,7 +17,7 @@ def exists(pid: int) -> bool:
 
 
 def session_of(leader: int) -> list[int]:
-    """Every living process of the session that `leader` leads: of a Spark's worker, its JVM, its Python processes."""
+    """Every living process in the session of `leader`: of a Spark's worker, its JVM, its Python processes."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

@@ -1,6 +1,6 @@
-"""Produces records with librdkafka, an implementation that shares nothing with ours, and knows where each one went.
+"""Produces records with librdkafka, which shares no code with ours, and reports the offset of each one.
 
-Owns no state. Blocking: async tests call it through `anyio.to_thread.run_sync` or `asyncio.to_thread`.
+Blocking: async tests call it through `anyio.to_thread.run_sync` or `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def produce(
 
 
 def compatibility(version: str) -> dict[str, object]:
-    """What librdkafka must be told to speak with that broker version: before 0.10 nobody answers its question."""
+    """The settings that librdkafka needs for that broker version: before 0.10 brokers do not answer ApiVersions."""
     if version.startswith(("0.8", "0.9")):
         return {"api.version.request": False, "broker.version.fallback": version}
     return {}

@@ -22,7 +22,7 @@ _REASON = "program missing: "
 
 @dataclass(frozen=True)
 class Program:
-    """`names`: any of these commands will do. `folders`: glob patterns of where it is, if not in PATH."""
+    """`names`: any of these commands. `folders`: glob patterns of its location, if not in PATH."""
 
     title: str
     names: tuple[str, ...]
@@ -70,7 +70,7 @@ def need(program: Program) -> Path:
 
 
 def missing(reports: Sequence[object]) -> dict[str, int]:
-    """What is missing, with the way to install it -> how many of the skipped tests need it."""
+    """Missing programs, with the way to install them -> how many of the skipped tests need them."""
     found: dict[str, int] = {}
     for report in reports:
         place = getattr(report, "longrepr", None)

@@ -1,6 +1,6 @@
-"""A TCP proxy that breaks connections in the ways networks do: FIN, RST, silence, a frame cut short, bytes one by one.
+"""A TCP proxy with the faults of networks: FIN, RST, silence, a truncated frame, bytes one by one.
 
-Owns its listening socket and the connections through it. Tests put it between a client and a real server.
+Tests put it between a client and a real server.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import anyio
 class FaultProxy:
     """`async with FaultProxy(host, port) as proxy:`, then connect to `proxy.connect`. Passes bytes by default.
 
-    `silent`: what either side sends is lost, on every connection, new ones too, and so is its FIN. `mute`: only what
-    the server sends is lost. A direction that has lost bytes stays silent when the proxy passes again.
+    `silent`: what either side sends is lost, on every connection, including new ones, and so is its FIN. `mute`: only
+    what the server sends is lost. A direction that has lost bytes stays silent when the proxy passes again.
     """
 
     def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
@@ -156,7 +156,7 @@ class _Pair:
         for writer in self._writers:
             sock = writer.get_extra_info("socket")
             if reset and sock is not None and sock.fileno() >= 0:
-                # Linger for 0 s: close() discards what is unsent and sends RST.
+                # Linger for 0 s: close() discards unsent data and sends RST.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
             else:

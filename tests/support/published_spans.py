@@ -1,4 +1,4 @@
-"""What a target of files says is published, as `sink verify` reads it."""
+"""What is published in a target of files, as `sink verify` reads it."""
 
 from __future__ import annotations
 

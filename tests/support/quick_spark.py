@@ -1,6 +1,6 @@
-"""Sparks that start at a third of the price: what their Java is told, and the archive of classes that it loads.
+"""Sparks that start in a third of the time: the options of their Java, and the archive of classes that it loads.
 
-Owns the archive, in pytest's cache; it is made by a Spark of its own (`spark_training`).
+The archive is in pytest's cache; it is made by a Spark of its own (`spark_training`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 from kzconsumer_sandbox.servers.jars import find_java
 from tests.support.class_archive import ClassArchive, writing
 
-# What lives for seconds never earns back what the second compiler takes.
+# Short-lived processes do not benefit from the second compiler.
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def quick_spark(cache: Path) -> Mapping[str, str]:
-    """The environment for whatever starts a Spark. The first time it blocks for half a minute."""
+    """The environment for anything that starts a Spark. The first time it blocks for half a minute."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.submodule_search_locations

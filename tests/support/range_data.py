@@ -1,4 +1,4 @@
-"""Ranges with the columns of decoded records, made up for tests of sinks."""
+"""Ranges with columns of decoded records, made for tests of sinks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIME = 1_700_000_000_000
 
 
 def record(offset: int, **fields: Any) -> dict[str, Any]:
-    """One record of a partition; fields not given are those of an ordinary one."""
+    """One record of a partition; missing fields are those of an ordinary one."""
     ordinary = {"key": b"k%d" % offset, "value": b"v%d" % offset, "timestamp": TIME + offset, "timestamp_type": 0}
     return {"offset": offset, "headers": []} | ordinary | fields
 

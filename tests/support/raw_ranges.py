@@ -1,4 +1,4 @@
-"""Ranges of raw batches, made up for tests of archives, and what the directory of an archive, or of a log, holds."""
+"""Ranges of raw batches for tests of archives, and the content of the directory of an archive or of a log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log_bytes(first: int, until: int) -> bytes:
 
 
 def log_directory(cluster: Cluster, topic: str, partition: int = 0) -> Path:
-    """Where the first broker keeps the partition. Looked for, it would be met beside topics that are being deleted."""
+    """Where the first broker keeps the partition. A search would also find topics that are being deleted."""
     return cluster.brokers[1].folder / "data" / f"{topic}-{partition}"
 
 

@@ -1,6 +1,6 @@
-"""Record sets as brokers send them: every magic, every codec, and the oddities that old clients left in logs.
+"""Record sets as brokers send them: every magic, every codec, and the irregularities of old clients.
 
-Concatenate results for a log that changes its format; cut the last one for a partial tail.
+Concatenate results for a log that changes its format; truncate the last one for a partial tail.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _XERIAL_BLOCK = 32 << 10
 
 
 class Record(NamedTuple):
-    """What a producer sends. `headers` and `timestamp` exist from magic 2 and 1 on; the builders leave out the rest."""
+    """A record to produce. `headers` and `timestamp` exist from magic 2 and 1 on; the builders omit them otherwise."""
 
     key: bytes | None
     value: bytes | None
@@ -126,7 +126,7 @@ def record_batch(
 
 
 def control_batch(base_offset: int, *, producer_id: int, commit: bool, timestamp: int = 1_700_000_000_000) -> bytes:
-    """The marker that ends a transaction (KIP-98): one record, which no application sees."""
+    """The marker that ends a transaction (KIP-98): one record, which is not delivered to applications."""
     marker = Record(struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0), (), timestamp)
     return record_batch([marker], base_offset=base_offset, transactional=True, control=True, producer_id=producer_id)
 

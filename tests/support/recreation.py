@@ -1,4 +1,4 @@
-"""Topics that are deleted and made again under their name."""
+"""Topics that are deleted and created again under their name."""
 
 from __future__ import annotations
 

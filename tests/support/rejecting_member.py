@@ -1,7 +1,7 @@
-"""A member that rejects poison and dies when it has: `python -m tests.support.rejecting_member FILE TOPIC POISON`.
+"""A member that rejects poison and then kills itself: `python -m tests.support.rejecting_member FILE TOPIC POISON`.
 
-FILE are its settings. A line `offset` on standard output for each record that it could use. Killed by itself (SIGKILL)
-once it has rejected POISON records, before anything is committed; with 0 it reads until somebody stops it.
+FILE are its settings. It prints a line `offset` for each record that it could use. It sends itself SIGKILL once it has
+rejected POISON records, before anything is committed; with 0 it reads until it is stopped.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A schema registry as small as the protocol allows, over real HTTP, with faults on demand.
+"""A minimal schema registry over real HTTP, with faults on demand.
 
-`SchemaRegistry` owns its server thread and what is registered. Paths are those of Confluent's registry.
+`SchemaRegistry` owns its server thread and the registered schemas. Paths are those of Confluent's registry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 
 class SchemaRegistry:
-    """`asked` is every path asked for; `fail_next` answers that many requests with 503."""
+    """`asked` has the path of every request; `fail_next` answers that many requests with 503."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, dict[str, Any]] = {}
@@ -65,7 +65,7 @@ def schema_registry() -> Iterator[SchemaRegistry]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Standard error is the tests'."""
+            """Standard error belongs to the tests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

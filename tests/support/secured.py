@@ -30,7 +30,7 @@ from tests.support.zookeeper_sessions import session
 STORE_PASSWORD = "store-password"
 PLAIN_USER, SCRAM_USER = "plain-user", "scram=user,1"
 PLAIN_PASSWORD = "pl\u00e4in secret"
-# SASLprep would make "fi" of the ligature and a space of the no-break space; Kafka does neither.
+# SASLprep would turn the ligature into "fi" and the no-break space into a space; Kafka does neither.
 SCRAM_PASSWORD = "scr\u00e4m \ufb01ne\u00a0secret"
 
 LISTENERS = {
@@ -47,7 +47,7 @@ ALIKE = "0.10.2.2"
 
 
 class Secured:
-    """Everything secured of one test run; `cluster_of` starts a version's cluster when it is first asked for."""
+    """All secured servers of one test run; `cluster_of` starts a version's cluster when it is first needed."""
 
     def __init__(self, servers: Servers, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class Secured:
         tls: Mapping[str, str | bool] | None = None,
         sasl: Mapping[str, str] | None = None,
     ) -> dict[str, object]:
-        """The settings' table `brokers` that is right for the listener; `tls` and `sasl` change keys of its tables."""
+        """The settings' table `brokers` for the listener; `tls` and `sasl` change keys of its tables."""
         protocol = (LISTENERS | {"PLAINTEXT": "PLAINTEXT"})[listener]
         table: dict[str, object] = {"security_protocol": protocol, "listener": listener}
         if protocol.endswith("SSL"):
@@ -162,7 +162,7 @@ class Secured:
 
     def _make_scram_user(self, zookeeper: str) -> None:
         """By Kafka's own tool, in the cluster's chroot, before its broker starts."""
-        with ThreadPoolExecutor(1) as apart:  # from the loop of the test that asks
+        with ThreadPoolExecutor(1) as apart:  # called from the event loop of the test
             apart.submit(anyio.run, _make_chroot, zookeeper).result()
         credential = f"[iterations=4096,password={SCRAM_PASSWORD}]"
         command = self._servers.java_command(

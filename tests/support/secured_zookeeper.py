@@ -1,6 +1,6 @@
-"""A ZooKeeper with a TLS port that wants certificates, beside a plain one, and users with passwords.
+"""A ZooKeeper with a TLS port that requires certificates, a plain port, and users with passwords.
 
-Owns the process; `Secured` has the certificates. `table` is the settings' table `zookeeper` for each way to reach it.
+`Secured` has the certificates. `table` is the settings' table `zookeeper` for each way to connect.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SecuredZooKeeper(ZooKeeperServer):
 def secured_zookeeper(
     servers: Servers, secured: Secured, folder: Path, *, sasl_required: bool = False
 ) -> Iterator[SecuredZooKeeper]:
-    """`sasl_required`: nothing is answered to who has not authenticated."""
+    """`sasl_required`: a client without authentication gets no answer."""
     server = SecuredZooKeeper(folder, servers, secured, sasl_required=sasl_required)
     server.start()
     try:

@@ -1,6 +1,6 @@
-"""The servers of one test run: one ZooKeeper, and clusters under chroots of it, each started when first asked for.
+"""The servers of one test run: one ZooKeeper, and clusters under chroots of it, each started when first needed.
 
-Owns the processes and their folders; the fixtures in conftest hand it out. Logs stay in the run's temporary folder.
+The fixtures in conftest provide it. Logs stay in the run's temporary directory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.support.server_training import train_broker
 
 
 class Servers:
-    """Everything started here dies with `kill`, or with the test process.
+    """Everything started here ends with `kill`, or with the test process.
 
-    `archives` is where archives of classes are kept, with which brokers and tools start at half the price; None: they
+    `archives` is where archives of classes are kept, with which brokers and tools start in half the time; None: they
     start without.
     """
 
@@ -42,7 +42,7 @@ class Servers:
         return self.own_zookeeper("zookeeper")
 
     def own_zookeeper(self, name: str) -> ZooKeeperServer:
-        """Another ZooKeeper, to be stopped and broken at will."""
+        """Another ZooKeeper, which may be stopped and broken."""
         server = ZooKeeperServer(self.folder / name, self.java, resolve_jars(NEWEST.jars, self.java))
         self._zookeepers.append(server)
         server.start()

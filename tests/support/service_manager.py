@@ -1,6 +1,6 @@
-"""A test's own service manager: the socket that a daemon tells how it is, and what it has told.
+"""The test as a service manager: the socket to which a daemon sends its notifications, and those received.
 
-Owns the socket and a thread that reads it. Only the notify protocol is systemd's; nothing is started or ended here.
+A thread reads the socket. Only the notify protocol is systemd's; nothing is started or stopped here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Notification(NamedTuple):
 
 
 class ServiceManager:
-    """`told` grows by itself."""
+    """`messages` grows as they arrive."""
 
     def __init__(self, listening: socket.socket, address: str) -> None:
         self.address = address

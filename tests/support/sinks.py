@@ -1,4 +1,4 @@
-"""Functions for the callable sink, each of one behaviour a test asks for."""
+"""Functions for the callable sink, each with a behaviour that a test needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def print_slowly(batch: Batch) -> None:
 
 
 async def print_wholesome(batch: Batch) -> None:
-    """As above; it takes nothing of a batch with a poisonous value in it."""
+    """As above; it prints nothing of a batch with a poisonous value in it."""
     for part in batch.ranges:
         for records in part.batches:
             if b"poison" in records.column("value").to_pylist():
@@ -45,7 +45,7 @@ _slept: list[Batch] = []
 
 
 async def sleep_for_longer_than_a_session(batch: Batch) -> None:
-    """Each range as a line of JSON; the first takes so long that a session of 6 s expires which nobody keeps."""
+    """Each range as a line of JSON; the first takes longer than a session of 6 s that nothing renews."""
     if not _slept:
         _slept.append(batch)
         await anyio.sleep(8)
@@ -54,12 +54,12 @@ async def sleep_for_longer_than_a_session(batch: Batch) -> None:
 
 
 async def block(batch: Batch) -> None:
-    """What a function must not do: nothing else runs meanwhile."""
+    """What a function must not do: meanwhile nothing else runs."""
     time.sleep(60)  # noqa: ASYNC251
 
 
 async def print_all_but_poison(batch: Batch) -> None:
-    """Each good value as a line of JSON; what is poison is rejected when all others are printed."""
+    """Each valid value as a line of JSON; poison is rejected after all others are printed."""
     poison = []
     for part in batch.ranges:
         for records in part.batches:

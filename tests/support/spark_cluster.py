@@ -1,6 +1,6 @@
-"""A standalone Spark cluster on loopback, from PySpark's own jars: one master, one worker, executors as asked for.
+"""A standalone Spark cluster on loopback, from PySpark's own jars: one master, one worker, executors as requested.
 
-Owns the two servers; their executors end with them. `executors` tells their processes, for tests that kill one.
+The executors end with the two servers. `executors` returns their processes, for tests that kill one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CORES = 2
 
 
 class _Server(ServerProcess):
-    """`serving` is what its log says once it serves."""
+    """`serving` is a text in its log that shows that it serves."""
 
     def __init__(self, name: str, folder: Path, arguments: list[str], serving: str) -> None:
         super().__init__(name, folder)
@@ -41,7 +41,7 @@ class _Server(ServerProcess):
         }
         if java := java_environment(os.environ).get("JAVA_HOME"):
             environment["JAVA_HOME"] = java
-        if flags := os.environ.get("SPARK_SUBMIT_OPTS"):  # the executors have it, too
+        if flags := os.environ.get("SPARK_SUBMIT_OPTS"):  # the executors get it, too
             environment["JDK_JAVA_OPTIONS"] = flags
         output = [f"{name}={value}" for name, value in environment.items()]
         return ["/usr/bin/env", *output, str(home / "bin" / "spark-class"), *self._arguments]

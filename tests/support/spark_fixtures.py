@@ -1,4 +1,4 @@
-"""The Spark that tests share which need none of their own."""
+"""The Spark shared by tests that need none of their own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(quick_sparks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """In this process, with the worker's settings and PostgreSQL's driver."""
-    from tests.support.spark_session import spark_session  # half a second, which most tests have no use for
+    from tests.support.spark_session import spark_session  # half a second that most tests do not need
 
     with spark_session(tmp_path_factory.mktemp("spark"), {"spark.jars": str(driver_jar())}) as running:
         yield running

@@ -1,6 +1,6 @@
-"""Functions that tests give to the Spark sink, and what they leave behind for the test to see.
+"""Functions that tests pass to the Spark sink, and the files they leave for the test.
 
-They run in the sink's worker process. All talk goes through the directory that `FUNCTION_DIRECTORY` names.
+They run in the sink's worker process and communicate through the directory that `FUNCTION_DIRECTORY` names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FUNCTION_DIRECTORY = "KZCONSUMER_TEST_DIRECTORY"
 
 
 def obey(df: Any, batch_id: int) -> None:
-    """Write down what was given; fail or stall while a file says so."""
+    """Write down the arguments; fail or stall while a file requests it."""
     directory = Path(os.environ[FUNCTION_DIRECTORY])
     with (directory / "calls").open("a") as calls:
         calls.write(json.dumps({"batch_id": batch_id, "pid": os.getpid()}) + "\n")
@@ -37,7 +37,7 @@ def obey(df: Any, batch_id: int) -> None:
 
 
 def note_files(df: Any, batch_id: int) -> None:
-    """Write down in which files the rows are, and where they were read."""
+    """Write down which files have the rows, and where they were read."""
     seen = {
         "files": df.inputFiles(),
         "rows": df.orderBy("partition", "offset").selectExpr("partition", "offset", "hex(value)").collect(),
@@ -46,6 +46,6 @@ def note_files(df: Any, batch_id: int) -> None:
 
 
 def append(df: Any, batch_id: int) -> None:
-    """What many would write first: it lingers a little, so that a kill may come between the write and its commit."""
+    """A typical first attempt: it lingers a little, so that a kill may happen between the write and its commit."""
     df.select("partition", "offset").write.mode("append").parquet(str(Path(os.environ[FUNCTION_DIRECTORY], "appended")))
     time.sleep(1.0)

@@ -21,7 +21,7 @@ from kzconsumer_spark.worker.process import build_session
 
 
 def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None = None) -> Start:
-    """What a worker is told that is to write Parquet."""
+    """The configuration of a worker that writes Parquet."""
     return Start(
         scratch=str(scratch),
         master="local[2]",
@@ -34,7 +34,7 @@ def into_parquet(scratch: Path, path: str = "", conf: Mapping[str, str] | None =
 
 @contextmanager
 def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """About ten seconds. The JVM ends with the block, which PySpark alone would not see to."""
+    """About ten seconds. The JVM ends with the block, which PySpark alone would not ensure."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in worker_environment({}).items():
             patch.setenv(name, value)
@@ -54,7 +54,7 @@ def spark_session(scratch: Path, conf: Mapping[str, str] | None = None) -> Itera
 
 
 def spooled(session: SparkSession, directory: Path, *ranges: RangeData) -> tuple[DataFrame, tuple[SpooledRange, ...]]:
-    """The ranges as destinations read them."""
+    """The ranges in the form in which destinations read them."""
     directory.mkdir(parents=True, exist_ok=True)
     parts = write_spool(SpoolPlace.in_directory(directory), ranges)
     return read_spool(session, parts), parts

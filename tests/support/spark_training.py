@@ -1,6 +1,6 @@
-"""A Spark that does what workers do, and ends: `quick_spark` has its Java write down which classes that took.
+"""A Spark that does what workers do, and ends: `quick_spark` has its Java record which classes that needs.
 
-Owns the directory that is its one argument.
+Its argument is a directory of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.spark_session import into_parquet, spark_session
 
 
 def train(scratch: Path) -> None:
-    """What a worker does until it is ready, and a batch."""
+    """The work of a worker until it is ready, and one batch."""
     start = into_parquet(scratch, str(scratch / "out"))
     owner = Owner(cluster="c", group="g")
     with spark_session(scratch) as session:

@@ -1,7 +1,7 @@
 """Kafka's own ZooKeeper consumer with a static subscription, its records taken one by one from here.
 
-Owns the process (py4j's server beside Kafka's jars) and a thread for each stream. The performance tool would do as
-well, but that its streams end after a second without a record, which is what a busy machine may stand still for.
+Owns the process (py4j's server with Kafka's jars) and a thread for each stream. The performance tool would do as well,
+but its streams end after a second without a record, which can happen on a busy machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StaticOriginal(Original):
             self._threads.append(thread)
 
     def _port(self) -> int:
-        """What the server prints once it listens."""
+        """The line that the server prints once it listens."""
         deadline = time.monotonic() + _START_LIMIT
         while not (output := self.out.read_text()).endswith("\n"):
             assert self.process.poll() is None, self.err.read_text()
@@ -79,7 +79,7 @@ class StaticOriginal(Original):
         return list(self._records)
 
     async def commit(self, partition: int, offset: int) -> None:
-        """As an application does that says what it has processed; nobody asks whose the partition is by now."""
+        """As by an application that acknowledges what it has processed; the current owner is not checked."""
         await anyio.to_thread.run_sync(self._commit, partition, offset)
 
     def _commit(self, partition: int, offset: int) -> None:
@@ -90,7 +90,7 @@ class StaticOriginal(Original):
         self._connector.commitOffsets(offsets, True)
 
     async def leave(self) -> None:
-        """Shut down as an application does; returns when the last stream has ended."""
+        """Shut down as by an application; returns when the last stream has ended."""
         await anyio.to_thread.run_sync(self._leave)
 
     def _leave(self) -> None:
@@ -119,7 +119,7 @@ def static_original(
     version: str = NEWEST_ORIGINAL,
     **properties: object,
 ) -> Iterator[StaticOriginal]:
-    """A member that is still to join, with so many streams. `properties` are the consumer's, with `_` for `.`."""
+    """A member that has not joined yet, with so many streams. `properties` are the consumer's, with `_` for `.`."""
     needed = {
         "zookeeper.connect": cluster.connect,
         "group.id": group,

@@ -1,7 +1,7 @@
-"""Records that never stop coming, and who owned their partitions meanwhile: what every delivery is judged by.
+"""A steady stream of records, and who owned their partitions meanwhile: every delivery is checked against it.
 
-Owns a producer thread, and a session that watches the owner nodes. A delivery is (time, partition,
-offset) with the time on `kzconsumer.clock`; the judges are pure.
+Owns a producer thread, and a session that watches the owner nodes. A delivery is (time, partition, offset) with the
+time on `kzconsumer.clock`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Flow:
         self._thread.start()
 
     def end(self) -> None:
-        """Send nothing more; what is under way may take a moment to be acknowledged."""
+        """Send nothing more; records in flight may take a moment to be acknowledged."""
         self._stop.set()
 
     @property
@@ -95,7 +95,7 @@ async def flowing(cluster: Cluster, topic: str, partitions: int, per_second: int
 
 
 class Tenure(NamedTuple):
-    """One owner of one partition, as the watcher saw it: never earlier than it was."""
+    """One owner of one partition, as the watcher observed it: never earlier than it was."""
 
     partition: int
     consumer: str
@@ -105,7 +105,7 @@ class Tenure(NamedTuple):
 
 
 class Owners:
-    """Who owned what, and since when. `watch` fills it."""
+    """Owners and the time since when. `watch` fills it."""
 
     def __init__(self) -> None:
         self.past: list[Tenure] = []
@@ -124,7 +124,7 @@ class Owners:
         return {partition for partition, tenure in self.present.items() if tenure.consumer == consumer}
 
     async def watch(self, witness: ZooKeeperSession, group: str, topic: str, partitions: int) -> None:
-        """Until cancelled. The witness may lose its connection as anybody may: its server may be the killed one."""
+        """Until cancelled. The watcher may lose its connection like any client: its server may be the killed one."""
         async with anyio.create_task_group() as tasks:
             for partition in range(partitions):
                 path = f"/consumers/{group}/owners/{topic}/{partition}"
@@ -134,7 +134,7 @@ class Owners:
 
     @property
     def moved_back(self) -> dict[int, list[int]]:
-        """The partitions whose committed offset was seen to fall, with all that was seen of it."""
+        """The partitions whose committed offset was observed to decrease, with all observations."""
         return {partition: seen for partition, seen in self.stored.items() if seen != sorted(seen)}
 
     async def _watch_offset(self, witness: ZooKeeperSession, path: str, partition: int) -> None:

@@ -1,7 +1,7 @@
 """Processes that share a directory, run one file-system call at a time in an order that a test chooses, or killed.
 
 Each actor is a thread that waits before every call; calls of other threads pass. A killed actor's next call raises, as
-does each after it, and its file locks are dropped: what it has left is what a killed process leaves.
+does each after it, and its file locks are released: it leaves what a killed process leaves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CALLS = ("link", "unlink", "rename", "replace", "mkdir", "rmdir", "open", "scan
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has been killed."""
 
 
 class Actor:
@@ -39,7 +39,7 @@ class Actor:
         return f"Actor({self.name}, {self.calls} calls{', killed' if self.killed else ''})"
 
     def step(self) -> None:
-        """Let it go on up to its next call, or its end."""
+        """Let it continue to its next call, or its end."""
         self._go.release()
         self._back.acquire()
 
@@ -86,7 +86,7 @@ class Stepped:
         programs: Mapping[str, Callable[[], object]],
         choose: Callable[[Sequence[Actor]], Actor],
     ) -> list[Actor]:
-        """Until all are over. `choose` says whose call is next, and may set `killed`. Raises what an actor raised."""
+        """Until all have ended. `choose` returns whose call is next, and may set `killed`. Raises their exceptions."""
         actors = [Actor(name, program, self._back) for name, program in programs.items()]
         for actor in actors:
             actor.thread.start()

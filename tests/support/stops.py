@@ -1,7 +1,7 @@
-"""Daemons told to stop at a moment that a seed chooses, and what must be true of every one of them afterwards.
+"""Daemons stopped at a seeded moment, and what must be true of every one of them afterwards.
 
-Owns nothing. The topic has its records before the daemon starts; the sink writes a line per record, at a pace that a
-signal can interrupt.
+The topic has its records before the daemon starts; the sink writes a line per record, at a pace that a signal can
+interrupt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ options = {{ function = "tests.support.sinks:print_slowly" }}
 
 
 class Stopped:
-    """One that has ended."""
+    """A daemon that has ended."""
 
     def __init__(self, member: Daemon, status: int, seconds: float) -> None:
         self.member = member
@@ -48,7 +48,7 @@ class Stopped:
 
     @property
     def written(self) -> list[int]:
-        """What the sink has, by partition, as the number of records; they must be the first ones, each once."""
+        """What the sink has, by partition, as the number of records; they must be the first ones, exactly once."""
         offsets: dict[int, list[int]] = defaultdict(list)
         for record in self.member.records():
             offsets[record["partition"]].append(record["offset"])
@@ -73,7 +73,7 @@ def stoppable(folder: Path, connect: str, group: str, topic: str) -> Iterator[Da
             member.process.wait()
 
 
-async def told_to_stop(member: Daemon, limit: float) -> Stopped:
+async def terminated(member: Daemon, limit: float) -> Stopped:
     began = time.monotonic()
     member.signal(signal.SIGTERM)
     status = await member.ended(limit)
@@ -89,7 +89,7 @@ async def registered(connect: str, group: str, consumer: str, limit: float = 30.
 
 
 async def left_behind(connect: str, group: str, topic: str) -> list[str]:
-    """Members and owners that ZooKeeper still has."""
+    """Members and owners that are still in ZooKeeper."""
     async with session(connect) as zookeeper:
         found = []
         for path in (f"/consumers/{group}/ids", f"/consumers/{group}/owners/{topic}"):

@@ -1,6 +1,6 @@
-"""Members in this process that note when they got what, and the group's owners beside them.
+"""Members in this process that record when each message arrived, and the group's owners.
 
-Owns nothing beyond its blocks. Topic and group have one name.
+Topic and group have the same name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.zookeeper_sessions import session, until
 
 
 class Member:
-    """In this process; notes when it got what, and spends `work` seconds on each."""
+    """In this process; records when each message arrived, and spends `work` seconds on it."""
 
     def __init__(self, consumer: ConsumerConnector, work: float) -> None:
         self._consumer = consumer
@@ -46,7 +46,7 @@ class Member:
         return link.host if link and not link.lost.done() else None
 
     def when(self, state: SessionState) -> list[float]:
-        """Filled with the times at which its present session enters the state, from now on."""
+        """Filled with the times at which its current session enters the state, from now on."""
         times: list[float] = []
         session = self.lease._session
         assert session is not None
@@ -54,7 +54,7 @@ class Member:
         return times
 
     def longest_gap(self, since: float) -> float:
-        """Seconds for which it was given nothing."""
+        """Seconds without a delivery."""
         times = [since, *(each.at for each in self.delivered if each.at > since)]
         return max(later - earlier for earlier, later in pairwise(times))
 
@@ -98,7 +98,7 @@ async def watched(connect: str, group: str, partitions: int) -> AsyncIterator[Ow
 
 
 async def drained(flow: Flow, *members: Member) -> None:
-    """Until everything the flow has sent was delivered by somebody."""
+    """Until everything the flow has sent was delivered by some member."""
     await until(lambda: flow.ended and records(d for m in members for d in m.delivered).keys() >= flow.acknowledged, 30)
     assert not flow.refused
 

@@ -1,6 +1,6 @@
-"""Writes a history of transactions with librdkafka, and knows of each record where it went and how it ended.
+"""Writes a history of transactions with librdkafka, and records the offset and outcome of each record.
 
-Owns its producers for as long as the history is written. Blocking, as `producing`.
+Blocking, like `producing`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class History:
         self._settings = {"bootstrap.servers": bootstrap, "compression.type": codec, "acks": "all", "linger.ms": 0}
         self._topic = topic
         self._producers: dict[str, Producer] = {}
-        self._going_on: dict[str, list[int]] = {}
+        self._open: dict[str, list[int]] = {}
         self._records: list[tuple[Sent, int]] = []
         self._committed: set[int] = set()
 
@@ -47,9 +47,9 @@ class History:
 
     def _send(self, name: str, records: list[Sent]) -> None:
         producer = self._producer(name)
-        if name and name not in self._going_on:
+        if name and name not in self._open:
             producer.begin_transaction()
-            self._going_on[name] = []
+            self._open[name] = []
         offsets: list[int] = []
         faults: list[str] = []
 
@@ -74,13 +74,13 @@ class History:
         numbers = range(len(self._records), len(self._records) + len(records))
         self._records += zip(records, sorted(offsets), strict=True)
         if name:
-            self._going_on[name] += numbers
+            self._open[name] += numbers
         else:
             self._committed.update(numbers)
 
     def _end(self, name: str, how: str) -> None:
         producer = self._producers[name]
-        numbers = self._going_on.pop(name)
+        numbers = self._open.pop(name)
         if how == COMMIT:
             producer.commit_transaction(LIMIT)
             self._committed.update(numbers)

@@ -1,6 +1,5 @@
-"""What tests do with ZooKeeper sessions: open one under a deadline, wait, end one as the server would, count requests.
-
-Owns nothing.
+"""Operations of tests on ZooKeeper sessions: open one under a deadline, wait, end one as the server would, count
+requests.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ async def session(connect: str, timeout: float = 6.0) -> AsyncIterator[ZooKeeper
 
 
 async def until(condition: Callable[[], object], limit: float = 10.0) -> None:
-    """Wait for the condition; TimeoutError after `limit` seconds. Looking takes a fifth of a processor at most."""
+    """Wait for the condition; TimeoutError after `limit` seconds. Polling takes a fifth of a processor at most."""
     with anyio.fail_after(limit):
         while True:
             began = time.monotonic()
@@ -42,10 +41,10 @@ async def until(condition: Callable[[], object], limit: float = 10.0) -> None:
 
 
 async def expire(victim: ZooKeeperSession, connect: str) -> None:
-    """End a session on the server, without waiting for its timeout. The victim learns it from its next handshake.
+    """End a session on the server, without waiting for its timeout. The victim learns it at its next handshake.
 
-    A second connection takes the session over, by id and password, and closes it; again until the server knows the
-    session no more, because the victim, which loses its connection over this, may take it back in between.
+    A second connection takes the session over, by id and password, and closes it; repeatedly, until the server no
+    longer knows the session, because the victim, which loses its connection by this, may take it back in between.
     """
     close = wire.close_session(lambda: None).body
     greeting = _frame(wire.handshake(victim.id, victim._password, victim.timeout, 0))
@@ -62,7 +61,7 @@ async def expire(victim: ZooKeeperSession, connect: str) -> None:
 
 
 async def received_by_session(host: str, port: int) -> dict[int, int]:
-    """Session -> packets the server received from it on its present connection, as its command `cons` tells."""
+    """Session -> packets the server received from it on its current connection, as its command `cons` reports."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"cons")
     text = (await reader.read(-1)).decode()

@@ -1,4 +1,4 @@
-"""The status page as people see it: a real browser on a running member, and on one that wants its token."""
+"""The status page in a real browser: on a running member, and on one that requires its token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVIL = "<img src=x onerror=document.title='taken'>"
 
 
 async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """It loads, is readable on any screen, goes along with the group, and shows what others write as text only."""
+    """It loads, is readable at any width, follows the group's changes, and shows foreign content as text only."""
     await create_topic(cluster.connect, unique, 2)
     records = [Sent(n % 2, None, b"do-not-show-%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
@@ -61,7 +61,7 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
                 assert await phone.barriers() == []
                 assert phone.faults == []
 
-            # A choice by the keyboard.
+            # A choice made with the keyboard.
             await page.locator("#named").focus()
             await page.keyboard.type(f"{unique}-1")
             await expect(partitions).to_have_count(1)

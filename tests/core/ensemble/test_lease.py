@@ -1,7 +1,7 @@
-"""The lease attacked on three servers: while a client trusts its session, nobody may have expired it.
+"""Attacks on the lease with three servers: while a client trusts its session, no server may have expired it.
 
-The promise is `safe_until`; the truth is what a session on the other two servers sees of the client's ephemeral node.
-T is 3 s and a tick 0.5 s: the leader expires a session within T .. T + tick and a bit after it heard of it last.
+The promise is `safe_until`; the truth is what a session on the other two servers reads of the client's ephemeral node.
+T is 3 s and a tick 0.5 s: the leader expires a session within T .. T + tick and a bit after its last message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = 3.0
 
 
 class Promise:
-    """An ephemeral node of the session under attack, what its lease promised, and when the node was seen gone."""
+    """An ephemeral node of the session under attack, what its lease promised, and when the node was found missing."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Promise:
 
 
 class PingedSession:
-    """What a client has that pings, as most do: a lease of T from the sending of every answered ping."""
+    """What most clients have, which ping: a lease of T from the sending of every answered ping."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -111,8 +111,8 @@ async def sessions(connect: str, number: int) -> AsyncIterator[list[ZooKeeperSes
         yield opened
 
 
-async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_go(three: Ensemble, unique: str) -> None:
-    """A dozen sessions, each at another moment of its heartbeat when the cut comes; and one that goes by pings."""
+async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_are_deleted(three: Ensemble, unique: str) -> None:
+    """A dozen sessions, each at another moment of its heartbeat when the cut happens, and one that relies on pings."""
     far, near = three.followers
     number = 12
     async with (
@@ -133,15 +133,15 @@ async def test_a_client_of_a_cut_off_follower_stops_before_its_nodes_go(three: E
         three.cut(far)
         await until(lambda: all(promise.gone for promise in [*promises, pings]), 3 * T)
         answered = control.pings
-        await until(lambda: control.pings > answered)  # the follower knows nothing yet
+        await until(lambda: control.pings > answered)  # the follower has not noticed yet
         pings.safe_until = control.safe_until
         tasks.cancel_scope.cancel()
     assert min(promise.margin for promise in promises) > 0
     assert pings.margin < 0
 
 
-async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_soon(three: Ensemble, unique: str) -> None:
-    """Answers to reads are no sign of life that counts: none comes behind the first probe that nobody agreed to."""
+async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_early(three: Ensemble, unique: str) -> None:
+    """Answers to reads do not renew the lease: none arrives behind the first probe without a quorum."""
     far, _ = three.followers
     async with session(far.connect, T) as zk, anyio.create_task_group() as tasks:
         left: list[float] = []
@@ -162,11 +162,11 @@ async def test_a_client_that_keeps_reading_leaves_a_cut_off_follower_as_soon(thr
         cut = clock.now()
         await until(lambda: left, T)
         assert left[0] - cut < T / 3 + T / 6 + 0.5
-        assert answers[True]  # it did go on answering at first
+        assert answers[True]  # at first it did continue to answer
 
 
-async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ensemble, unique: str) -> None:
-    """The others elect a new leader at once, because they were started anew; the old one serves on for SYNC_LIMIT."""
+async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_are_deleted(three: Ensemble, unique: str) -> None:
+    """The others elect a new leader at once, because they were restarted; the old one keeps serving for SYNC_LIMIT."""
     old, others = three.leader, three.followers
     async with session(old.connect, T) as zk, anyio.create_task_group() as tasks:
         promise = Promise(f"/{unique}")
@@ -185,7 +185,7 @@ async def test_a_client_of_a_cut_off_leader_stops_before_its_nodes_go(three: Ens
 
 
 class Reply:
-    """What came of a request on a bare link; None while nothing has."""
+    """The outcome of a request on a bare link; None until there is one."""
 
     def __init__(self) -> None:
         self.outcome: object = None
@@ -197,8 +197,8 @@ class Reply:
         self.outcome = reason
 
 
-async def test_a_session_that_was_given_up_is_ended_through_any_server(three: Ensemble, unique: str) -> None:
-    """Its node goes at once, though its timeout is 20 s, and what its old connection still sends is not executed."""
+async def test_an_abandoned_session_is_closed_through_any_server(three: Ensemble, unique: str) -> None:
+    """Its node is deleted at once, though its timeout is 20 s, and later requests on its old connection are refused."""
     for here, there in itertools.product(three.servers, repeat=2):
         link, given = await Link.open(
             here.host,
@@ -226,7 +226,7 @@ async def test_a_session_that_was_given_up_is_ended_through_any_server(three: En
 
 
 @pytest.mark.parametrize("fault", ["leader killed", "its follower killed", "its follower cut off"])
-async def test_members_go_on_with_another_server_and_no_rebalance(
+async def test_members_continue_with_another_server_without_a_rebalance(
     three: Ensemble, cluster_of_three: Cluster, unique: str, fault: str
 ) -> None:
     partitions = 4
@@ -250,11 +250,11 @@ async def test_members_go_on_with_another_server_and_no_rebalance(
             three.cut(victim)
         else:
             victim.kill()
-        await anyio.sleep(1.5 * T)  # who has not found another server is expired by then
+        await anyio.sleep(1.5 * T)  # a member that has not found another server is expired by then
         if fault != "leader killed":
             assert first.server not in (None, asked)
         went_on = clock.now()
-        # Not at one moment: the loop of a busy machine may be late just then, a doubt that the next probe ends.
+        # Not at one moment: the event loop of a busy machine may be late just then, a doubt that the next probe ends.
         await until(lambda: all(each.delivered[-1].at > went_on and each.lease.held for each in (first, second)), T)
         assert owners.all == before
         flow.end()

@@ -1,7 +1,7 @@
-"""Networks between members and ZooKeeper that fail in every way, one server or three behind them, under steady records.
+"""Networks between members and ZooKeeper with every kind of fault, one server or three, under steady records.
 
-Every message counts: each record is delivered by somebody, and nobody delivers what another one owns. T is 3 s. The
-same faults in many more orders are in the simulated group (tests/core/plain/test_group_machine.py).
+Every message counts: each record is delivered by some member, and no member delivers what another one owns. T is 3 s.
+The simulated group has the same faults in many more orders (tests/core/plain/test_group_machine.py).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Network:
             setattr(proxy, fault, value)
 
     async def cut(self, how: Callable[[FaultProxy], None], chance: random.Random) -> None:
-        """Every connection, again and again, until cancelled."""
+        """Every connection, repeatedly, until cancelled."""
         while True:
             await anyio.sleep(chance.uniform(0.02, 0.3))
             for proxy in self.proxies:
@@ -87,10 +87,10 @@ async def network_to(where: Servers) -> AsyncIterator[Network]:
     ),
     indirect=["where"],
 )
-async def test_a_member_that_is_cut_off_again_and_again_shares_and_takes_over(
+async def test_a_member_that_is_repeatedly_cut_off_shares_and_takes_over(
     where: Servers, unique: str, how: Callable[[FaultProxy], None]
 ) -> None:
-    """Its session survives all of it, so that nothing comes twice."""
+    """Its session survives, so that nothing is redelivered."""
     await create_topic(where.cluster.connect, unique, PARTITIONS)
     async with (
         network_to(where) as network,
@@ -139,8 +139,8 @@ async def test_a_member_that_receives_nothing_stops_before_its_successor_begins(
 
 
 @pytest.mark.parametrize("where", extent([ONE], [ONE, THREE]), indirect=True)
-async def test_a_member_behind_a_thin_line_shares_and_takes_over_on_one_connection(where: Servers, unique: str) -> None:
-    """Some 900 bytes a second: an answer may take longer than silence is borne, but it arrives."""
+async def test_a_member_on_a_slow_line_shares_and_takes_over_on_one_connection(where: Servers, unique: str) -> None:
+    """Some 900 bytes a second: an answer may take longer than the limit for silence, but it arrives."""
     await create_topic(where.cluster.connect, unique, PARTITIONS)
     async with (
         network_to(where) as network,
@@ -166,7 +166,7 @@ async def test_a_member_behind_a_thin_line_shares_and_takes_over_on_one_connecti
 async def test_a_stopped_leader_suspends_delivery_and_loses_nothing(
     three: Ensemble, cluster_of_three: Cluster, unique: str
 ) -> None:
-    """Nobody can agree to anything meanwhile, nor expire anybody; who is expired when it wakes is for it to decide."""
+    """Meanwhile no quorum exists, and no session can expire; when the leader wakes, it decides which one does."""
     await create_topic(cluster_of_three.connect, unique, PARTITIONS)
     connect = cluster_of_three.connect
     async with (
@@ -196,13 +196,13 @@ async def test_a_stopped_leader_suspends_delivery_and_loses_nothing(
     assert not owners.moved_back
 
 
-async def test_a_member_that_slept_over_its_session_on_three_servers(
+async def test_a_member_suspended_beyond_its_session_on_three_servers(
     three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """A zombie delivers and commits nothing when it wakes, though the server it talked to was not the leader."""
+    """A zombie delivers and commits nothing when it wakes, though the server it was connected to was not the leader."""
     connect = cluster_of_three.connect
     await create_topic(connect, unique, PARTITIONS)
-    behind = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(12_000)]  # what it holds ready when it wakes
+    behind = [Sent(n % PARTITIONS, None, b"%d" % n) for n in range(12_000)]  # what it has ready when it wakes
     await anyio.to_thread.run_sync(produce, cluster_of_three.bootstrap, cluster_of_three.version, unique, behind)
     where = connect, unique, unique, T
     async with watched(connect, unique, PARTITIONS) as owners, flowing(cluster_of_three, unique, PARTITIONS) as flow:
@@ -230,7 +230,7 @@ async def test_a_member_that_slept_over_its_session_on_three_servers(
                 30,
             )
             heirs = records(heir.delivered())
-            # The first may be what it had in hand when it was stopped, and had not yet looked at the clock for.
+            # The first may have been in hand when it was suspended, before it could check the clock.
             _, *others = (each for each in zombie.delivered() if each.at > woken)
             late = [each for each in others if each[1:] in heirs]
     assert not flow.refused

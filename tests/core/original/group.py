@@ -1,6 +1,7 @@
-"""One group of original members and ours under a steady flow: what every test of this folder asks of it at the end.
+"""One group of original members and ours under a steady flow, and the checks that every test of this directory ends
+with.
 
-Owns nothing. `MixedGroup` is what a test works with; `check` is the verdict.
+`MixedGroup` is what a test works with; `check` is the verdict.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ STALL = 5.0
 
 
 class OurMember(Reader):
-    """A reader that also notes when each record came."""
+    """A reader that also notes when each record arrived."""
 
     def __init__(self, consumer: kzconsumer.ConsumerConnector) -> None:
         super().__init__(consumer)
@@ -53,7 +54,9 @@ class OurMember(Reader):
 async def our_member(
     cluster: Cluster, group: str, topics: Mapping[str, int] | TopicFilter, name: str, *, assignor: str = "range"
 ) -> AsyncIterator[OurMember]:
-    """A member of ours with the id `<group>_<name>`, reading until the block ends; of a list it has one stream."""
+    """A member of ours with the id `<group>_<name>`, reading until the block ends; with a topic filter it has one
+    stream.
+    """
     configured = kzconsumer.Settings.from_dict(
         {
             "zookeeper": {"connect": cluster.connect, "session_timeout": "6s"},
@@ -95,7 +98,7 @@ class MixedGroup:
         return {record for each in self.flows.values() for record in each.all_sent()}
 
     async def registered(self, original: Original, limit: float = 20.0) -> float:
-        """Wait until the member is in the group; when that was seen."""
+        """Wait until the member is in the group; returns when that was seen."""
         with anyio.fail_after(limit):
             while not await self.ownership.zookeeper.exists(f"/consumers/{self.name}/ids/{original.consumer}"):
                 assert original.process.poll() is None, original.err.read_text()[-2000:]
@@ -103,7 +106,7 @@ class MixedGroup:
         return time.monotonic()
 
     async def delivering(self, *members: Callable[[], Collection[Record]], limit: float = 20.0) -> None:
-        """Wait until each of them has delivered something more than now."""
+        """Wait until each of them has delivered something new."""
         before = [len(output()) for output in members]
         with anyio.fail_after(limit):
             while not all(len(output()) > n for output, n in zip(members, before, strict=True)):
@@ -118,10 +121,10 @@ class MixedGroup:
         verified: bool = True,
         limit: float = 20.0,
     ) -> None:
-        """Wait until exactly these own exactly these, and have Kafka's own tool say so; note the time since an event.
+        """Wait until exactly these own exactly these and Kafka's own tool confirms it; note the time since an event.
 
-        The tool's yes needs every topic that anybody subscribes to, so it cannot be asked before they are all made. Of
-        a single thread it could say nothing that is not known.
+        The tool confirms only if every subscribed topic exists, so it cannot be run before that. About a single thread
+        it would report nothing new.
         """
         await self.ownership.settled(wanted, limit)
         settled = time.monotonic()
@@ -133,12 +136,12 @@ class MixedGroup:
         command = verify_command(self.servers, self.cluster, self.name)
         done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
         assert "Rebalance operation successful" in done.stdout, done.stdout + done.stderr
-        assert self.ownership.owners == dict(wanted)  # nor did it change again meanwhile
+        assert self.ownership.owners == dict(wanted)  # and it did not change again meanwhile
 
     async def drained(self, deliveries: Deliveries, limit: float = 30.0, may_lack: int = 0) -> set[Record]:
-        """End the flow and wait until everything sent was delivered by somebody.
+        """End the flow and wait until everything sent was delivered by some member.
 
-        Returns what never was: up to `may_lack` records for which nothing has come for 3 s.
+        Returns what never was: up to `may_lack` records if nothing has arrived for 3 s.
         """
         for each in self.flows.values():
             await asyncio.to_thread(each.end)
@@ -153,7 +156,7 @@ class MixedGroup:
         return lost
 
     def check_ours(self, *members: OurMember, others_wrote_offsets: bool = False) -> None:
-        """Ours delivered nothing it did not own, nothing twice, and stored all of it before anybody else owned it."""
+        """Ours delivered nothing unowned, nothing twice, and stored all of it before another member owned it."""
         counted = Counter(record for member in members for record in member.delivered())
         assert not [record for record, times in counted.items() if times > 1]
         for member in members:
@@ -164,7 +167,7 @@ class MixedGroup:
                 assert any(owner and owner.startswith(member.consumer.consumer) for owner in owners), (record, owners)
                 last[partition] = at, record.offset
             for partition, (at, offset) in last.items() if not others_wrote_offsets else ():
-                # The first thing seen after the hand-over: what we stored before it.
+                # The first state after the hand-over: what we stored before it.
                 later = [seen for seen in self.ownership.history[partition] if seen.at > at and seen.owner is not None]
                 for seen in later:
                     if not str(seen.owner).startswith(member.consumer.consumer):
@@ -173,10 +176,10 @@ class MixedGroup:
                         break
 
     def check_doubled(self, deliveries: Deliveries, *originals: Original) -> dict[Record, list[str]]:
-        """Records delivered twice: each by an original member, for the two reasons it has; told in the figures.
+        """Records delivered twice, each by an original member for one of two known reasons; counted in the figures.
 
-        It reads the stored offset before it claims, so one that we store in between is not seen (`fetchOffsets` before
-        `reflectPartitionOwnershipDecision`). And a chunk that its iterator has in hand while it commits may go on being
+        It reads the stored offset before it claims, so one that we store in between is missed (`fetchOffsets` before
+        `reflectPartitionOwnershipDecision`). And a chunk that its iterator has in hand during a commit may still be
         delivered (`clearCurrentChunk` against `makeNext`, `ZookeeperConsumerConnector.shutdown`).
         """
         doubled = deliveries.doubled()
@@ -186,7 +189,7 @@ class MixedGroup:
         self.figures["delivered twice by the original's rules"] = len(doubled)
         return doubled
 
-    def tell(self) -> None:
+    def print_figures(self) -> None:
         print(f"\n{self.name}: {len(self.all_sent())} records")
         for what, figure in self.figures.items():
             print(f"  {what}: {figure:.3f}" if isinstance(figure, float) else f"  {what}: {figure}")
@@ -196,11 +199,11 @@ class MixedGroup:
 async def mixed_group(
     servers: Servers, cluster: Cluster, name: str, *, topic: str | None = None, partitions: int = PARTITIONS
 ) -> AsyncIterator[MixedGroup]:
-    """A topic, of the group's name unless given, with a flow into it; watched until the block ends."""
+    """A topic, named like the group unless given, with a flow into it; ownership is watched until the block ends."""
     topic = topic or name
     await create_topic(cluster.connect, topic, partitions)
     async with watched(cluster.connect, name, {topic: partitions}) as ownership:
         with flow(cluster, topic, partitions) as running:
             group = MixedGroup(servers, cluster, name, topic, ownership, running)
             yield group
-            group.tell()
+            group.print_figures()

@@ -30,7 +30,7 @@ async def test_ours_joins_a_running_original_and_leaves_it(
         ) as original:
             await group.settled("original alone", by_range(unique, PARTITIONS, [original.thread()]))
             since = time.monotonic()
-            # `a` sorts before the original, which has to move: it gives everything back and takes the upper half.
+            # `a` sorts before the original, which has to move: it releases everything and takes the upper half.
             async with our_member(cluster, unique, {unique: 1}, "a") as ours:
                 shared = by_range(unique, PARTITIONS, [original.thread(), ours.thread()])
                 await group.settled("ours joins", shared, since=since)
@@ -69,10 +69,10 @@ async def test_an_original_that_joins_ours_is_nudged_to_stop(
         assert original.delivered()
 
 
-async def test_an_original_does_not_give_up_waiting_for_work_in_hand_of_ours(
+async def test_an_original_does_not_give_up_while_ours_has_work_in_hand(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Its four attempts last 8 s; an application of ours that does not let go of a record costs less."""
+    """Its four attempts last 8 s; an application of ours that keeps a record in hand takes less."""
     async with mixed_group(servers, cluster, unique) as group:
         configured = settings(cluster.connect, unique)
         async with kzconsumer.connect(configured) as consumer, anyio.create_task_group() as tasks:
@@ -88,7 +88,7 @@ async def test_an_original_does_not_give_up_waiting_for_work_in_hand_of_ours(
             thread = f"{consumer.consumer}-0"
             await group.settled("ours alone", by_range(unique, PARTITIONS, [thread]))
             await until(lambda: held)
-            # Sorts so that the record in hand is of a partition that has to go.
+            # Its id makes the record in hand one of a partition that has to move.
             name = "~" if held[0].partition >= PARTITIONS // 2 else "-"
             with console_consumer(servers, cluster, unique, unique, tmp_path / "o", consumer=name) as original:
                 since = await group.registered(original)

@@ -1,4 +1,6 @@
-"""Kafka's own consumer with `offsets.storage=kafka` and ours, one after the other, while coordinators hang and die."""
+"""Kafka's own consumer with `offsets.storage=kafka` and ours, one after the other, while coordinators hang and are
+killed.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,10 @@ from tests.support.servers import Servers
 TWICE = {
     "offsets.topic.replication.factor": 2,
     "zookeeper.session.timeout.ms": 3000,
-    # Followers of 1.1.1 now and then fetch without the part of the group's offsets for some seconds. Commits would wait
-    # for them, longer than ours do, and an original gives up in silence: neither is what is shown here.
+    # Followers of 1.1.1 occasionally fetch without the part of the group's offsets for some seconds. Commits would wait
+    # for them, longer than ours do, and an original gives up silently: neither is the subject of this test.
     "offsets.commit.required.acks": 1,
-    # Nor is a coordinator that moves back five seconds after a new controller began, beneath an original's commit.
+    # Nor is a coordinator that moves back five seconds after a new controller began, during an original's commit.
     "auto.leader.rebalance.enable": "false",
 }
 
@@ -39,7 +41,7 @@ def cluster(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
-async def test_hands_over_both_ways_while_the_coordinator_changes(
+async def test_both_kinds_hand_over_while_the_coordinator_changes(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     await create_topic(cluster.connect, unique, 1, replicas=2)
@@ -50,7 +52,7 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
         return await kafka_offset(cluster, unique, unique), await stored_offset(cluster, unique, unique)
 
     async def committed(consumer: ConsumerConnector, offset: int) -> None:
-        """Somebody has to say it while there is no coordinator; ZooKeeper needs none."""
+        """Without a coordinator some member has to log that; ZooKeeper needs none."""
         refused = 0
         with anyio.fail_after(2 * LIMIT):
             while True:
@@ -80,7 +82,7 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
     assert await both() == (20, 20)
 
     dual = {"storage": "kafka", "commit_interval": "1h"}
-    patient = {"request_timeout": "5m"}  # what is never answered never ends by itself
+    patient = {"request_timeout": "5m"}  # a request that is never answered does not end by itself
     async with member(cluster, unique, {unique: 1}, offsets=dual, fetch=patient) as (consumer, streams):
         stream = streams[unique][0]
         assert [message.offset for message in await take(stream, 10)] == list(range(20, 30))
@@ -90,7 +92,7 @@ async def test_hands_over_both_ways_while_the_coordinator_changes(
 
         assert [message.offset for message in await take(stream, 10)] == list(range(30, 40))
         stream.ack()
-        # It hangs, and nobody can even connect: the others only hear of it when its session is over.
+        # It hangs and cannot even be connected to: the others only learn that when its session has expired.
         hanging = cluster.brokers[await coordinator_of(cluster, unique)]
         hanging.send_signal(signal.SIGSTOP)
         await committed(consumer, 40)

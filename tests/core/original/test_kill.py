@@ -1,4 +1,4 @@
-"""kill -9 of one kind of member; the other kind takes over when the session has expired."""
+"""kill -9 of one kind of member: the other kind takes over when the session has expired."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_ours_takes_over_from_a_killed_original(
                 await group.settled("takeover", everything, since=since)
                 assert group.figures["takeover, s"] < TAKEOVER
                 members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
-                # It counts a record as consumed before it hands it to the application: the one in hand may be lost.
+                # It counts a record as consumed before handing it to the application: the one in hand may be lost.
                 lost = await group.drained(members, may_lack=1)
         last = {record.partition: record.offset for record in original.delivered()}
         begun = _begun(group.ownership.history, ours.thread())
@@ -86,7 +86,8 @@ async def test_an_original_takes_over_from_ours_when_killed(
                 await group.drained(members)
                 begun = {partition: starts[-1] for (_, partition), starts in original.starts().items()}
                 last = {record.partition: record.offset for record in our_records()}
-                # What ours wrote and could not commit any more comes again, from the stored offset, and nothing else.
+                # Records that ours wrote but could not commit are redelivered, from the stored offset, and nothing
+                # else.
                 for record in group.check_doubled(members, original):
                     assert begun[record.partition] <= record.offset <= last[record.partition]
         finally:

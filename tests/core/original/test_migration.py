@@ -1,6 +1,7 @@
-"""docs/migration.md, run as it is printed beside a live group: from original members to ours, and on to the brokers.
+"""The commands of docs/migration.md, run as printed beside a live group: from original members to ours, then to the
+brokers.
 
-Between its commands happens what the page says in words. Every record comes, and none twice.
+Between its commands happens what the page says in words. Every record is delivered exactly once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ IDS = {letter: f"host-{letter}-17952825{number}8531-b17338{number}f" for number,
 
 
 class Group:
-    """The members of the page, what they got, and what there is to get."""
+    """The members of the page, what they received, and what was produced."""
 
     def __init__(self, servers: Servers, cluster: Cluster, folder: Path, tasks: TaskGroup, stack: ExitStack) -> None:
         self.servers, self.cluster, self.folder, self.tasks, self.stack = servers, cluster, folder, tasks, stack
@@ -51,7 +52,7 @@ class Group:
         self.produced = 0
 
     async def produce(self, each: int) -> None:
-        """So many more for each partition, and all of them delivered to somebody."""
+        """So many more for each partition, all of them delivered to some member."""
         offsets = range(self.produced, self.produced + each)
         sent = [Sent(n, None, Record("orders", n, offset).value()) for offset in offsets for n in range(PARTITIONS)]
         self.produced += each
@@ -112,7 +113,7 @@ class Group:
             await self.start(letter, tables, **offsets)
 
     async def shared_out(self) -> None:
-        """Every member owns two of the four partitions, and nobody is about to change that."""
+        """Every member owns two of the four partitions, and no rebalance is pending."""
         owners = {f"billing_{IDS[letter]}-0" for letter in (*self.ours, *self._running())}
 
         async def owned() -> list[str]:
@@ -155,7 +156,7 @@ def migrating(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
-async def test_the_page_as_it_is_printed(
+async def test_the_page_as_printed(
     servers: Servers,
     migrating: Cluster,
     tmp_path: Path,

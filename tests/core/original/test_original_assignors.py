@@ -1,6 +1,6 @@
-"""Our range and round-robin assignors beside the original's own classes, on the same made-up groups in ZooKeeper.
+"""Our range and round-robin assignors compared with the original classes, on the same generated groups in ZooKeeper.
 
-The classes run in a JVM of their own and read ZooKeeper as a member would; no member joins and no broker is asked.
+The classes run in a JVM of their own and read ZooKeeper as a member would; no member joins and no broker is used.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Original(NamedTuple):
     zookeeper: Any
 
     def assign(self, assignor: str, group: str, consumers: list[str]) -> dict[tuple[str, int], str]:
-        """Each member computes for itself; all of them must come to the same, and here they do or this raises."""
+        """Each member computes the assignment itself; the results must be equal, else this raises."""
         found = {}
         for consumer in consumers:
             context = self.jvm.kafka.consumer.AssignmentContext(group, consumer, True, self.zookeeper)
@@ -81,7 +81,7 @@ def original(servers: Servers, version: str, connect: str) -> Iterator[Original]
 
 
 def made_up(chance: random.Random) -> dict[str, Registration]:
-    """One to six members, some with a white list, some idle; consumer ids that sort in any order."""
+    """One to six members, some with a white list, some idle, with consumer ids in any order."""
     members = {}
     for _ in range(chance.randint(1, 6)):
         consumer = f"g_{chance.choice('aAzZ_-09')}{chance.randrange(10**6)}"
@@ -113,7 +113,7 @@ async def make_topics(zookeeper: ZooKeeperSession, topics: dict[str, int]) -> No
 
 
 @pytest.mark.parametrize(("version", "our_round_robin"), [("1.1.1", assign), ("0.10.2.2", assign_legacy)])
-async def test_ours_compute_what_the_original_does(
+async def test_ours_compute_the_same_as_the_original(
     servers: Servers, unique: str, version: str, our_round_robin: Assignor
 ) -> None:
     connect = f"{servers.zookeeper.connect}/{unique}"
@@ -123,7 +123,7 @@ async def test_ours_compute_what_the_original_does(
     topics = {topic: Topic(tuple(range(number)), 1) for topic, number in TOPICS.items()}
     pairs = {"RangeAssignor": assign_range, "RoundRobinAssignor": our_round_robin}
     compared = 0
-    with original(servers, version, connect) as java:  # takes its time to start, in which no session of ours would live
+    with original(servers, version, connect) as java:  # its start outlasts a session
         async with session(connect) as zookeeper:
             await make_topics(zookeeper, TOPICS)
             for number in range(GROUPS):

@@ -1,4 +1,4 @@
-"""Planned ranges beside Kafka's own tools and members, which know nothing of them."""
+"""Planned ranges beside Kafka's own tools and members, which do not know them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def output(command: list[str]) -> str:
 
 
 async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
-    """Nothing of what is planned is committed: all of it is behind, for everybody."""
+    """Nothing of the plan is committed: to every reader the planned range is lag."""
     args = ["--zookeeper", cluster.connect, "--describe", "--group", group]
     described, checked, verified = await asyncio.gather(
         output(servers.java_command("1.1.1", "kafka.admin.ConsumerGroupCommand", *args)),
@@ -54,10 +54,10 @@ async def tools_agree(servers: Servers, cluster: Cluster, group: str) -> None:
     assert "Rebalance operation successful" in verified, verified
 
 
-async def test_an_original_commits_late_what_it_has_consumed_before(
+async def test_an_original_that_lost_the_partition_commits_late(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """It owned the partition once, and its commit is checked by nobody. The destination has what lies behind it."""
+    """It owned the partition once, and its commit is not checked. The destination has the records after it."""
     await create_topic(cluster.connect, unique, 1)
 
     async def more(first: int, end: int) -> None:
@@ -94,7 +94,7 @@ async def test_an_original_commits_late_what_it_has_consumed_before(
 async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, takes: int
 ) -> None:
-    """What it leaves inside the range has the range written whole; what it leaves behind it clears the plan."""
+    """If it stops inside the range, the range is written whole; if it stops behind it, the plan is cleared."""
     await create_topic(cluster.connect, unique, 2)
     await filled(cluster, unique, 0, RECORDS)
     target, over = Target(), asyncio.Event()
@@ -121,7 +121,7 @@ async def test_an_original_takes_a_planned_partition_over_and_gives_it_back(
                     await anyio.sleep(0.05)
             over.set()
     assert await plans(cluster, unique, 2) == [None, None]
-    # The batch that was on its way when the original took over has been published, too: the destination has all.
+    # The batch in flight when the original took over has been published, too: the destination has everything.
     assert whole(target, (0, 1), RECORDS + MORE)
     replayed = [(part.partition, part.first, part.until) for part in slow.replayed]
     warnings = [each["event"] for each in logs if each["log_level"] == "warning" and each.get("partition") == 1]

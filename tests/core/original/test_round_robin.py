@@ -1,6 +1,7 @@
 """Round robin over all topics of a mixed group, in both text forms: every event, caused by each kind of member.
 
-A subscription of the original's is a white list: as everybody expands it the same, static ones of ours share with it.
+A subscription of the original's is a white list: as every member expands it the same, static ones of ours share with
+it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Expected:
         self._computed = computed
 
     def among(self, **streams: int) -> Owners:
-        """Members by name, each with so many streams, of all topics that there are."""
+        """Members by name, each with so many streams, of all existing topics."""
         topics = self._group.ownership.topics
         subscriptions: Mapping[str, Mapping[str, int]] = {
             f"{self._group.name}_{name}": dict.fromkeys(topics, number) for name, number in streams.items()
@@ -55,10 +56,10 @@ class Expected:
         return by_assignor(self._computed, topics, subscriptions)
 
 
-def telling(name: str, *members: int, partitions: int = 12) -> str:
-    """A topic whose partitions the two eras share out differently, so that neither passes for the other.
+def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
+    """A topic whose partitions the two versions assign differently, so that neither can be mistaken for the other.
 
-    Between two threads it takes an odd number of partitions of two digits: those alone come at another place.
+    Between two threads it takes an odd number of partitions with two digits: only those sort at another place.
     """
     subscriptions = [(f"{name}_{number}", streams) for number, streams in enumerate(members)]
     for length in range(1, 100):
@@ -70,13 +71,13 @@ def telling(name: str, *members: int, partitions: int = 12) -> str:
 
 
 @ERAS
-async def test_what_an_original_does_and_what_happens_to_topics(
+async def test_events_of_an_original_and_of_topics(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
-    """Partitions are added beside it, a topic is made under both white lists, it stops, comes again, and is killed."""
+    """Partitions are added, a topic is created that both white lists match, it stops, rejoins, and is killed."""
     later, white_list = f"{unique}-later", f"{unique}.*"
     where = servers, cluster, unique, white_list
-    topic = telling(unique, 1, 1, partitions=13)
+    topic = distinguishing_topic(unique, 1, 1, partitions=13)
     async with mixed_group(servers, cluster, unique, topic=topic) as group:
         expected = Expected(group, computed)
         with console_consumer(
@@ -113,7 +114,7 @@ async def test_what_an_original_does_and_what_happens_to_topics(
                         assert group.figures["original is killed, s"] < SESSION + 0.5 + STALL
                     output = {each.consumer: each.delivered for each in (first, second)}
                     members = Deliveries(ours=ours.delivered, **output)
-                    # The record it had in hand when it was killed may be lost: it counted as consumed.
+                    # The record in hand when it was killed may be lost: it counted as consumed.
                     await group.drained(members, may_lack=1)
             group.check_ours(ours)
             group.check_doubled(members, first, second)
@@ -121,11 +122,11 @@ async def test_what_an_original_does_and_what_happens_to_topics(
 
 
 @ERAS
-async def test_what_ours_does(
+async def test_events_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
-    """It joins a running original with three streams, and leaves; as a daemon it is stopped, comes again, is killed."""
-    topic = telling(unique, 3, 1)
+    """It joins a running original with three streams and leaves; as a daemon it is stopped, rejoins, and is killed."""
+    topic = distinguishing_topic(unique, 3, 1)
     async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
         expected = Expected(group, computed)
         with console_consumer(
@@ -179,7 +180,7 @@ async def test_what_ours_does(
 async def test_two_streams_of_an_original_and_three_of_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, assignor: str, computed: Assignor
 ) -> None:
-    topic = telling(unique, 2, 3)
+    topic = distinguishing_topic(unique, 2, 3)
     async with mixed_group(servers, cluster, unique, topic=topic, partitions=12) as group:
         expected = Expected(group, computed)
         async with our_member(cluster, unique, {topic: 3}, "m", assignor=assignor) as ours:

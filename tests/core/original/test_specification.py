@@ -1,4 +1,4 @@
-"""What we rely on the original consumer to do, and was only inferred from its source or seen once."""
+"""Behaviour of the original consumer that we rely on and that was only inferred from its source or observed once."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.support.zookeeper_sessions import session, until
 
 
 @pytest.mark.parametrize("version", ORIGINALS)
-async def test_an_original_that_gave_up_stays_and_a_poke_brings_it_back(
+async def test_an_original_that_gave_up_stays_registered_until_it_is_nudged(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str
 ) -> None:
-    """Blocked on one partition, it gives up all; that the block ends is nothing it hears of."""
+    """Blocked on one partition, it releases all; it is not notified when the block ends."""
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers,
@@ -70,7 +70,7 @@ async def test_an_original_that_gave_up_stays_and_a_poke_brings_it_back(
 async def test_a_static_original_picks_up_a_topic_made_later(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """The data watch on a topic that does not exist fires when it is made."""
+    """The data watch on a topic that does not exist is triggered when it is created."""
     copy = f"{unique}-copy"
     await create_topic(cluster.connect, copy, 1)
     async with watched(cluster.connect, REPLAY_GROUP, {unique: 4}) as ownership:
@@ -86,7 +86,7 @@ async def test_a_static_original_picks_up_a_topic_made_later(
 async def test_a_backslash_in_an_originals_white_list(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, version: str, shares: bool
 ) -> None:
-    r"""1.1 stores `\.` escaped twice and reads it back so: it does not own what its list names, and we know that."""
+    r"""1.1 stores `\.` escaped twice and reads it back so: it does not own what its list names, as we expect."""
     dotted = f"{unique}.dotted"
     await create_topic(cluster.connect, dotted, 4)
     async with mixed_group(servers, cluster, unique) as group:
@@ -109,7 +109,7 @@ async def test_a_backslash_in_an_originals_white_list(
 async def test_an_original_deletes_an_owner_node_that_has_become_ours(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Its owner nodes are deleted by hand and ours claims them; it releases what it thinks it owns, by path alone."""
+    """Its owner nodes are deleted by hand and ours claims them; it releases what it assumes to own, by path alone."""
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers,
@@ -135,16 +135,17 @@ async def test_an_original_deletes_an_owner_node_that_has_become_ours(
                 original.signal(signal.SIGCONT)
                 await group.settled("original wakes", shared)
                 after = [await zookeeper.get(path) for path in paths[: len(half)]]
-                # The hazard itself: these are other nodes than we had made.
+                # The hazard itself: these are not the nodes that we had created.
                 assert all(new.stat.czxid != old.stat.czxid for old, new in zip(before, after, strict=True))
-                # What ours had delivered and could not store any more came again, to ours: at least once, none lost.
+                # What ours had delivered but could not store any more was redelivered to ours: at least once, none
+                # lost.
                 await group.drained(Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered}))
 
 
-async def test_an_original_that_slept_over_its_session(
+async def test_an_original_suspended_beyond_its_session(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """It wakes as a zombie, goes on delivering and writes its old offsets; records come again, but none is lost."""
+    """It wakes as a zombie, still delivers and writes its old offsets; records are redelivered, but none is lost."""
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers,
@@ -169,8 +170,8 @@ async def test_an_original_that_slept_over_its_session(
                 since = time.monotonic()
                 await group.settled("original is back", shared, since=since)
                 members = Deliveries(**{original.consumer: original.delivered, "ours": ours.delivered})
-                # Its last offsets were stored before the record in hand was delivered: at most that one is lost.
+                # Its last offsets were stored before the record in hand was delivered: at most that record is lost.
                 await group.drained(members, may_lack=1)
-            # Nor does it ask whose the offsets are: what we stored when we gave the partitions back it may write over.
+            # It does not check the owner either: it may overwrite what we stored when we released the partitions.
             group.check_ours(ours, others_wrote_offsets=True)
             group.check_doubled(members, original)

@@ -1,4 +1,4 @@
-"""Original members with a static subscription and several streams: every thread of both kinds has its place."""
+"""Original members with a static subscription and several streams: the order of the threads of both kinds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_two_streams_of_an_original_and_three_of_ours(
 
 
 async def test_thread_ids_sort_as_text(servers: Servers, cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Eleven streams of ours, `-10` before `-2`, joined by three of an original, which leaves again."""
+    """Eleven streams of ours, `-10` before `-2`, joined by three of an original, which then leaves."""
     async with (
         mixed_group(servers, cluster, unique, partitions=20) as group,
         our_member(cluster, unique, {unique: 11}, "m") as ours,

@@ -1,4 +1,4 @@
-"""Partitions are added and topics made while Kafka's own consumer and ours share a group."""
+"""Partitions are added and topics created while Kafka's own consumer and ours share a group."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.support.zookeeper_sessions import until
 
 
 @pytest.mark.parametrize("names", [("a", "m"), ("m", "a")], ids=["original-is-lower", "ours-is-lower"])
-async def test_added_partitions_are_shared_out(
+async def test_added_partitions_are_distributed(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, names: tuple[str, str]
 ) -> None:
-    """The lower of the two gets some of the other one's partitions, and the other one the new ones."""
+    """The lower of the two gets some of the other's partitions, and the other one the new ones."""
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
             servers, cluster, unique, unique, tmp_path / "o", consumer=names[0], from_beginning=True
@@ -42,10 +42,10 @@ async def test_added_partitions_are_shared_out(
             group.check_doubled(members, original)
 
 
-async def test_topics_made_under_an_originals_white_list(
+async def test_topics_created_that_match_an_originals_white_list(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """One that only the white list has, which is none of ours to claim, and one that we have named before it exists."""
+    """One that only the white list matches, which ours must not claim, and one subscribed to before it exists."""
     theirs, both = f"{unique}-theirs", f"{unique}-both"
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
@@ -75,10 +75,10 @@ async def test_topics_made_under_an_originals_white_list(
             assert {record.topic for record in original.delivered()} == {unique, both, theirs}
 
 
-async def test_a_topic_made_under_the_white_lists_of_both(
+async def test_a_topic_created_that_matches_the_white_lists_of_both(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Each expands the other one's list as the other one does, and both see the topic when it is made."""
+    """Each expands the other's list in the same way, and both notice the topic when it is created."""
     later = f"{unique}-later"
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(

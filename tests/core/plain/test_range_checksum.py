@@ -1,4 +1,4 @@
-"""The checksum of a range: the same however it was cut into batches, another for any other records."""
+"""The checksum of a range: independent of how it was cut into batches, and different for any other records."""
 
 from __future__ import annotations
 

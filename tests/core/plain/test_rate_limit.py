@@ -1,4 +1,4 @@
-"""Bytes a second: what was fetched is paid for by waiting, and an idle time saves up for no more than a second."""
+"""Bytes per second: a fetch is paid for by waiting afterwards, and idle time saves up for at most a second."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_without_a_limit_nothing_waits() -> None:
     assert limit.wait(5.0) == 0.0
 
 
-def test_a_second_at_once_and_then_the_rate() -> None:
+def test_one_second_is_available_at_once_and_then_the_rate_applies() -> None:
     limit = RateLimit(1000)
     limit.spend(100.0, 1000)
     assert limit.wait(100.0) == 0.0
@@ -21,7 +21,7 @@ def test_a_second_at_once_and_then_the_rate() -> None:
     assert limit.wait(101.0) == 0.0
 
 
-def test_more_than_there_is_delays_what_follows() -> None:
+def test_exceeding_the_limit_delays_the_next_fetch() -> None:
     limit = RateLimit(1000)
     limit.spend(10.0, 6000)
     assert limit.wait(10.0) == 5.0

@@ -1,4 +1,4 @@
-"""What a fetcher makes of bytes, as its caller chose: columns within bounds, or the bytes."""
+"""How a fetcher reads bytes, as its caller chose: columns within bounds, or the bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fetched(data: bytes) -> FetchedPartition:
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_batch_that_decompresses_to_too_much_is_corrupt(codec: Codec) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_corrupt(codec: Codec) -> None:
     bomb = record_batch([Record(None, bytes(50_000))], base_offset=0, codec=codec)
     allowed = reading("columns", 60_000)(fetched(bomb), 0)
     assert (allowed.next_offset, allowed.corrupt) == (1, None)
@@ -37,7 +37,7 @@ def test_bytes_are_not_decompressed() -> None:
     assert bytes(found.records.raw) == bomb
 
 
-def test_a_sink_wants_columns_unless_it_says_otherwise() -> None:
+def test_a_sink_gets_columns_by_default() -> None:
     context = SinkContext(group="g", member="m", cluster="", safe_until=lambda: math.inf)
     sink: Sink = JsonLinesSink({}, context)
     assert capabilities(sink).wants == "columns"

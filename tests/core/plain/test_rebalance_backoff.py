@@ -1,4 +1,4 @@
-"""A member whose rebalances fail tries again ever less often, on the virtual clock of the simulated group."""
+"""A member whose rebalances fail retries with growing delays, on the virtual clock of the simulated group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def attempts_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> int:
         assert len(member.held) == 2
         with monkeypatch.context() as fault:
             fault.setattr(SnapshotReader, "members", refused)
-            group.poison(0.01)  # an event: the member looks at the group
+            group.poison(0.01)  # an event: the member rebalances
             group.world.pass_time(MINUTE)
             failed = attempts
         group.world.pass_time(2 * rebalancer.LONGEST_RETRY)
@@ -41,7 +41,7 @@ def test_failed_rebalances_back_off_and_end_with_the_fault(monkeypatch: pytest.M
     assert 10 <= attempts_in_a_minute(monkeypatch) <= 20
 
 
-def test_looks_between_rebalances_that_fail_back_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reconciliation_between_failed_rebalances_backs_off_too(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     async def refused(self: Reconciler, expected: object) -> bool:
@@ -57,6 +57,6 @@ def test_looks_between_rebalances_that_fail_back_off_too(monkeypatch: pytest.Mon
     assert 5 <= looks <= 20
 
 
-def test_without_growth_the_same_minute_has_many_more_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_growing_delays_the_same_minute_has_many_more_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebalancer, "longer", lambda retry: rebalancer.FIRST_RETRY)
     assert attempts_in_a_minute(monkeypatch) > 90

@@ -1,4 +1,4 @@
-"""The one signal: coalesced, never lost, and the timer that stands in for it."""
+"""The one signal: coalesced, never lost, and the timer that replaces a missing one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_reasons_are_coalesced_in_order() -> None:
     assert await reasons(trigger) == ["members", "topic a"]
 
 
-async def test_what_comes_in_the_quiet_period_belongs_to_it() -> None:
+async def test_reasons_in_the_quiet_period_are_part_of_it() -> None:
     trigger = RebalanceTrigger()
     waiting = asyncio.create_task(reasons(trigger))
     await asyncio.sleep(0)
@@ -42,7 +42,7 @@ async def test_what_comes_in_the_quiet_period_belongs_to_it() -> None:
     assert await waiting == ["members", "brokers"]
 
 
-async def test_what_comes_during_a_rebalance_makes_exactly_one_more() -> None:
+async def test_reasons_during_a_rebalance_cause_exactly_one_more() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
     assert await reasons(trigger) == ["start"]
@@ -74,7 +74,7 @@ async def test_a_cancelled_wait_loses_no_reason() -> None:
     assert await reasons(trigger) == ["members"]
 
 
-async def test_members_that_come_one_after_the_other_are_waited_for_as_long_as_the_last_rebalance_took() -> None:
+async def test_the_quiet_period_for_joining_members_lasts_as_long_as_the_last_rebalance() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
     await reasons(trigger)
@@ -86,7 +86,7 @@ async def test_members_that_come_one_after_the_other_are_waited_for_as_long_as_t
     assert await waiting == ["members", "topic a"]
 
 
-async def test_other_reasons_are_not_waited_with() -> None:
+async def test_other_reasons_are_not_delayed() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
     await reasons(trigger)
@@ -98,7 +98,7 @@ async def test_other_reasons_are_not_waited_with() -> None:
     assert await waiting == ["owner of a-0"]
 
 
-async def test_the_first_change_of_members_for_a_while_is_not_waited_with() -> None:
+async def test_a_single_change_of_members_is_not_delayed() -> None:
     trigger = RebalanceTrigger()
     trigger.fire("start")
     await reasons(trigger)

@@ -1,4 +1,4 @@
-"""Differences have to last, and partitions without owner are told once."""
+"""Differences count only if they last, and unowned partitions are reported once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 STRAY, UNFETCHED = Difference(What.STRAY, P0), Difference(What.UNFETCHED, P0)
 
 
-def test_a_difference_counts_when_it_is_there_a_back_off_later() -> None:
+def test_a_difference_counts_if_it_is_still_there_after_a_back_off() -> None:
     differences = Differences()
     assert not differences.confirmed(10.0, [STRAY])
     assert differences.unconfirmed
@@ -19,7 +19,7 @@ def test_a_difference_counts_when_it_is_there_a_back_off_later() -> None:
     assert not differences.unconfirmed
 
 
-def test_one_that_was_gone_in_between_begins_anew() -> None:
+def test_a_difference_that_was_gone_in_between_starts_again() -> None:
     differences = Differences()
     differences.confirmed(0.0, [STRAY])
     differences.confirmed(BACKOFF, [])
@@ -27,7 +27,7 @@ def test_one_that_was_gone_in_between_begins_anew() -> None:
     assert not differences.confirmed(2 * BACKOFF, [STRAY])
 
 
-def test_one_that_was_dealt_with_begins_anew() -> None:
+def test_a_repaired_difference_starts_again() -> None:
     differences = Differences()
     differences.confirmed(0.0, [STRAY])
     assert differences.confirmed(BACKOFF, [STRAY])
@@ -44,7 +44,7 @@ def test_unowned_for_longer_than_the_patience_is_reported_once() -> None:
     assert unowned.look(11.0, [P0, P1], {P0}) == ([P1], [P0])
 
 
-def test_unowned_time_starts_anew_and_a_deleted_topic_is_over() -> None:
+def test_unowned_time_restarts_and_a_deleted_topic_is_forgotten() -> None:
     unowned = Unowned(5.0)
     unowned.look(0.0, [P0], set())
     unowned.look(4.0, [P0], {P0})

@@ -1,4 +1,4 @@
-"""The forms of fetched records: one interface, the same records, and a clear error for what a form cannot give."""
+"""The forms of fetched records: one interface, the same records, and a clear error for what a form does not support."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Mutated record sets: both kernel sets read them alike, as a third parser does, and never outside their memory.
+"""Mutated record sets: both kernel sets and a third parser read them alike, and never outside their memory.
 
-A slice of what `make fuzz` runs. `KZCONSUMER_FUZZ_CASES` makes it longer, `KZCONSUMER_FUZZ_SEED` another.
+A share of what `make fuzz` runs. `KZCONSUMER_FUZZ_CASES` makes it longer, `KZCONSUMER_FUZZ_SEED` selects another seed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_control_one_byte_outside_ends_the_process(fault: str) -> None:
 
 
 def stray(fault: str) -> None:
-    """Run the harness with a kernel that strays one byte, over good record sets only."""
+    """Run the harness with a kernel that writes one byte too far, over valid record sets only."""
     setattr(batches, "Scratch", GuardedScratch)  # noqa: B010
     kernels = PYTHON_KERNELS
 
@@ -122,7 +122,7 @@ def stray(fault: str) -> None:
     changes: dict[str, Any] = {"reads before": {"scan": scan}, "reads behind": {"scan": scan}}
     if fault == "numba":
         loaded = load_kernels()
-        # Told of 20 bytes more than there are: more than none, and enough to look at the size of a next batch.
+        # The kernel gets a length that is 20 bytes too large: not empty, and enough to read the size of a next batch.
         changes["numba"] = {"scan": lambda at, size, *rest: loaded.scan(at, size + 20, *rest)}
     changes["transactions"] = {"hide_aborted": hide_aborted}
     differences([guarded(kernels._replace(**changes.get(fault, {"read_batches": read})))], len(seeds()), seed=1)

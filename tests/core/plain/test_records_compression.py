@@ -31,7 +31,7 @@ def plain(codec: int, body: bytes, magic: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 65536, len(DATA)])
-def test_every_codec_gives_back_what_went_in(size: int) -> None:
+def test_every_codec_round_trips(size: int) -> None:
     data = DATA[:size]
     assert plain(L.GZIP, compress("gzip", data)) == data
     assert plain(L.SNAPPY, compress("snappy", data)) == data
@@ -55,11 +55,11 @@ def test_gzip_members_and_zstd_frames_may_follow_each_other() -> None:
     assert plain(L.ZSTD, compress("zstd", DATA) + compress("zstd", b"more")) == DATA + b"more"
 
 
-def test_many_gzip_members_take_time_in_proportion_to_their_bytes() -> None:
+def test_many_gzip_members_take_time_proportional_to_their_bytes() -> None:
     members = compress("gzip", b"") * (4_000_000 // len(compress("gzip", b"")))
     began = time.process_time()
     assert plain(L.GZIP, members + compress("gzip", b"the last")) == b"the last"
-    assert time.process_time() - began < 3  # the square of it was 10 s of processor time
+    assert time.process_time() - began < 3  # quadratic time was 10 s of processor time
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
@@ -74,7 +74,7 @@ def test_gzip_members_are_cut_off_at_any_byte(members: int) -> None:
 
 
 @pytest.mark.parametrize(("codec", "name"), CODECS_OF_BATCHES)
-def test_all_bodies_together_fit_into_the_room(codec: int, name: Codec) -> None:
+def test_the_limit_applies_to_all_bodies_together(codec: int, name: Codec) -> None:
     scratch = Scratch(room=2 * len(DATA) + 10)
     body = memoryview(compress(name, DATA))
     assert [decompress(codec, 2, body, scratch).tobytes() for _ in range(2)] == [DATA] * 2

@@ -1,4 +1,4 @@
-"""What `decode` gives for good record sets of every kind, with compiled and with plain-Python kernels."""
+"""What `decode` returns for valid record sets of every kind, with compiled and with plain-Python kernels."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_log_append_time(kernels: KernelSet) -> None:
         assert rows(decoded) == expected(RECORDS, range(5), magic=1, append_time=5)
 
 
-def test_a_log_whose_format_was_changed_gives_one_batch(kernels: KernelSet) -> None:
+def test_a_log_whose_format_changed_is_decoded_into_one_batch(kernels: KernelSet) -> None:
     data = (
         message_set(RECORDS, magic=0, base_offset=0)
         + message_set(RECORDS, magic=1, base_offset=5, codec="snappy")
@@ -157,7 +157,7 @@ def test_records_before_start_are_left_out(kernels: KernelSet, start: int) -> No
         assert decoded.next_offset == max(start, 110) == scan_next_offset(memoryview(data), start)
 
 
-def test_control_batches_give_no_rows_but_are_passed(kernels: KernelSet) -> None:
+def test_control_batches_yield_no_rows_and_are_skipped(kernels: KernelSet) -> None:
     data = (
         record_batch(RECORDS, base_offset=0, transactional=True, producer_id=9)
         + control_batch(5, producer_id=9, commit=True)
@@ -171,7 +171,7 @@ def test_control_batches_give_no_rows_but_are_passed(kernels: KernelSet) -> None
     assert (len(only.records), only.next_offset, only.incomplete, only.size) == (0, 12, False, 0)
 
 
-def test_next_offset_follows_the_bounds_of_a_compacted_batch(kernels: KernelSet) -> None:
+def test_the_next_offset_follows_the_bounds_of_a_compacted_batch(kernels: KernelSet) -> None:
     data = record_batch(RECORDS[:2], base_offset=100, offset_deltas=[3, 6], last_offset_delta=9)
     decoded = run(kernels, data, 100)
     assert [row["offset"] for row in rows(decoded)] == [103, 106]
@@ -191,7 +191,7 @@ def test_a_partial_batch_at_the_end_is_normal(kernels: KernelSet) -> None:
 
 
 def test_the_filler_of_a_down_converting_broker_is_a_partial_batch(kernels: KernelSet) -> None:
-    """`LazyDownConversionRecords` (from Kafka 2.0 on) fills up the promised size with the head of a batch too long."""
+    """`LazyDownConversionRecords` (from Kafka 2.0 on) fills up the promised size with the beginning of a batch."""
     filler = struct.pack(">qi", -1, 101) + bytes(88)
     decoded = run(kernels, message_set(RECORDS, magic=1, base_offset=0) + filler)
     assert (decoded.next_offset, decoded.corrupt) == (5, None)
@@ -224,7 +224,7 @@ def test_many_small_batches_and_messages(kernels: KernelSet) -> None:
 
 def test_the_record_bytes_are_not_kept() -> None:
     class Buffer(np.ndarray[Any, Any]):
-        """An array that can be watched."""
+        """An array that can be observed."""
 
     for codec in ("none", "gzip"):
         data = record_batch(RECORDS * 100, base_offset=0, codec=codec)
@@ -239,7 +239,7 @@ def test_the_record_bytes_are_not_kept() -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_the_size_is_that_of_the_memory_held(codec: Codec) -> None:
-    """Keys and values are each given room for all bytes of the records, for nobody knows how long they are."""
+    """Keys and values each get room for all bytes of the records, since their lengths are not known in advance."""
     records = [Record(b"key", b"value" * 200)] * 500
     data = memoryview(record_batch(records, base_offset=0, codec=codec))
     before = pa.total_allocated_bytes()
@@ -273,7 +273,7 @@ def test_large_inputs_wait_for_the_kernels(monkeypatch: pytest.MonkeyPatch) -> N
     assert loaded == [True, True]
 
 
-def test_nothing_is_decoded_of_what_has_no_room() -> None:
+def test_a_batch_without_room_is_not_decoded_at_all() -> None:
     data = record_batch(RECORDS, base_offset=0)
     data += record_batch([Record(None, bytes(10_000))], base_offset=len(RECORDS), codec="zstd")
     found = decode(memoryview(data), topic="events", partition=7, start=0, room=10_000)

@@ -1,4 +1,4 @@
-"""What `decode` makes of bad record sets: never an exception, and everything before the fault."""
+"""What `decode` returns for invalid record sets: never an exception, and everything before the fault."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
 
 
 def changed(data: bytes, at: int, new: bytes, *, checksum: bool = True) -> bytes:
-    """One batch or message with other bytes at `at`, and the checksum made right again."""
+    """One batch or message with other bytes at `at`, and a correct checksum."""
     data = data[:at] + new + data[at + len(new) :]
     if not checksum:
         return data
@@ -116,7 +116,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_ends_decoding_and_is_named(kernels: KernelSet, name: str) -> None:
+def test_a_fault_ends_decoding_and_is_reported(kernels: KernelSet, name: str) -> None:
     bad, status = FAULTS[name]
     good = record_batch(RECORDS, base_offset=0)
     decoded = run(kernels, good + bad + record_batch(RECORDS, base_offset=20))
@@ -130,14 +130,14 @@ def test_a_fault_ends_decoding_and_is_named(kernels: KernelSet, name: str) -> No
     assert (alone.corrupt.offset, alone.next_offset) == (7, 7)
 
 
-def test_a_fault_in_a_run_of_messages_leaves_those_before_it(kernels: KernelSet) -> None:
+def test_a_fault_in_a_run_of_messages_keeps_those_before_it(kernels: KernelSet) -> None:
     good = message_set(RECORDS, magic=1, base_offset=0)
     decoded = run(kernels, good + changed(MESSAGE, 26, struct.pack(">i", 9)))
     assert (len(decoded.records), decoded.next_offset) == (10, 10)
     assert decoded.corrupt is not None
 
 
-def test_a_fault_in_a_later_record_leaves_nothing_of_its_batch(kernels: KernelSet) -> None:
+def test_a_fault_in_a_later_record_drops_its_whole_batch(kernels: KernelSet) -> None:
     bad = one(ZERO, varint(1), varint(1), b"k", varint(9), ZERO)
     body = one(ZERO, ZERO, varint(3), b"key", varint(5), b"value", varint(1), varint(1), b"h", NULL) + bad
     decoded = run(kernels, GOOD + batch_of(body, 2))

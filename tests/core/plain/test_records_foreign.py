@@ -1,4 +1,4 @@
-"""Record sets built by aiokafka's encoders, which share nothing with ours."""
+"""Record sets built by the encoders of aiokafka, which share no code with ours."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_without_numba_everything_works() -> None:
     assert answer.count("\n") == 0
 
 
-def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(
+def test_a_cache_directory_that_cannot_be_created_is_not_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
@@ -68,7 +68,7 @@ def test_a_cache_folder_that_cannot_be_made_is_no_reason_to_fail(
     assert asked == [False]
 
 
-def test_a_cache_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = load_kernels()
 
     def compile_all(*, cache: bool) -> KernelSet:

@@ -1,4 +1,4 @@
-"""Which records of aborted transactions `decode` leaves out: those that Kafka's own consumer leaves out."""
+"""Which records of aborted transactions `decode` leaves out: the same as Kafka's own consumer."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def marker(base: int, producer: int, commit: bool) -> bytes:
     return control_batch(base, producer_id=producer, commit=commit)
 
 
-def test_the_batches_of_an_aborted_transaction_give_no_rows(kernels: KernelSet) -> None:
+def test_the_batches_of_an_aborted_transaction_yield_no_rows(kernels: KernelSet) -> None:
     data = sent(0) + sent(2, 9) + sent(4) + sent(6, 9) + marker(8, 9, ABORT) + sent(9)
     decoded = run(kernels, data, [(9, 2)])
     assert (offsets(decoded), decoded.next_offset, decoded.corrupt) == ([0, 1, 4, 5, 9, 10], 11, None)
     assert offsets(run(kernels, data, [])) == [0, 1, 2, 3, 4, 5, 6, 7, 9, 10]
 
 
-def test_a_response_of_aborted_records_alone_is_passed_over(kernels: KernelSet) -> None:
+def test_a_response_with_only_aborted_records_is_skipped(kernels: KernelSet) -> None:
     assert run(kernels, sent(4, 9) + sent(6, 9), [(9, 0)], 5) == Decoded(NO_RECORDS, 8, False, None, 0)
 
 
@@ -76,7 +76,7 @@ def test_transactions_of_several_producers_may_overlap(kernels: KernelSet) -> No
 
 
 def test_a_response_may_begin_and_end_in_the_middle_of_a_transaction(kernels: KernelSet) -> None:
-    """The broker names the transaction in each response, by the first offset it had."""
+    """The broker names the transaction in each response, with its first offset."""
     assert offsets(run(kernels, sent(100, 9) + sent(102) + sent(104, 9), [(9, 3)], 101)) == [102, 103]
     assert offsets(run(kernels, sent(106, 9) + marker(108, 9, ABORT) + sent(109, 9), [(9, 3)], 106)) == [109, 110]
 
@@ -86,7 +86,7 @@ def test_a_transaction_that_begins_behind_its_producers_committed_records(kernel
     assert offsets(run(kernels, data, [(9, 3)])) == [0, 1]
 
 
-def test_what_is_not_transactional_is_never_left_out(kernels: KernelSet) -> None:
+def test_records_without_transaction_are_never_left_out(kernels: KernelSet) -> None:
     data = sent(0, 9, transactional=False) + sent(2, 9) + message_set(TWO, magic=1, base_offset=4)
     assert offsets(run(kernels, data, [(9, 0)])) == [0, 1, 4, 5]
 

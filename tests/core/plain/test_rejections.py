@@ -1,4 +1,4 @@
-"""A sink that names records it cannot use: when its batch counts as written, and what it may not name."""
+"""A sink that rejects records: when its batch counts as written, and which records it must not name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.owned_ranges import Nothing, Owned
 
 
 class Decided:
-    """What was asked about, and how it ended; a test may hold it back."""
+    """The decisions that were requested and their outcome; a test may delay one."""
 
     def __init__(self, error: Exception | None = None, *, open_gate: bool = True) -> None:
         self.pieces: list[list[tuple[int, bytes | None, str, str]]] = []
@@ -52,7 +52,7 @@ async def fails(task: asyncio.Task[None], match: str) -> None:
     assert raised.group_contains(SinkError, match=match)
 
 
-async def test_a_batch_is_written_when_what_it_rejects_is_settled() -> None:
+async def test_a_batch_is_written_once_its_rejections_are_settled() -> None:
     claim, decided = tracker(), Decided(open_gate=False)
     stream = stream_of(chunk(claim, 0, 5))
     commits = Owned([claim])
@@ -75,7 +75,7 @@ async def test_a_policy_that_fails_fails_the_batch() -> None:
 
 
 @pytest.mark.parametrize("sink", [rejecting(7), rejecting(1, topic="payments")])
-async def test_a_sink_can_only_reject_what_it_was_given(sink: Memory) -> None:
+async def test_a_sink_can_only_reject_records_of_its_batch(sink: Memory) -> None:
     claim = tracker()
     async with running(runner_of(sink, Decided()), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "which is not in its batch")
@@ -89,14 +89,14 @@ async def test_a_record_that_is_not_in_the_log_cannot_be_rejected() -> None:
         await fails(task, "which is not in its batch")
 
 
-async def test_without_anybody_to_decide_it_is_a_failure() -> None:
+async def test_a_rejection_without_a_policy_is_a_failure() -> None:
     claim = tracker()
     async with running(runner_of(rejecting(1), None), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         await fails(task, "1 records of a batch were rejected, and this sink type cannot reject single records")
 
 
 async def test_a_replayable_sink_cannot_reject() -> None:
-    """Its range would be found published, and letters still to be written by nobody."""
+    """Its range would be found published although its dead letters were never written."""
     claim, decided = tracker(), Decided()
 
     limits = BatchSettings(max_records=5, max_time=0.02)
@@ -109,7 +109,7 @@ async def test_a_replayable_sink_cannot_reject() -> None:
 
 
 async def test_waiting_ends_with_the_claim() -> None:
-    """Somebody else has the partition: the batch is given up, and the member goes on."""
+    """Another member owns the partition: the batch is abandoned and the member continues."""
     claim, decided = tracker(), Decided(open_gate=False)
     async with running(runner_of(rejecting(1), decided), [stream_of(chunk(claim, 0, 5)).cursor.queue]) as task:
         async with asyncio.timeout(LIMIT):

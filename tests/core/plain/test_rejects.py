@@ -1,4 +1,4 @@
-"""What becomes of rejected records: policies of classes, dead letters that cannot be written, counts and lines."""
+"""What happens to rejected records: policies of classes, dead letters that cannot be written, counts and log lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kzconsumer.streams.message import Message
 
 
 class Box:
-    """A letter box that is full so many times, and a count of the attempts."""
+    """A destination of dead letters that is full the first few times, and counts the attempts."""
 
     def __init__(self, full: int = 0) -> None:
         self.full = full
@@ -61,7 +61,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejects, "_LONGEST_PAUSE", 0.002)
 
 
-async def test_a_failure_is_raised_before_anything_is_done() -> None:
+async def test_the_policy_fail_raises_before_anything_is_written() -> None:
     case = Case(policy="dead-letter", classes={"grave": "fail"}, directory="letters")
     with pytest.raises(
         RecordRejectedError, match="orders-3 at offset 8 was rejected as grave: no such order"
@@ -93,7 +93,7 @@ async def test_each_class_has_its_policy() -> None:
     assert "b'v'" not in str(output), "contents are not logged"
 
 
-async def test_a_dead_letter_that_cannot_be_written_is_waited_for_and_reported() -> None:
+async def test_a_dead_letter_that_cannot_be_written_is_retried_and_reported() -> None:
     case = Case(Box(full=3), policy="dead-letter", directory="letters")
     with capture_logs() as output:
         assert await case.settle(rejected(5), rejected(6))
@@ -116,7 +116,7 @@ async def test_waiting_ends_when_the_partition_is_lost() -> None:
     assert not await case.rejects.handle([rejected(5)], lambda: True)
 
 
-async def test_lines_of_a_class_are_few_and_what_is_not_reported_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_lines_per_class_are_limited_and_the_rest_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     case, at = Case(policy="skip"), 1000.0
     monkeypatch.setattr(rejects, "now", lambda: at)
     with capture_logs() as output:
@@ -128,14 +128,14 @@ async def test_lines_of_a_class_are_few_and_what_is_not_reported_is_counted(monk
     assert case.counts == {("rejected", "skip"): 26}
 
 
-async def test_a_class_is_a_name() -> None:
+async def test_class_names_are_validated() -> None:
     case = Case(policy="skip")
     for name in ("", "two words", "x" * 65, "\N{SNOWMAN}"):
         with pytest.raises(ValueError, match="is not a class of errors"):
             await case.settle(rejected(1, name))
 
 
-def test_settings_that_cannot_be() -> None:
+def test_invalid_settings() -> None:
     for table, fault in (
         ({"policy": "dead-letter"}, '[rejected]: "dead-letter" needs the key topic, or directory'),
         ({"classes": {"odd": "ignore"}}, "classes"),
@@ -155,7 +155,7 @@ MESSAGE = Message.of("orders", 3, 2**40, b"k", b"\xff", 1_700_000_000_000, (("tr
 LETTER = DeadLetter(MESSAGE, "undecodable", "näh", "audit")
 
 
-def test_the_headers_are_those_that_springs_users_know() -> None:
+def test_the_headers_are_those_of_spring_kafka() -> None:
     assert LETTER.headers == [
         ("trace", b"7"),
         ("kafka_dlt-original-topic", b"orders"),
@@ -169,7 +169,7 @@ def test_the_headers_are_those_that_springs_users_know() -> None:
     ]
 
 
-def test_a_line_has_everything() -> None:
+def test_a_line_has_every_field() -> None:
     line = LETTER.line(1_700_000_000_001)
     assert line.endswith(b"\n")
     assert msgspec.json.decode(line) == {
@@ -188,7 +188,7 @@ def test_a_line_has_everything() -> None:
     }
 
 
-def test_a_record_without_time_and_value_and_a_reason_that_is_no_text() -> None:
+def test_a_record_without_time_and_value_and_a_reason_that_is_not_utf8() -> None:
     letter = DeadLetter(Message.of("t", 0, 1, None, None), "rejected", "\udcff" + "x" * 5000, "g")
     headers = dict(letter.headers)
     assert headers["kafka_dlt-original-timestamp"] == b"\xff" * 8

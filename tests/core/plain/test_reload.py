@@ -1,4 +1,4 @@
-"""What a changed configuration means: what is changed at once, what needs a restart, and what is no change."""
+"""How a changed configuration is applied: which changes apply at once, which need a restart."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def settings(**tables: dict[str, Any]) -> Settings:
     return Settings.from_dict(least | {name: least.get(name, {}) | keys for name, keys in tables.items()})
 
 
-def test_live_keys_are_applied_and_all_others_named() -> None:
+def test_live_keys_are_applied_and_all_others_reported() -> None:
     old = settings(log={"level": "info"}, fetch={"max_bytes": "1MiB"}, subscription={"topics": {"a": 1}})
     new = settings(
         log={"level": "debug"},
@@ -39,7 +39,7 @@ def test_live_keys_are_applied_and_all_others_named() -> None:
     assert again.needs_restart == change.needs_restart, "what needs a restart is named until there was one"
 
 
-def test_a_sink_that_comes_needs_a_restart() -> None:
+def test_an_added_sink_needs_a_restart() -> None:
     change = compare(settings(), settings(sink={"plugin": "jsonlines"}))
     assert (change.applied, change.rejoins) == ((), False)
     assert {"sink.plugin", "sink.options"} <= set(change.needs_restart)
@@ -56,7 +56,7 @@ def test_another_way_to_write_a_value_is_no_change() -> None:
     assert (change.applied, change.needs_restart) == ((), ())
 
 
-def test_a_limit_that_is_taken_away_is_gone() -> None:
+def test_a_removed_limit_no_longer_applies() -> None:
     change = compare(settings(fetch={"rate_limit": 5}), settings())
     assert change.applied == ("fetch.rate_limit",)
     assert change.settings.fetch.rate_limit is None
@@ -69,7 +69,7 @@ def test_limits_and_floors_change_together() -> None:
     assert compare(large, small).settings == small
 
 
-def test_a_list_takes_the_place_of_topics() -> None:
+def test_a_topic_filter_can_replace_topics() -> None:
     named, listed = settings(subscription={"topics": {"a": 1}}), settings(subscription={"include": "a.*"})
     for old, new in ((named, listed), (listed, named)):
         assert (compare(old, new).settings, compare(old, new).rejoins) == (new, True)

@@ -1,6 +1,7 @@
-"""Mutated responses: the decoders say what a second reader says, or ProtocolError, and never read outside their memory.
+"""Mutated responses: the decoders agree with a second reader or raise ProtocolError, and never read outside their
+memory.
 
-A slice of what `make fuzz` runs. `KZCONSUMER_FUZZ_CASES` makes it longer, `KZCONSUMER_FUZZ_SEED` another.
+A share of what `make fuzz` runs. `KZCONSUMER_FUZZ_CASES` makes it longer, `KZCONSUMER_FUZZ_SEED` selects another seed.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def test_good_responses_of_every_version_of_every_request_are_read() -> None:
     }
     found, kinds = differences(decode, len(known), seed=1)
     assert not found, found[0]
-    # But for coordinators of other groups than the one asked for.
+    # Except for coordinators of groups that were not requested.
     assert kinds["read"] > 0.98 * len(known), kinds
 
 
@@ -56,7 +57,7 @@ def shifted(request: Any, version: int, data: memoryview) -> Any:
 
 
 def short(request: Any, version: int, data: memoryview) -> Any:
-    """Accepts bytes left over: what comes when one of them is dropped."""
+    """Accepts left-over bytes: as if one were dropped."""
     try:
         return decode(request, version, data)
     except ProtocolError:
@@ -90,7 +91,7 @@ def test_control_one_byte_outside_ends_the_process(where: str) -> None:
 
 
 def stray(where: str) -> None:
-    """Run the harness with a decoder that strays one byte."""
+    """Run the harness with a decoder that writes one byte too far."""
 
     def astray(request: Any, version: int, data: memoryview) -> Any:
         address = ctypes.addressof(ctypes.c_char.from_buffer(data.obj))

@@ -1,4 +1,4 @@
-"""The bar of a scheduled job: on a terminal, and nowhere else."""
+"""The progress bar of a scheduled job: only on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with run_progress(sys.argv[1] == "wanted") as show:
 
 
 def on_a_terminal(*words: str) -> tuple[str, str]:
-    """What it prints, and what the terminal on its standard error has seen."""
+    """What it prints, and what the terminal on its standard error has received."""
     ours, terminal = os.openpty()
     command = [sys.executable, "-c", SHOW, *words]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120"}
@@ -28,7 +28,7 @@ def on_a_terminal(*words: str) -> tuple[str, str]:
         try:
             while data := os.read(ours, 4096):
                 seen += data
-        except OSError:  # Linux says so when the last one has closed it
+        except OSError:  # how Linux reports that the last writer has closed it
             pass
         out, _ = process.communicate()
         assert process.returncode == 0
@@ -43,10 +43,10 @@ def test_a_run_on_a_terminal_has_a_bar() -> None:
     assert "3000/4000" in seen
 
 
-def test_a_member_without_end_has_none() -> None:
+def test_a_member_without_end_has_no_bar() -> None:
     assert on_a_terminal("not wanted") == ("not shown", "")
 
 
-def test_elsewhere_there_is_none() -> None:
+def test_without_a_terminal_there_is_no_bar() -> None:
     done = subprocess.run([sys.executable, "-c", SHOW, "wanted"], capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == ("not shown", "")

@@ -1,4 +1,4 @@
-"""SCRAM against the exchanges printed in its RFCs, and against servers that lie."""
+"""SCRAM against the exchanges printed in its RFCs, and against servers that cheat."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_exchanges_of_the_rfcs(hash_name: str, nonce: str, first: str, final
 
 
 class Server:
-    """The other half, as RFC 5802 section 3 has it."""
+    """The server side, as in RFC 5802, section 3."""
 
     def __init__(self, hash_name: str, password: bytes, iterations: int = 4096) -> None:
         self.hash_name = hash_name
@@ -80,7 +80,7 @@ def test_a_wrong_password_is_reported_by_the_server() -> None:
         run(exchange("SCRAM-SHA-256", "me", b"wrong", "nonce"), Server("sha256", b"secret"))
 
 
-def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
+def test_a_server_that_does_not_know_the_password_is_rejected() -> None:
     output = scram("sha256", "me", b"secret", "nonce")
     output.send(Server("sha256", b"guess").first(next(output)))
     forged = base64.b64encode(bytes(32))
@@ -109,7 +109,7 @@ def test_names_are_escaped() -> None:
         (b"rnonce", ProtocolError, "no SCRAM message"),
     ],
 )
-def test_what_is_not_gone_along_with(first: bytes, kind: type[Exception], why: str) -> None:
+def test_invalid_server_messages_are_rejected(first: bytes, kind: type[Exception], why: str) -> None:
     output = scram("sha256", "me", b"secret", "nonce")
     next(output)
     with pytest.raises(kind, match=why):
@@ -117,7 +117,7 @@ def test_what_is_not_gone_along_with(first: bytes, kind: type[Exception], why: s
 
 
 @pytest.mark.parametrize("final", [b"v=", b"v=?", b"x=1", b""])
-def test_a_verdict_that_is_none(final: bytes) -> None:
+def test_an_invalid_final_message(final: bytes) -> None:
     output = scram("sha256", "me", b"secret", "nonce")
     output.send(Server("sha256", b"secret").first(next(output)))
     with pytest.raises(ProtocolError):

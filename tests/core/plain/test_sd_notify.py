@@ -1,4 +1,4 @@
-"""The notify protocol, to a real datagram socket."""
+"""The notify protocol, on a real datagram socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def got(manager: ServiceManager, number: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_what_is_reported_arrives(path: str, abstract: bool) -> None:
+def test_reported_fields_arrive(path: str, abstract: bool) -> None:
     address = f"@{path}" if abstract else path
     environment = {"NOTIFY_SOCKET": address, "HOME": "/"}
     with service_manager(address) as listening:
@@ -38,7 +38,7 @@ def test_what_is_reported_arrives(path: str, abstract: bool) -> None:
     assert environment == {"HOME": "/"}, "no child tells in our name"
 
 
-def test_a_datagram_is_lines() -> None:
+def test_a_datagram_consists_of_lines() -> None:
     assert datagram({"A": 1, "B": "x y"}) == b"A=1\nB=x y"
 
 
@@ -54,7 +54,7 @@ def test_a_datagram_is_lines() -> None:
         ({}, None),
     ],
 )
-def test_the_watchdog_is_for_the_process_it_names(environment: dict[str, str], watchdog: float | None) -> None:
+def test_the_watchdog_applies_to_the_process_it_names(environment: dict[str, str], watchdog: float | None) -> None:
     assert Manager.from_environment({"NOTIFY_SOCKET": "/run/x", **environment}, 42).watchdog == watchdog
     assert Manager.from_environment({**environment}, 42).watchdog is None
 
@@ -66,8 +66,8 @@ def test_without_a_socket_nothing_happens(address: str | None) -> None:
     manager.send(READY=1)
 
 
-def test_what_cannot_be_sent_comes_with_the_next(path: str) -> None:
-    """The socket is away, or full; the newest value of each field counts, and READY is never lost."""
+def test_fields_that_could_not_be_sent_are_sent_with_the_next(path: str) -> None:
+    """If the socket is missing or full, the newest value of each field is kept, and READY is never lost."""
     manager = Manager(path, None)
     manager.send(READY=1, STATUS="first")
     with service_manager(path) as listening:

@@ -1,4 +1,4 @@
-"""What is said of settings shows no secret: neither where one is in its place, nor where one was put into another."""
+"""Output about settings shows no secret, whether it is in its place or was put into another key."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def parquet(rest: str) -> str:
         (parquet(f'conf = {{ "http:{URL}" = "" }}'), "Spark's settings begin with spark."),
     ],
 )
-async def test_a_fault_does_not_repeat_it(
+async def test_a_fault_does_not_show_the_secret(
     text: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "group.toml"
@@ -77,7 +77,7 @@ async def test_a_fault_does_not_repeat_it(
 
 
 @pytest.mark.parametrize("output", ["toml", "json"])
-async def test_the_effective_configuration_does_not(
+async def test_the_effective_configuration_does_not_show_the_secret(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "group.toml"
@@ -89,7 +89,9 @@ async def test_the_effective_configuration_does_not(
     assert "PLANTED" not in done.out
 
 
-async def test_an_imported_configuration_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_imported_configuration_does_not_show_the_secret(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "consumer.properties"
     file.write_text(f"zookeeper.connect=zk\ngroup.id=g\nssl.key.password=PLANTED\nproxy=http:{URL}\n")
     done = await CommandLine(capsys)("config", "import", str(file))
@@ -97,7 +99,7 @@ async def test_an_imported_configuration_does_not(tmp_path: Path, capsys: pytest
     assert "PLANTED" not in done.out + done.err
 
 
-def test_an_application_gets_no_more_detail() -> None:
+def test_an_application_gets_no_more_detail_than_the_command() -> None:
     assert str(ConfigError(["a: http://me:PLANTED@host", "b"])) == "a: http://(hidden)@host\nb"
 
 
@@ -112,5 +114,5 @@ def test_an_application_gets_no_more_detail() -> None:
         ("-----BEGIN CERTIFICATE-----\nabc", "-----BEGIN CERTIFICATE-----\nabc"),
     ],
 )
-def test_what_is_hidden_of_a_text(text: str, shown: str) -> None:
+def test_what_is_redacted_in_a_text(text: str, shown: str) -> None:
     assert redacted(text) == shown

@@ -1,4 +1,4 @@
-"""The layers of the settings: which one wins, what is merged, and that a fault names where it was written."""
+"""The layers of the settings: which one wins, what is merged, and that a fault names its origin."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ options = { path = "out", conf = { a = "1" } }
 
 
 class Written:
-    """The files of one member; `read` puts everything together."""
+    """The files of one member; `read` merges all layers."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "group.toml"
@@ -45,7 +45,7 @@ class Written:
         return read_layers(self.file, tables, vendor=self.vendor, environment=environment, flags=flags)
 
     def faults(self, *flags: str, **environment: str) -> list[str]:
-        """Their paths begin at the folder."""
+        """Paths are relative to the directory."""
         with pytest.raises(ConfigError) as caught:
             Settings.of(self.read(*flags, **environment))
         return [fault.replace(f"{self.file.parent}{os.sep}", "") for fault in caught.value.faults]
@@ -57,7 +57,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def test_each_layer_wins_over_those_below_it(written: Written) -> None:
-    """Six keys; each layer says all that those above it say, and one more."""
+    """Six keys; each layer sets all the keys of those above it, and one more."""
     keys = ["reconcile_interval", "unowned_alarm", "ownership", "assignor", "unreadable_members"]
     values = {key: f"{key}-of-%s" for key in keys}
 
@@ -81,7 +81,7 @@ def test_each_layer_wins_over_those_below_it(written: Written) -> None:
 
 
 def test_tables_of_settings_are_merged_and_values_replaced(written: Written) -> None:
-    """A sink's options are settings; what topics there are is one value, whichever way it is written."""
+    """The options of a sink are merged; the topics are one value, whichever way they are written."""
     (written.drop_ins / "a.toml").write_text(
         '[subscription.topics]\nclicks = 3\n[sink.options]\nmaster = "local[2]"\nconf = { b = "2" }\n'
     )
@@ -115,7 +115,7 @@ def test_variables_and_flags_hold_toml_or_else_text(written: Written, text: str,
 
 
 def test_lines_are_those_of_the_statements(written: Written) -> None:
-    """Values over several lines, that look like statements themselves; keys with dots; tables within a table."""
+    """Values over several lines that look like statements themselves, keys with dots, tables within a table."""
     written.file.write_text(
         '# [group]\nlog.level = "info"\n\nfetch = { max_wait = "1s", min_bytes = 5 }\n[group]\nassignor = """\n'
         'id = 1\n[x]\n"""  # so\nid = "a"\n[brokers]\n\n[brokers.tls]\n"ca" = "b"\n[subscription]\ntopics = { a = 1 }\n'
@@ -173,11 +173,11 @@ def test_a_fault_names_where_it_was_written(written: Written) -> None:
         ),
     ],
 )
-def test_what_is_no_key(written: Written, flag: str, environment: dict[str, str], line: str) -> None:
+def test_invalid_keys(written: Written, flag: str, environment: dict[str, str], line: str) -> None:
     assert written.faults(flag, **environment) == [line]
 
 
-def test_every_file_that_cannot_be_read_is_named(written: Written) -> None:
+def test_every_unreadable_file_is_reported(written: Written) -> None:
     (written.drop_ins / "a.toml").write_text("[group\n")
     (written.drop_ins / "b.toml").write_bytes(b"\xff")
     broken, foreign = written.faults()
@@ -185,7 +185,7 @@ def test_every_file_that_cannot_be_read_is_named(written: Written) -> None:
     assert foreign == "group.toml.d/b.toml: is not UTF-8 text (byte 0)"
 
 
-def test_other_variables_of_that_prefix_are_left_alone(written: Written) -> None:
+def test_other_variables_with_that_prefix_are_ignored(written: Written) -> None:
     assert Settings.of(written.read(KZCONSUMER_STOPS="50")) == Settings.of(written.read())
 
 
@@ -195,7 +195,7 @@ def test_load_reads_the_environment(written: Written, monkeypatch: pytest.Monkey
     assert Settings.of(layers_of(written.file, ["group.id=third"])).group.id == "third"
 
 
-def test_the_effective_configuration_is_a_file_that_says_the_same(written: Written, tmp_path: Path) -> None:
+def test_the_effective_configuration_is_an_equivalent_file(written: Written, tmp_path: Path) -> None:
     (written.drop_ins / "a.toml").write_text(
         '[sink.options]\nconf."x.y" = "quo\\"ted\\u007f"\n[fetch]\nrate_limit = 1500\n'
         '[offsets]\ncommit_interval = "1500ms"\n'
@@ -211,7 +211,7 @@ def test_the_effective_configuration_is_a_file_that_says_the_same(written: Writt
     }
 
 
-def test_the_effective_configuration_tells_every_key_and_no_secret(written: Written) -> None:
+def test_the_effective_configuration_shows_every_key_and_no_secret(written: Written) -> None:
     (written.drop_ins / "a.toml").write_text(
         """
         [sink.options]
@@ -242,7 +242,7 @@ def _every_key() -> set[tuple[str, ...]]:
     return {tuple(key.split(".")) for key in keys_of(Settings)}
 
 
-def test_a_fault_shows_no_secret_either(written: Written) -> None:
+def test_a_fault_shows_no_secret(written: Written) -> None:
     (written.drop_ins / "a.toml").write_text('[group]\nid = "zk://me:planted@host"\n')
     (fault,) = written.faults()
     assert "planted" not in fault

@@ -1,4 +1,4 @@
-"""The contract of sinks: what keeps to it passes, and each way to break it is found."""
+"""The contract of sinks: a sink that keeps it passes, and each way to break it is detected."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kzconsumer.testing.sink_contract import SinkContract, contract_context
 pytestmark = pytest.mark.timeout(120)
 
 
-ASIDE = b"\n"  # as a line, of no record
+ASIDE = b"\n"  # as a line, without a record
 
 
 class FilesSink:
-    """A file for each range, first writer wins: the smallest replayable sink there is."""
+    """A file for each range, and the first writer wins: the smallest replayable sink."""
 
     fingerprint = "files"
 
@@ -95,7 +95,7 @@ class TestFiles(FilesContract):
 
 
 class TestJsonLines(SinkContract):
-    """Nothing is lost by it; what was printed and not committed is printed again."""
+    """Loses nothing; what was printed and not committed is printed again."""
 
     promise = "at-least-once"
     races = 2
@@ -107,12 +107,12 @@ class TestJsonLines(SinkContract):
 
     def read_back(self, directory: Path) -> Iterator[bytes]:
         for line in (directory / "stdout").read_bytes().splitlines():
-            with contextlib.suppress(msgspec.DecodeError):  # what a killed member left of its last line
+            with contextlib.suppress(msgspec.DecodeError):  # the rest of a member's last line when it was killed
                 yield json.loads(line)["value"].encode() if line.startswith(b'{"topic"') else b""
 
 
 class Appending(FilesSink):
-    """Says that it is replayable, and appends."""
+    """Declares itself replayable but appends."""
 
     def publish(self, part: RangeData) -> None:
         with (self.out / f"{part.topic}-{os.getpid()}").open("ab") as file:
@@ -123,7 +123,7 @@ class Appending(FilesSink):
 
 
 class InPlace(FilesSink):
-    """Writes under the final name: what a kill leaves of a range is taken for all of it."""
+    """Writes under the final name: after a kill, a part of a range is taken for all of it."""
 
     def publish(self, part: RangeData) -> None:
         with contextlib.suppress(FileExistsError):
@@ -134,14 +134,14 @@ class InPlace(FilesSink):
 
 
 class WithoutIncarnation(FilesSink):
-    """Takes the records of a topic that was made anew for those of its predecessor."""
+    """Takes the records of a recreated topic for those of its predecessor."""
 
     def file(self, part: RangeIdentity) -> Path:
         return self.out / f"{part.topic}+{part.partition}+{part.first}+{part.until}"
 
 
 class ByBatch(FilesSink):
-    """A name made of all ranges of the batch: a range that is replayed alone has another."""
+    """Uses a name made of all ranges of the batch: a range that is replayed alone has a different one."""
 
     async def write(self, batch: Batch) -> None:
         self.staged.write_bytes(b"".join(map(lines, batch.ranges)))
@@ -154,14 +154,14 @@ class ByBatch(FilesSink):
 
 
 class Knowing(FilesSink):
-    """Says that it has a range as soon as the directory has any of its partition."""
+    """Reports that it has a range as soon as the directory has any range of its partition."""
 
     async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
         return [each for each in ranges if list(self.out.glob(f"{each.topic}+{each.partition}+*"))]
 
 
 class LookingFirst(FilesSink):
-    """Looks whether the range is there and writes it under a name of its own: two at once both find that it is not."""
+    """Checks whether the range exists and then writes it under a name of its own: two writers both find it missing."""
 
     def publish(self, part: RangeData) -> None:
         if not list(self.out.glob(f"{self.file(part.identity).name}@*")):
@@ -173,7 +173,7 @@ class LookingFirst(FilesSink):
 
 
 class Buffering(FilesSink):
-    """Not replayable, which is no fault, but it returns before what it was given is written."""
+    """Is not replayable, which is allowed, but returns before the batch has been written."""
 
     fingerprint = ""
     held = b""
@@ -185,14 +185,14 @@ class Buffering(FilesSink):
 
 
 class ForgettingAside(FilesSink):
-    """Says that the range is set aside, and tells nobody."""
+    """Reports that the range is set aside but does not record it."""
 
     async def set_aside(self, part: RangeIdentity, records: int) -> bool:
         return not self.file(part).exists()
 
 
 class LookingAside(FilesSink):
-    """Looks whether the range is set aside and writes it then: it may have been set aside meanwhile."""
+    """Checks whether the range is set aside and then writes it, although it may have been set aside meanwhile."""
 
     def publish(self, part: RangeData) -> None:
         if self.aside(part.identity).exists():
@@ -281,7 +281,7 @@ class _Buffering(_Broken):
         (LookingAside, SinkContract.test_one_member_sets_aside_what_another_is_about_to_write, "had set aside"),
     ],
 )
-def test_what_breaks_the_contract_is_found(
+def test_a_broken_contract_is_detected(
     broken: type[FilesSink], test: Callable[[SinkContract], None], says: str
 ) -> None:
     contract = contract_of(broken)

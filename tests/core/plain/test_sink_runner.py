@@ -1,4 +1,4 @@
-"""Collect, cut, write, mark, commit: what a sink is given, when it counts as done, and how it all ends."""
+"""Collect, cut, write, mark, commit: what a sink receives, when it counts as processed, and how the runner ends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def planning(sink: Memory, owned: Owned, *, records: int) -> SinkRunner:
 
 @asynccontextmanager
 async def running(runner: SinkRunner, queues: Iterable[ChunkQueue]) -> AsyncIterator[asyncio.Task[None]]:
-    """The runner's task, entered and fed; stopped at the end if it still runs."""
+    """The runner's task, entered and fed; stopped at the end if it is still running."""
     runner.feed(queues)
     task = asyncio.create_task(runner.run())
     try:
@@ -134,7 +134,7 @@ async def test_a_batch_is_cut_by_bytes() -> None:
 async def test_a_batch_is_cut_by_the_time_since_its_first_record() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, time=0.15), [queue]):
-        await asyncio.sleep(0.05)  # no record: the time does not run
+        await asyncio.sleep(0.05)  # there is no record: the time has not started
         put(queue, chunk(claim, 0, 1))
         began = now()
         await asyncio.sleep(0.05)
@@ -169,7 +169,7 @@ async def test_the_next_batch_is_collected_while_one_is_written_and_no_more() ->
     assert [part[1:] for part in sink.ranges] == [(0, 10), (10, 20), (20, 30), (30, 40)]
 
 
-async def test_ranges_without_records_are_done_without_the_sink() -> None:
+async def test_ranges_without_records_are_not_passed_to_the_sink() -> None:
     claim, other, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim])
     put(queue, hole(claim, 0, 7))
@@ -181,7 +181,7 @@ async def test_ranges_without_records_are_done_without_the_sink() -> None:
     assert sink.ranges == [(1, 0, 1)]
 
 
-async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_one_written() -> None:
+async def test_a_batch_whose_partitions_are_all_lost_is_cancelled_and_the_next_one_written() -> None:
     lost, gone, staying = tracker(0), tracker(1), tracker(2)
     queue, sink = ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(lost, 0, 2), chunk(gone, 0, 2))
@@ -199,7 +199,7 @@ async def test_a_batch_whose_partitions_are_all_lost_is_given_up_and_the_next_on
     assert sink.ranges == [(2, 0, 2)]
 
 
-async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
+async def test_a_batch_continues_while_a_release_waits_for_it() -> None:
     claim, queue, sink, output = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False), asyncio.Event()
     put(queue, chunk(claim, 0, 2))
     async with running(runner_of(sink), [queue]):
@@ -211,7 +211,7 @@ async def test_a_batch_goes_on_while_a_release_waits_for_it() -> None:
     assert (claim.processed, sink.events) == (2, ["enter", "write", "exit"])
 
 
-async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
+async def test_records_of_a_closed_claim_are_not_written() -> None:
     going, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     async with running(runner_of(sink, records=4, time=60), [queue]):
         put(queue, chunk(going, 0, 2))
@@ -224,7 +224,7 @@ async def test_what_a_closed_claim_left_behind_is_not_written() -> None:
     assert (going.consumed, going.processed) == (0, 0)
 
 
-async def test_a_claim_that_ends_while_written_is_reported_when_it_is_done() -> None:
+async def test_a_claim_that_ends_during_a_write_is_reported_after_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink), [queue]):
@@ -247,7 +247,7 @@ async def test_no_batch_begins_without_the_lease() -> None:
         await until(lambda: claim.processed == 3)
 
 
-async def test_stop_without_the_lease_does_not_wait_for_it() -> None:
+async def test_stop_does_not_wait_for_the_lease() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
     runner = runner_of(sink, Owned(lease=LeaseInHand(held=False)))
@@ -259,7 +259,7 @@ async def test_stop_without_the_lease_does_not_wait_for_it() -> None:
     assert (sink.events, claim.processed) == (["enter", "exit"], 0)
 
 
-async def test_stop_lets_the_running_batch_end_and_commits_it() -> None:
+async def test_stop_lets_the_running_batch_finish_and_commits_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     commits = Owned([claim])
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
@@ -291,7 +291,7 @@ async def test_stop_cancels_a_batch_that_takes_too_long() -> None:
 
 
 @pytest.mark.parametrize("patience", [0.0, -3.0])
-async def test_stop_with_no_patience_left(patience: float) -> None:
+async def test_stop_with_a_deadline_of_zero(patience: float) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory(open_gate=False)
     put(queue, chunk(claim, 0, 5))
     runner = runner_of(sink)
@@ -302,7 +302,7 @@ async def test_stop_with_no_patience_left(patience: float) -> None:
     assert sink.events == ["enter", "cancelled", "exit"]
 
 
-async def test_stop_before_there_is_anything_to_feed_it_from() -> None:
+async def test_stop_before_the_first_streams() -> None:
     sink = Memory()
     runner = runner_of(sink)
 
@@ -326,7 +326,7 @@ async def test_a_write_that_raises_ends_the_runner_with_nothing_marked() -> None
 
 
 async def test_a_group_of_errors_of_the_sink_is_mapped() -> None:
-    """A sink that uses a task group raises groups; what crosses the seam is SinkError all the same."""
+    """A sink that uses a task group raises exception groups; the caller still gets a SinkError."""
     claim, queue = tracker(), ChunkQueue(1 << 20)
     put(queue, chunk(claim, 0, 5))
     sink = Memory(ExceptionGroup("unhandled", [OSError("disk full"), ValueError("no")]))
@@ -349,11 +349,11 @@ async def test_a_sink_that_does_not_start() -> None:
             await until(task.done)
             await task
     async with asyncio.timeout(LIMIT):
-        await runner.stop(LIMIT)  # whoever stops it now does not wait
+        await runner.stop(LIMIT)  # a stop at this point does not wait
 
 
 async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
-    """The error says why the write failed, and is a SinkError."""
+    """The error has the reason for the failed write, and is a SinkError."""
 
     class Broken(Memory):
         async def __aexit__(
@@ -370,7 +370,7 @@ async def test_a_sink_that_fails_to_end_after_a_failed_write() -> None:
     assert isinstance(raised.value, SinkError) or raised.group_contains(SinkError)
 
 
-async def test_a_stream_error_comes_after_what_was_before_it() -> None:
+async def test_a_stream_error_is_raised_after_the_records_before_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     commits = Owned([claim])
     put(queue, chunk(claim, 0, 3), failure(claim, 3, OffsetLostError("gone")))
@@ -382,7 +382,7 @@ async def test_a_stream_error_comes_after_what_was_before_it() -> None:
     assert (sink.ranges, commits.made[-1]) == ([(0, 0, 3)], [3])
 
 
-async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
+async def test_a_stream_error_is_raised_even_while_other_partitions_flow() -> None:
     bad, good, sink = tracker(0), tracker(1), Memory()
     queues = [ChunkQueue(1 << 20), ChunkQueue(1 << 20)]
     put(queues[0], failure(bad, 0, OffsetLostError("gone")))
@@ -391,7 +391,7 @@ async def test_a_stream_error_comes_out_though_other_partitions_flow() -> None:
 
     class Busy(Owned):
         async def commit(self) -> None:
-            nonlocal offset  # the fetcher brings something during every write
+            nonlocal offset  # the fetcher delivers more during every write
             put(queues[1], chunk(good, offset, offset + 1))
             offset += 1
             await asyncio.sleep(0)
@@ -418,8 +418,8 @@ async def test_a_commit_that_fails_does_not_end_the_runner(error: KzConsumerErro
     assert commits.made == [[3], [5]]
 
 
-async def test_queues_that_end() -> None:
-    """The member has left: no more chunks, and the runner still waits to be stopped."""
+async def test_queues_that_are_closed() -> None:
+    """The member has left: no more chunks arrive, and the runner waits to be stopped."""
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Memory()
     put(queue, chunk(claim, 0, 3))
     async with running(runner_of(sink), [queue]) as task:
@@ -430,8 +430,8 @@ async def test_queues_that_end() -> None:
     assert sink.events == ["enter", "write", "exit"]
 
 
-async def test_a_replayable_sink_is_given_what_is_planned() -> None:
-    """Plan, write, commit, in this order; what is lost by the plan is neither written nor marked."""
+async def test_a_replayable_sink_receives_planned_ranges() -> None:
+    """Plan, write, commit, in this order; a range lost during planning is neither written nor marked."""
     kept, lost, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory(open_gate=False)
     steps: list[object] = []
 
@@ -453,13 +453,13 @@ async def test_a_replayable_sink_is_given_what_is_planned() -> None:
 
 
 def replay_of(part: Chunk) -> OffsetTracker:
-    """The claim that has planned just this chunk, and did not commit it."""
+    """The claim whose plan is just this chunk, not committed yet."""
     batch = part.records.columns()
     plan = plan_of(part.first, part.until, records=batch.num_rows, checksum=checksum([batch]))
     return OffsetTracker(part.tracker.topic_partition, part.first, replay=plan)
 
 
-async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None:
+async def test_after_a_replay_the_member_continues_once_it_is_committed() -> None:
     claim = replay_of(chunk(tracker(0), 0, 3))
     queue, sink = ChunkQueue(1 << 20), Memory()
     resumed: list[tuple[OffsetTracker, list[list[int]]]] = []
@@ -478,8 +478,8 @@ async def test_behind_a_replay_the_member_goes_on_once_it_is_committed() -> None
     assert [batch.is_replay for batch in sink.batches] == [True]
 
 
-async def test_a_replay_that_is_lost_before_its_turn_holds_nothing_up() -> None:
-    """Its last chunk has made the collecting wait: what comes next for the stream has to be taken all the same."""
+async def test_a_replay_that_is_lost_before_its_turn_does_not_block_the_stream() -> None:
+    """Its last chunk has paused the collecting: the stream's next chunks must still be taken."""
     staying, sink, queue, commits = tracker(1), Memory(open_gate=False), ChunkQueue(1 << 20), Owned()
     lost = replay_of(chunk(tracker(0), 0, 3))
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 3), chunk(staying, 4, 8))
@@ -493,7 +493,7 @@ async def test_a_replay_that_is_lost_before_its_turn_holds_nothing_up() -> None:
 
 
 class Preparing(Memory):
-    """A sink that prepares, and remembers what it was asked to prepare and when."""
+    """A sink that prepares, and records what it had to prepare and when."""
 
     def __init__(self, error: BaseException | None = None, *, open_gate: bool = True) -> None:
         super().__init__(error, open_gate=open_gate)
@@ -523,14 +523,14 @@ async def test_the_next_batch_is_prepared_while_one_is_written_and_no_more() -> 
     assert [batch.ranges for batch in sink.prepared] == [batch.ranges for batch in sink.batches]
 
 
-async def test_what_was_lost_since_it_was_prepared_is_not_written() -> None:
+async def test_ranges_lost_after_being_prepared_are_not_written() -> None:
     lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     commits = Owned([lost, staying])
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 2), chunk(staying, 4, 6))
     async with running(runner_of(sink, commits, records=4, time=60), [queue]):
         await until(lambda: len(sink.prepared) == 2)
         released: list[str] = []
-        lost.close(lambda: released.append("at once"))  # an orderly release: nobody has to wait for what is prepared
+        lost.close(lambda: released.append("at once"))  # an orderly release does not have to wait for prepared batches
         assert released == ["at once"]
         sink.gate.set()
         await until(lambda: staying.processed == 6)
@@ -538,7 +538,7 @@ async def test_what_was_lost_since_it_was_prepared_is_not_written() -> None:
     assert commits.made[-1] == [0, 6]
 
 
-async def test_a_prepared_batch_that_is_lost_altogether_is_not_written_and_the_next_one_is() -> None:
+async def test_a_prepared_batch_that_is_entirely_lost_is_skipped() -> None:
     lost, staying, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(staying, 0, 4), chunk(lost, 0, 4), chunk(staying, 4, 8))
     async with running(runner_of(sink, records=4, time=60), [queue]):
@@ -549,7 +549,7 @@ async def test_a_prepared_batch_that_is_lost_altogether_is_not_written_and_the_n
     assert sink.ranges == [(1, 0, 4), (1, 4, 8)]
 
 
-async def test_what_cannot_be_prepared_is_written_all_the_same() -> None:
+async def test_a_batch_that_cannot_be_prepared_is_still_written() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = OSError("the disk is full")
     put(queue, *(chunk(claim, first, first + 5) for first in range(0, 20, 5)))
@@ -582,8 +582,8 @@ async def test_a_replayable_sinks_next_batch_is_planned_only_when_this_one_is_co
     assert steps[1] == ([(5, 10)], [[5]])
 
 
-async def test_what_was_prepared_is_taken_by_its_write_before_more_is_prepared() -> None:
-    """Planning takes a round trip, and the batch behind is due: a sink keeps no more than one ahead."""
+async def test_a_prepared_batch_is_written_before_the_next_one_is_prepared() -> None:
+    """Planning takes a round trip and the next batch is due: a sink prepares at most one batch ahead."""
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     prepared: list[int] = []
 
@@ -600,7 +600,7 @@ async def test_what_was_prepared_is_taken_by_its_write_before_more_is_prepared()
     assert prepared == [1, 2, 3, 4]
 
 
-async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
+async def test_stop_ends_preparation_and_writes_none_of_it() -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False)
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     runner = runner_of(sink, records=5, time=60)
@@ -615,13 +615,13 @@ async def test_stop_ends_the_preparing_and_writes_nothing_of_it() -> None:
     assert sink.ranges == [(0, 0, 5)]
 
 
-async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared() -> None:
+async def test_stop_with_a_prepared_batch_does_not_wait_for_the_lease() -> None:
     claim, queue, sink, lease = tracker(), ChunkQueue(1 << 20), Preparing(open_gate=False), LeaseInHand()
     put(queue, chunk(claim, 0, 5), chunk(claim, 5, 10))
     runner = runner_of(sink, Owned(lease=lease), records=5, time=60)
     async with running(runner, [queue]) as task:
         await until(lambda: len(sink.prepared) == 2)
-        await asyncio.sleep(0.02)  # and the preparing has ended
+        await asyncio.sleep(0.02)  # and the preparation has ended
         lease.lose()
         stopping = asyncio.create_task(runner.stop(60))
         await asyncio.sleep(0)
@@ -633,7 +633,7 @@ async def test_stop_without_the_lease_does_not_wait_for_it_with_a_batch_prepared
 
 
 @pytest.mark.parametrize("unready", [OSError("the disk is full"), OffsetLostError("gone")])
-async def test_whatever_preparing_raises_is_only_reported(unready: Exception) -> None:
+async def test_an_exception_during_preparation_is_only_reported(unready: Exception) -> None:
     claim, queue, sink = tracker(), ChunkQueue(1 << 20), Preparing()
     sink.unready = unready
     put(queue, chunk(claim, 0, 5))
@@ -641,7 +641,7 @@ async def test_whatever_preparing_raises_is_only_reported(unready: Exception) ->
         await until(lambda: claim.processed == 5)
 
 
-async def test_replays_and_what_was_collected_are_written_before_a_stream_fails() -> None:
+async def test_replays_and_collected_records_are_written_before_a_stream_fails() -> None:
     plain, queue, sink = tracker(9), ChunkQueue(1 << 20), Memory(open_gate=False)
     parts = [chunk(tracker(number), 0, 3) for number in range(2)]
     replays = [replay_of(part) for part in parts]
@@ -662,7 +662,7 @@ async def test_replays_and_what_was_collected_are_written_before_a_stream_fails(
     assert sorted(sink.ranges) == [(0, 0, 3), (1, 0, 3), (9, 0, 4)]
 
 
-async def test_what_stays_below_the_floor_is_written_before_a_stream_fails() -> None:
+async def test_records_below_the_floor_are_written_before_a_stream_fails() -> None:
     small, busy, queue, sink = tracker(0), tracker(1), ChunkQueue(1 << 20), Memory()
     limits = BatchSettings(max_records=100, max_bytes=1 << 20, max_time=60, min_records=8)
     put(queue, chunk(small, 0, 2), chunk(busy, 0, 8), failure(small, 2, OffsetLostError("gone")))

@@ -1,4 +1,4 @@
-"""The site of docs/: it is built without a warning, needs nothing from elsewhere, and its reference has everything."""
+"""The site of docs/: it is built without a warning, needs nothing from other hosts, and its reference is complete."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_of_the_folder_is_there(site: Path) -> None:
-    """Found from each other's navigation, too."""
+def test_every_page_of_the_directory_is_included(site: Path) -> None:
+    """Also in the navigation."""
     index = (site / "index.html").read_text()
     for page in (ROOT / "docs").glob("*.md"):
         assert (site / page.with_suffix(".html").name).is_file()
         assert f'href="{page.stem}.html"' in index, page.name
 
 
-def test_nothing_comes_from_elsewhere(site: Path) -> None:
-    """No fonts, scripts, styles or pictures: it can be read without a network, and tells nobody who reads it."""
+def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
+    """No fonts, scripts, styles or images: it can be read without a network and does not reveal its readers."""
     pages = list(site.rglob("*.html"))
     assert len(pages) > 20
     assert {page.name: FOREIGN.findall(page.read_text()) for page in pages if FOREIGN.search(page.read_text())} == {}

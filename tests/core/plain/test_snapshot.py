@@ -1,4 +1,4 @@
-"""From members' registrations to what an assignor is given."""
+"""From the members' registrations to the input of an assignor."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_order_of_reading_does_not_matter() -> None:
 
 
 def test_a_member_without_a_topic() -> None:
-    """The registration that wakes original members: nobody's assignment changes."""
+    """The registration that wakes original members changes no member's assignment."""
     idle = Registration(STATIC, {}, ours=True)
     alone = GroupSnapshot({"a": STATIC_MEMBER}, (), TOPICS).context()
     assert GroupSnapshot({"a": STATIC_MEMBER, "z": idle}, (), TOPICS).context() == alone
@@ -69,7 +69,7 @@ def test_only_wildcards_need_all_topics() -> None:
     assert needs_all_topics({"b": STATIC_MEMBER, "a": WILDCARD})
 
 
-def test_a_pattern_nobody_can_expand() -> None:
+def test_a_pattern_that_no_member_can_expand() -> None:
     broken = Registration(WHITE_LIST, {"(": 1}, ours=False)
     with pytest.raises(ValueError, match="not a regular expression"):
         subscribed_topics({"a": broken}, ALL_TOPICS)
@@ -77,7 +77,7 @@ def test_a_pattern_nobody_can_expand() -> None:
 
 @pytest.mark.parametrize("assign", [range_assign, roundrobin_assign])
 def test_a_list_with_the_most_streams_and_many_topics(assign: Assignor) -> None:
-    """One member that anybody may register, 10 million pairs of topic and thread: a moment for the others."""
+    """One member that any program may register, with 10 million pairs of topic and thread: others must not wait."""
     topics = {f"t{n}": Topic((0, 1, 2), n) for n in range(2000)}
     absurd = Registration(WHITE_LIST, {".*": MOST_STREAMS}, ours=False)
     members = {
@@ -88,6 +88,6 @@ def test_a_list_with_the_most_streams_and_many_topics(assign: Assignor) -> None:
     began = time.process_time()
     context = GroupSnapshot(members, tuple(topics), topics).context()
     owners = assignment("any", assign, context)
-    assert time.process_time() - began < 3.0  # 18 s where each pair is made
+    assert time.process_time() - began < 3.0  # 18 s if each pair is built
     assert len(context.threads["t1"]) == MOST_STREAMS + 3
     assert len(owners) == 6000

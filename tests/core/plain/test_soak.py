@@ -1,4 +1,4 @@
-"""What the soak's verdict rests on: offsets that came, what may come again, what a member holds."""
+"""What the soak's verdict is based on: offsets that arrived, allowed redeliveries, and a member's resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ranges_grow_together_in_any_order(order: tuple[tuple[int, int], ...]) -
     assert ledger.missing({3: 32, 4: 5}) == 7
 
 
-def test_a_hole_is_missing_until_it_comes() -> None:
+def test_an_offset_is_missing_until_it_arrives() -> None:
     ledger = Ledger()
     ledger.add(0, 0, 10)
     ledger.add(0, 12, 20)
@@ -30,7 +30,7 @@ def test_a_hole_is_missing_until_it_comes() -> None:
     assert (ledger.missing({0: 20}), ledger.twice) == (0, 0)
 
 
-def test_what_comes_again_is_allowed_after_a_death_and_to_no_exact_sink() -> None:
+def test_redelivery_is_allowed_after_a_kill_but_not_to_an_exactly_once_sink() -> None:
     assert judged("kill", 0, 40, exactly_once=False, harsh=True, batch=10) == []
     assert len(judged("kill", 0, 41, exactly_once=False, harsh=True, batch=10)) == 1
     assert len(judged("terminate", 0, 1, exactly_once=False, harsh=False, batch=10)) == 1
@@ -46,12 +46,12 @@ def samples(*, leak: float = 0.0, tasks: float = 0.0) -> list[Sample]:
     ]
 
 
-def test_growth_is_reported_and_ups_and_downs_are_none() -> None:
+def test_growth_is_reported_and_fluctuation_is_not() -> None:
     assert memory_grown(samples()) + grown(samples()) == []
     assert [output.split(" of ")[0] for output in memory_grown(samples(leak=0.05))] == ["memory"]
     assert [output.split(" of ")[0] for output in grown(samples(tasks=0.01))] == ["tasks"]
 
 
-def test_three_minutes_are_enough_to_tell() -> None:
+def test_three_minutes_are_enough_for_a_verdict() -> None:
     assert can_tell(samples()[:36])
     assert not can_tell(samples()[:35])

@@ -1,4 +1,4 @@
-"""When a member that stands still has no excuse."""
+"""When a member without progress has no excuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def after_a_minute(*positions: Position, then: tuple[Position, ...] | None = Non
     return stall.seconds(1060.0, positions if then is None else then, lease)
 
 
-def test_behind_and_still() -> None:
+def test_a_member_that_is_behind_without_progress_is_stalled() -> None:
     assert after_a_minute(BEHIND) == 60
     done = msgspec.structs.replace(BEHIND, partition=1, processed=20)
     assert after_a_minute(BEHIND, done) == 60
@@ -45,7 +45,7 @@ def test_any_advance_counts(advance: dict[str, int]) -> None:
     assert after_a_minute(BEHIND, then=(msgspec.structs.replace(BEHIND, **advance),)) == 0
 
 
-def test_a_lease_in_doubt_and_a_rebalance_count_as_reasons() -> None:
+def test_a_lease_in_doubt_and_a_rebalance_are_excuses() -> None:
     assert after_a_minute(BEHIND, lease=False) == 0
     assert after_a_minute() == 0
     assert after_a_minute(BEHIND, then=()) == 0

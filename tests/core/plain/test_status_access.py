@@ -1,4 +1,4 @@
-"""Who may read the status, where it may be served, and what of the settings is shown."""
+"""Who may read the status, where it may be served, and which settings are shown."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def settings(**status: object) -> Settings:
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:9308", "localhost:0", "[::1]:9308", "127.9.9.9:1", "unix:/run/kz/s"])
-def test_this_machine_needs_no_token(listen: str) -> None:
+def test_loopback_needs_no_token(listen: str) -> None:
     assert is_local(listen)
     settings(listen=listen)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9308", "[::]:9308", "10.0.0.1:80", "localhost.example:80", "metrics:9308"])
-def test_others_do(listen: str) -> None:
+def test_other_addresses_need_a_token(listen: str) -> None:
     with pytest.raises(ConfigError, match="open to other machines: give token_file or token_env"):
         settings(listen=listen)
     settings(listen=listen, token_file="/run/token")
@@ -37,7 +37,7 @@ def test_others_do(listen: str) -> None:
 @pytest.mark.parametrize(
     "listen", ["9308", ":9308", "localhost", "localhost:65536", "unix:s", "http://localhost:1", 9308]
 )
-def test_what_is_no_address(listen: object) -> None:
+def test_invalid_addresses(listen: object) -> None:
     with pytest.raises(ConfigError, match=r"\[status\] listen: .* is not an address such as"):
         settings(listen=listen)
 
@@ -55,14 +55,14 @@ def test_a_token_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:9308", "127.0.0.1:9308", "[::1]:9308", "[::1]", None])
-def test_asked_for_by_a_name_of_this_machine(host: str | None) -> None:
+def test_a_host_header_of_this_machine(host: str | None) -> None:
     assert refusal(None, "", host) is None
 
 
 @pytest.mark.parametrize(
     "host", ["", "evil.example", "localhost.evil.example:9308", "127.0.0.1.evil.example", "[::2]:1"]
 )
-def test_asked_for_by_another_name(host: str) -> None:
+def test_a_foreign_host_header(host: str) -> None:
     assert refusal(None, "Bearer x", host) is HTTPStatus.FORBIDDEN
 
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a report, read back by parsers of both formats; and what its rules and boards ask for."""
+"""The metrics of a report, read back by parsers of both formats; and that rules and dashboards use existing ones."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def as_text(registry: CollectorRegistry) -> list[Sample]:
 
 
 def read(metrics: list[Metric]) -> Samples:
-    """As both parsers read it; what they do not agree on fails."""
+    """As both parsers read it; any difference fails."""
     registry = CollectorRegistry()
     registry.register(Given(metrics))
     parsed: list[Samples] = []
@@ -110,7 +110,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
     return samples.get((f"kzconsumer_{name}", frozenset(labels.items())))
 
 
-def test_everything_has_its_group_and_is_parsed() -> None:
+def test_every_sample_has_its_group_and_is_parsed() -> None:
     samples = read(output(report(AT)))
     assert not any("group" in dict(labels) for _, labels in samples)
     lags = {
@@ -125,21 +125,21 @@ def test_everything_has_its_group_and_is_parsed() -> None:
     assert value(samples, "log_events_total", level="error", event="commit failed") == 3
 
 
-def test_only_who_stands_for_long_is_stalled() -> None:
+def test_only_a_long_standstill_is_reported_as_stalled() -> None:
     samples = read(output(report(AT, time=59.0)))
     assert value(samples, "partition_standing_seconds", topic="t", partition="3") == 59
     assert value(samples, "stalled_partitions") == 0
     assert not any(name == "kzconsumer_partition_stalled" for name, _ in samples)
 
 
-def test_buckets_are_of_what_is_below_them() -> None:
+def test_buckets_are_cumulative() -> None:
     samples = read(output(report()))
     buckets = [value(samples, "fetch_seconds_bucket", broker="1", le=str(bound)) for bound in (*BOUNDS, "+Inf")]
     assert buckets == [1, *[2] * (len(BOUNDS) - 1), 3]
     assert value(samples, "fetch_seconds_count", broker="1") == 3
 
 
-def test_unknown_is_absent() -> None:
+def test_unknown_values_are_absent() -> None:
     unknown = msgspec.structs.replace(AT, fetched=None, committed=None, high_watermark=None)
     samples = read(output(report(unknown)))
     names = {name for name, _ in samples}
@@ -152,13 +152,13 @@ def test_unknown_is_absent() -> None:
     assert not names & {"kzconsumer_member_info", "kzconsumer_generation", "kzconsumer_members"}
 
 
-def test_a_partition_that_went_has_no_series() -> None:
+def test_a_revoked_partition_has_no_series() -> None:
     assert any(("partition", "3") in labels for _, labels in read(output(report(AT))))
     assert not any(("partition", "3") in labels for _, labels in read(output(report())))
 
 
 def names_reported() -> set[str]:
-    """All that there can be: of a partition of which everything is known."""
+    """All that exist: for a partition of which everything is known."""
     known = msgspec.structs.replace(AT, processed=20, committed=20)
     of = msgspec.structs.replace(report(AT, msgspec.structs.replace(known, partition=4)), members=[])
     samples = read(output(of))
@@ -170,7 +170,7 @@ _NAME = re.compile(r"\bkzconsumer_[a-z_]+")
 
 
 def expressions() -> list[tuple[str, str]]:
-    """File and expression, of the rules and of the board."""
+    """File and expression, from the rules and the dashboard."""
     rules = (MONITORING / "alerts.yml").read_text()
     board = json.loads((MONITORING / "dashboard.json").read_text())
     asked = [("dashboard.json", target["expr"]) for panel in board["panels"] for target in panel.get("targets", [])]
@@ -178,19 +178,19 @@ def expressions() -> list[tuple[str, str]]:
     return [*asked, ("alerts.yml", re.sub(r"(?m)^ *#.*$", "", rules))]
 
 
-def test_rules_and_board_ask_for_what_there_is() -> None:
+def test_rules_and_dashboard_use_existing_metrics() -> None:
     known = names_reported()
     unknown = {(file, name) for file, text in expressions() for name in _NAME.findall(text) if name not in known}
     assert unknown == set()
 
 
-def test_the_page_lists_what_there_is() -> None:
+def test_the_page_lists_all_metrics() -> None:
     page = (MONITORING.parent / "docs" / "monitoring.md").read_text()
     families = {re.sub(r"_(bucket|count|sum)$", "", name) for name in names_reported()}
     assert {name for name in families if f"`{name.removeprefix('kzconsumer_')}`" not in page} == set()
 
 
-def test_the_board_is_one_that_grafana_takes() -> None:
+def test_the_dashboard_is_valid_for_grafana() -> None:
     board: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
     assert board["schemaVersion"] >= 36
     assert board["id"] is None

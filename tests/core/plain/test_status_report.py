@@ -1,4 +1,4 @@
-"""What all partitions come to together."""
+"""The totals over all partitions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def changed(**fields: Any) -> PartitionStatus:
     return msgspec.structs.replace(KNOWN, **fields)
 
 
-def test_together() -> None:
+def test_totals() -> None:
     found = point(7.0, [KNOWN, changed(lag={"processed": 1}, lag_seconds={"processed": 9.0}, rate=0.5, stalled=True)])
     assert (found.owned, found.stalled, found.lag, found.lag_seconds, found.rate) == (2, 1, 16, 9.0, 2.5)
 
 
-def test_what_is_not_known_of_one_is_not_known_of_all() -> None:
+def test_a_total_is_unknown_if_one_part_is() -> None:
     found = point(7.0, [KNOWN, changed(lag={"fetched": 1}, lag_seconds={}, rate=None)])
     assert (found.owned, found.lag, found.lag_seconds, found.rate) == (2, None, None, None)
 
 
-def test_of_nothing() -> None:
+def test_totals_without_partitions() -> None:
     found = point(7.0, [])
     assert (found.owned, found.lag, found.lag_seconds, found.rate) == (0, 0, 0.0, 0)

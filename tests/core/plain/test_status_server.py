@@ -1,4 +1,4 @@
-"""The status server by itself: a real one, of a daemon that has not joined yet."""
+"""The status server alone: a real one, of a daemon that has not joined yet."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def observer(listen: str, **status: object) -> Observer:
     return Observer(lambda: settings, health, lease)
 
 
-async def test_who_has_not_joined_tells_that(tmp_path: Path) -> None:
+async def test_a_daemon_that_has_not_joined_reports_that(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with (
         serving(observer(f"unix:{path}")),
@@ -79,8 +79,8 @@ async def test_who_has_not_joined_tells_that(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_two_ask_at_once_and_one_hangs_on() -> None:
-    """A client that never finishes its request holds up neither the others nor the end."""
+async def test_a_client_that_hangs_delays_neither_others_nor_the_end() -> None:
+    """It never finishes its request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -97,7 +97,7 @@ async def test_two_ask_at_once_and_one_hangs_on() -> None:
         slow.close()
 
 
-def test_a_socket_left_behind_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+def test_only_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
@@ -120,7 +120,7 @@ def test_a_port_that_is_taken() -> None:
             _listen(f"127.0.0.1:{port}", "group.toml")
 
 
-def test_a_host_that_is_not() -> None:
+def test_an_unknown_host() -> None:
     with pytest.raises(CannotListenError, match=r"cannot listen at nowhere\.invalid:1: "):
         _listen("nowhere.invalid:1", "group.toml")
 
@@ -134,10 +134,8 @@ async def texts(answer: aiohttp.ClientResponse) -> AsyncIterator[str]:
             yield text.decode()
 
 
-async def test_events_bring_what_has_changed_and_end_with_the_daemon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first hold everything; then only what is new; then nothing but that somebody is still there."""
+async def test_events_carry_changes_and_end_with_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first events hold everything, then only changes, then only keep-alive comments."""
     monkeypatch.setattr(events, "PERIOD", 0.05)
     monkeypatch.setattr(events, "MOST", 1)
     path, watched = tmp_path / "s", observer(f"unix:{tmp_path / 's'}")
@@ -166,7 +164,7 @@ async def test_events_bring_what_has_changed_and_end_with_the_daemon(
         answer.close()
 
 
-async def test_the_token_is_asked_for_everything_but_the_empty_page(tmp_path: Path) -> None:
+async def test_everything_but_the_empty_page_requires_the_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("sesame")
     path = tmp_path / "s"
     async with (
@@ -181,8 +179,8 @@ async def test_the_token_is_asked_for_everything_but_the_empty_page(tmp_path: Pa
             assert answer.status == 401
 
 
-def test_the_page_lets_nothing_else_run_or_be_fetched() -> None:
-    """What the policy names is what the page has, to the letter; a browser runs nothing else."""
+def test_the_content_security_policy_matches_the_page() -> None:
+    """The policy allows exactly what the page contains."""
     html, policy = page()
     assert html.count("<script") == html.count("<style") == 1
     for kind in ("script", "style"):
@@ -223,8 +221,8 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
-async def test_half_requests_take_few_descriptors_and_keep_nobody_out(tmp_path: Path, kind: str) -> None:
-    """Nor do they end a stream of events that somebody reads."""
+async def test_incomplete_requests_take_few_descriptors_and_block_no_client(tmp_path: Path, kind: str) -> None:
+    """They do not end an open stream of events either."""
     address = f"127.0.0.1:{free_port()}" if kind == "tcp" else f"unix:{tmp_path / 's'}"
     unix = aiohttp.UnixConnector(str(tmp_path / "s"), force_close=True)
     connector = unix if kind == "unix" else aiohttp.TCPConnector(force_close=True)
@@ -253,8 +251,8 @@ async def test_half_requests_take_few_descriptors_and_keep_nobody_out(tmp_path: 
                 each.close()
 
 
-async def test_a_request_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is a connection that is not used: neither waits to be pushed out."""
+async def test_a_connection_with_an_unfinished_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is an idle connection: neither is kept until its place is needed."""
     monkeypatch.setattr(server, "IDLE", 0.2)
     address = f"127.0.0.1:{free_port()}"
     async with asyncio.timeout(30), serving(observer(address)):
@@ -263,7 +261,7 @@ async def test_a_request_that_does_not_end_is_closed(monkeypatch: pytest.MonkeyP
             assert await asyncio.get_running_loop().sock_recv(half, 100) == b""
 
 
-async def test_without_descriptors_it_waits_and_says_so_in_one_line(
+async def test_without_descriptors_it_waits_and_logs_one_line(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
@@ -287,7 +285,7 @@ async def test_without_descriptors_it_waits_and_says_so_in_one_line(
     assert caplog.text.count("status connection not accepted") == 1
 
 
-async def test_a_connection_that_is_accepted_at_the_end_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_accepted_during_shutdown_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     accepted = asyncio.Event()
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:

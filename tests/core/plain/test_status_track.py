@@ -1,4 +1,4 @@
-"""What follows from looks at one partition."""
+"""What is derived from observations of one partition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_lags_of_the_four_offsets() -> None:
     assert status.lag == {"fetched": 10, "consumed": 10, "processed": 15, "committed": 16}
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     status = status_after((0.0, changed(fetched=None, committed=None, high_watermark=None)), at=1.0)
     assert status.offsets == {"consumed": 10, "processed": 5}
     assert (status.lag, status.lag_seconds, status.end) == ({}, {}, None)
@@ -40,7 +40,7 @@ def test_what_is_not_known_is_left_out() -> None:
     assert (status.stalled, status.hindrance) == (False, None)
 
 
-def test_seconds_are_known_from_when_the_log_got_there() -> None:
+def test_lag_in_seconds_is_known_once_the_log_end_was_observed() -> None:
     looks = [(10.0 * n, changed(high_watermark=10 * n, processed=25, committed=5, fetched=40)) for n in range(1, 5)]
     status = status_after(*looks, at=40.0)
     assert status.lag_seconds == {"fetched": 0.0, "processed": pytest.approx(15.0), "consumed": pytest.approx(30.0)}
@@ -57,14 +57,14 @@ def test_rate_and_time_left() -> None:
     assert status_after((0.0, changed(processed=20)), (1.0, changed(processed=20)), at=1.0).eta == 0
 
 
-def test_stalled_when_behind_and_still() -> None:
+def test_a_partition_behind_without_progress_is_stalled() -> None:
     assert not status_after((0.0, BEHIND), at=59.0).stalled
     status = status_after((0.0, BEHIND), at=60.0)
     assert (status.stalled, status.standing, status.hindrance) == (True, 60.0, "sink slow")
     assert not status_after((0.0, BEHIND), (50.0, changed(processed=6)), at=61.0).stalled
     assert not status_after((0.0, changed(processed=20)), at=1000.0).stalled
     assert not status_after((0.0, changed(end=5)), at=1000.0).stalled
-    # Behind only since it got something to do.
+    # Counted from when it got something to consume.
     done, more = changed(processed=20), changed(processed=20, high_watermark=21)
     assert not status_after((0.0, done), (995.0, done), (999.0, more), at=1000.0).stalled
 
@@ -86,19 +86,19 @@ def test_the_reason_is_reported(fields: dict[str, Any], lease: bool, reason: str
     assert hindrance(changed(**fields), lease) == reason
 
 
-def test_without_leader_from_the_start_is_stalled_too() -> None:
+def test_a_partition_without_leader_from_the_start_is_stalled() -> None:
     status = status_after((0.0, changed(high_watermark=None, led=False)), at=60.0)
     assert (status.stalled, status.hindrance, status.lag) == (True, "no leader", {})
 
 
-def test_a_paused_partition_is_as_far_behind_as_a_broker_says() -> None:
+def test_the_lag_of_a_paused_partition_comes_from_the_broker() -> None:
     paused = changed(paused=True)
     track = Track(paused, 0.0)
     track.look(paused, 0.0, end=500, committed=False)
     assert track.status(paused, 1.0, True, 60.0).lag["processed"] == 495
 
 
-def test_a_log_that_stood_still_grew_only_after_that() -> None:
+def test_an_idle_log_has_grown_only_since_the_last_observation() -> None:
     growth = LogGrowth()
     for end, at in ((10, 0.0), (10, 50.0), (20, 60.0)):
         growth.saw(end, at)
@@ -107,7 +107,7 @@ def test_a_log_that_stood_still_grew_only_after_that() -> None:
     assert growth.reached(9) is None
 
 
-def test_growth_reaches_back_and_stays_small() -> None:
+def test_the_history_reaches_back_and_is_bounded() -> None:
     growth = LogGrowth()
     for second in range(100_000):
         growth.saw(second * 10, float(second))

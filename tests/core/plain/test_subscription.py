@@ -1,4 +1,4 @@
-"""Which topics a registration stands for; white and black lists as the original reads them."""
+"""Which topics a registration subscribes to, with white and black lists as the original interprets them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def registration(pattern: str, subscription: dict[str, int]) -> Registration:
 
 
 def test_static() -> None:
-    """Named topics count whether they exist or not, internal ones too."""
+    """Named topics count whether they exist or not, including internal ones."""
     named = {"orders": 2, "later": 1, "__consumer_offsets": 1}
     assert streams_by_topic(registration(STATIC, named), TOPICS) == named
     assert not has_wildcard(registration(STATIC, named))
@@ -51,7 +51,7 @@ def test_only_the_first_entry_of_a_list_counts() -> None:
     assert streams_by_topic(member, TOPICS) == {"orders": 1}
 
 
-def test_what_is_no_regular_expression() -> None:
+def test_invalid_regular_expressions() -> None:
     with pytest.raises(ValueError, match="'order\\[' is not a regular expression"):
         streams_by_topic(registration(WHITE_LIST, {"order[": 1}), TOPICS)
 

@@ -1,4 +1,4 @@
-"""The unit files, as systemd itself reads and judges them. Needs systemd-analyze: Debian's package systemd."""
+"""The unit files, checked by systemd itself. Needs systemd-analyze: Debian's package systemd."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def version() -> int:
 
 
 def installed(folder: Path, *drop_ins: Path) -> Path:
-    """The units as an administrator installs them, with a command that is there, and one instance."""
+    """The units as an administrator installs them, with an existing command and one instance."""
     command = folder / "kzconsumer"
     command.symlink_to(sys.executable)
     text = UNIT.read_text()
@@ -47,34 +47,34 @@ def installed(folder: Path, *drop_ins: Path) -> Path:
 
 
 def without_newer_keys(output: str) -> list[str]:
-    """An older systemd says which keys it does not know; nothing else may be said."""
+    """An older systemd reports the keys it does not know; nothing else may be reported."""
     known = (
         r"Unknown key '(RestartSteps|RestartMaxDelaySec)' in section \[Service\], ignoring|Failed to parse service type"
     )
     return [line for line in output.splitlines() if not (version() < 254 and re.search(known, line))]
 
 
-def test_the_units_are_without_fault(tmp_path: Path) -> None:
-    """On the oldest systemd we promise to support, too: not one line about an unknown key."""
+def test_the_units_pass_verification(tmp_path: Path) -> None:
+    """Also on the oldest systemd that we support: without one line about an unknown key."""
     unit = installed(tmp_path)
     done = analyze("verify", "--man=no", unit, tmp_path / "kzconsumer.target")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
-def test_so_is_each_drop_in(tmp_path: Path, drop_in: Path) -> None:
+def test_each_drop_in_passes_verification(tmp_path: Path, drop_in: Path) -> None:
     done = analyze("verify", "--man=no", installed(tmp_path, drop_in))
     assert without_newer_keys(done.stdout + done.stderr) == []
 
 
-def test_so_is_the_one_that_hands_over_secrets(tmp_path: Path) -> None:
+def test_the_drop_in_for_credentials_passes_verification(tmp_path: Path) -> None:
     (shown,) = re.findall(r"(?m)^      (\[Service\]\n(?:      .*\n)+)", (ROOT / "systemd" / "README.md").read_text())
     (tmp_path / "secrets.conf").write_text(re.sub(r"(?m)^ +", "", shown))
     done = analyze("verify", "--man=no", installed(tmp_path, tmp_path / "secrets.conf"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_so_are_those_of_scheduled_jobs(tmp_path: Path) -> None:
+def test_the_units_of_scheduled_jobs_pass_verification(tmp_path: Path) -> None:
     """As docs/scheduled-jobs.md prints them: two files in one block."""
     (shown,) = re.findall(
         r"^```ini\n(.*?)^```$", (ROOT / "docs/scheduled-jobs.md").read_text(), re.DOTALL | re.MULTILINE
@@ -92,7 +92,7 @@ def test_there_are_drop_ins() -> None:
 
 
 @pytest.mark.parametrize("drop_in", [None, *DROP_INS], ids=lambda path: path.stem if path else "none")
-def test_the_exposure_is_low(tmp_path: Path, drop_in: Path | None) -> None:
+def test_the_security_exposure_is_low(tmp_path: Path, drop_in: Path | None) -> None:
     """systemd's own measure, from 0 to 10; below 2.0 is promised."""
     unit = installed(tmp_path, *([drop_in] if drop_in else []))
     text = unit.with_name(UNIT.name).read_text() + (drop_in.read_text().partition("[Service]")[2] if drop_in else "")
@@ -103,13 +103,13 @@ def test_the_exposure_is_low(tmp_path: Path, drop_in: Path | None) -> None:
     assert done.returncode == 0
 
 
-def test_what_is_not_worth_a_restart() -> None:
+def test_exit_statuses_that_prevent_a_restart() -> None:
     (prevented,) = re.findall(r"^RestartPreventExitStatus=(.*)$", UNIT.read_text(), re.MULTILINE)
     assert {int(number) for number in prevented.split()} == {USAGE, EXIT_CONFIG}
 
 
-def test_records_can_be_decoded_quickly() -> None:
-    """numba writes machine code into memory, and keeps it in a folder: neither may be forbidden."""
+def test_the_sandbox_allows_compiled_kernels() -> None:
+    """numba writes machine code into memory and caches it in a directory: both must be allowed."""
     text = UNIT.read_text()
     assert not re.search(r"^MemoryDenyWriteExecute=", text, re.MULTILINE)
     assert "\nCacheDirectory=kzconsumer/%i\n" in text
@@ -117,6 +117,6 @@ def test_records_can_be_decoded_quickly() -> None:
 
 
 @pytest.mark.parametrize("file", [UNIT, ROOT / "docs" / "scheduled-jobs.md"], ids=lambda path: path.name)
-def test_there_are_descriptors_for_more_than_status_clients(file: Path) -> None:
+def test_the_descriptor_limit_leaves_room_beside_status_clients(file: Path) -> None:
     (limit,) = re.findall(r"^LimitNOFILE=(\d+)$", file.read_text(), re.MULTILINE)
     assert int(limit) >= 100 * (connections.MOST + events.MOST)

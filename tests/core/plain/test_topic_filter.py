@@ -1,4 +1,4 @@
-"""White and black lists: the original's normalisation and full-match rule, and what must not be written."""
+"""White and black lists: the original's normalisation and full-match rule, and expressions that are rejected."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_text_that_is_no_expression() -> None:
 
 
 @pytest.mark.parametrize("text", [r"\p{Lu}.*", r"\Qa.b\E", "[a-z&&[^b]]", "(?P<n>a)", "(?<n>a)"])
-def test_what_java_reads_otherwise_is_not_written(text: str) -> None:
+def test_expressions_that_java_reads_differently_are_rejected(text: str) -> None:
     try:
         topics = Include(text)
     except ValueError:
@@ -56,14 +56,14 @@ def test_what_java_reads_otherwise_is_not_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["orders.*", "a|b", r"my\.topic-\d+", "(?:a|b)c?", "[^x]+", "a{1,3}b*"])
-def test_what_both_read_alike_is(text: str) -> None:
+def test_expressions_that_both_read_alike_are_accepted(text: str) -> None:
     Include(text).portable()
 
 
 @pytest.mark.parametrize(
     "text", ["(" * 3000 + ")" * 3000, "a{99999999999999999}", "a{" + "9" * 5000 + "}", "a|" * 2049]
 )
-def test_a_text_that_is_no_expression_anybody_would_write(text: str) -> None:
+def test_excessive_expressions_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a regular expression") as refused:
         Include(text)
     assert len(str(refused.value)) < 500
@@ -84,7 +84,7 @@ def test_a_text_that_is_no_expression_anybody_would_write(text: str) -> None:
     ],
 )
 def test_a_list_beyond_ascii_is_refused(text: str) -> None:
-    """No topic name has such a character, and ignoring case for a wide range takes 10 ms."""
+    """No topic name has such a character, and case-insensitive matching of a wide range takes 10 ms."""
     with pytest.raises(ValueError, match="is not a regular expression of ASCII characters alone"):
         Include(text)
 
@@ -98,7 +98,7 @@ def test_other_escapes_are_read(text: str) -> None:
     "part", ["[ks]", "[!-~]", "[!-~]|", "[^s]", "(?=[ks])", "(?:[ks]*)*", "(?:a" * 200 + "b)" * 200]
 )
 def test_the_longest_list_compiles_at_once(part: str) -> None:
-    """What takes longest for its length; 0.1 s at most on an idle machine, 5 s with the former bound."""
+    """The slowest expression for its length; 0.1 s at most on an idle machine, 5 s with the former limit."""
     begun = time.process_time()
     Include("(?i)" + part * ((MOST_CHARACTERS - 4) // len(part)))
     assert time.process_time() - begun < 1

@@ -1,4 +1,4 @@
-"""How far a claim has come: the contiguous prefix of what is done, and the end of the claim."""
+"""The progress of a claim: the contiguous processed prefix, and the end of the claim."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it_begins_where_the_claim_begins() -> None:
     assert (claim.consumed, claim.processed, claim.open, claim.settled) == (7, 7, True, True)
 
 
-def test_what_is_handed_over_is_not_processed() -> None:
+def test_delivered_records_are_not_yet_processed() -> None:
     claim = handed(5)
     assert (claim.consumed, claim.processed, claim.settled) == (5, 0, False)
 
@@ -32,7 +32,7 @@ def test_marks_in_order() -> None:
     assert (claim.processed, claim.settled) == (10, True)
 
 
-def test_a_mark_ahead_waits_for_what_lies_before() -> None:
+def test_a_mark_ahead_waits_for_the_records_before_it() -> None:
     claim = handed(12)
     claim.mark(8, 12)
     claim.mark(4, 8)
@@ -41,7 +41,7 @@ def test_a_mark_ahead_waits_for_what_lies_before() -> None:
     assert claim.processed == 12
 
 
-def test_an_empty_mark_moves_nothing_and_stops_nothing() -> None:
+def test_an_empty_mark_has_no_effect() -> None:
     claim = handed(6)
     claim.mark(0, 0)
     claim.mark(3, 3)
@@ -59,7 +59,7 @@ def test_the_longer_of_two_marks_with_the_same_beginning() -> None:
     assert claim.processed == 9
 
 
-def test_handing_over_never_goes_back() -> None:
+def test_the_delivered_position_never_goes_back() -> None:
     claim = handed(9)
     claim.hand_over(4)
     assert claim.consumed == 9
@@ -80,7 +80,7 @@ def test_restart_while_something_is_in_hand_is_a_bug() -> None:
         claim.restart(0)
 
 
-def test_closing_tells_when_what_was_in_hand_is_done() -> None:
+def test_closing_reports_when_work_in_hand_is_done() -> None:
     claim, output = handed(6), list[int]()
     claim.close(lambda: output.append(claim.processed))
     assert (claim.open, output) == (False, [])
@@ -90,20 +90,20 @@ def test_closing_tells_when_what_was_in_hand_is_done() -> None:
     assert output == [6]
 
 
-def test_closing_tells_at_once_when_nothing_is_in_hand() -> None:
+def test_closing_reports_at_once_if_nothing_is_in_hand() -> None:
     claim, output = tracker(), list[bool]()
     claim.close(lambda: output.append(claim.open))
     assert output == [False]
 
 
-def test_what_is_lost_takes_no_marks() -> None:
+def test_a_lost_claim_takes_no_marks() -> None:
     claim = handed(2)
     claim.close()
     assert not claim.mark(0, 2)
     assert (claim.processed, claim.open) == (0, False)
 
 
-def test_what_was_never_handed_over_is_not_done() -> None:
+def test_undelivered_records_cannot_be_marked() -> None:
     claim = handed(5)
     assert not claim.mark(7, 9)
     assert claim.mark(3, 9)
@@ -113,7 +113,7 @@ def test_what_was_never_handed_over_is_not_done() -> None:
     assert claim.processed == 5
 
 
-def test_a_mark_tells_whether_it_was_news() -> None:
+def test_a_mark_returns_whether_it_changed_anything() -> None:
     claim = handed(20)
     assert claim.mark(10, 14)
     assert not claim.mark(11, 13)
@@ -132,7 +132,7 @@ def test_a_loss_reaches_the_worker_and_is_not_waited_for() -> None:
     assert (claim.lost, output) == (True, ["give up", "settled"])
 
 
-def test_who_comes_late_is_reported_at_once_that_all_is_lost() -> None:
+def test_a_late_listener_is_notified_of_the_loss_at_once() -> None:
     claim, output = tracker(), list[bool]()
     claim.when_lost(lambda: output.append(claim.lost))
     claim.when_lost(None)

@@ -1,4 +1,4 @@
-"""Whatever the order in which work ends: processed is the contiguous prefix, and never more than was handed over."""
+"""In whatever order work ends: processed is the contiguous prefix, and never more than was delivered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def work(draw: DrawFn) -> tuple[int, list[Range], list[int]]:
 
 
 def prefix(start: int, ranges: list[Range], done: set[int]) -> int:
-    """What `processed` has to be: the slow way."""
+    """What `processed` must be, computed naively."""
     for number, (_, until) in enumerate(ranges):
         if number not in done:
             return start
@@ -43,7 +43,7 @@ def test_any_order_of_marks(drawn: tuple[int, list[Range], list[int]], data: st.
     handed = 0
     before = start
     for number in order:
-        # A range is handed over before its work can end, and ranges are handed over in order.
+        # A range is delivered before its work can end, and ranges are delivered in order.
         for _, until in ranges[handed : number + 1]:
             claim.hand_over(until)
         handed = max(handed, number + 1)
@@ -77,14 +77,17 @@ def test_settled_is_reported_once_the_last_work_ends(
 
 
 class OneLog(RuleBasedStateMachine):
-    """A log and its owners one after the other, as a member sees them: each claim has a tracker that begins where the
-    last one's commit left off, or where somebody sought to. Offsets are counted one by one here: the slow way."""
+    """A log and its successive owners, as a member sees them.
+
+    Each claim has a tracker that begins where the previous one's commit ended, or at a seek. Offsets are counted one by
+    one here, naively.
+    """
 
     @initialize(start=st.integers(0, 1000))
     def begin(self, start: int) -> None:
         self.stored = start
         self._claim(start)
-        self.late: list[tuple[OffsetTracker, Range]] = []  # handed out by a claim that is lost
+        self.late: list[tuple[OffsetTracker, Range]] = []  # delivered by a claim that is lost
 
     def _claim(self, start: int) -> None:
         self.tracker = OffsetTracker(TopicPartition("t", 0), start)
@@ -106,7 +109,7 @@ class OneLog(RuleBasedStateMachine):
     @precondition(lambda self: self.tracker.open)
     @rule(size=st.integers(1, 40))
     def hand_out(self, size: int) -> None:
-        """A record with the hole before it, or a batch: what stands for it tiles either way."""
+        """A record with the hole before it, or a batch: their ranges tile either way."""
         first = self.tracker.consumed
         self.tracker.hand_over(first + size)
         self.handed.append((first, first + size))
@@ -145,7 +148,7 @@ class OneLog(RuleBasedStateMachine):
     @precondition(lambda self: self.tracker.open)
     @rule()
     def revoke(self) -> None:
-        """It must go: what is handed out may still be acknowledged."""
+        """The partition is revoked: delivered records may still be acknowledged."""
         self.settled = False
         self.tracker.close(self._settle)
         assert self.settled == (self.expected == self.tracker.consumed)
@@ -156,7 +159,7 @@ class OneLog(RuleBasedStateMachine):
     @precondition(lambda self: not self.tracker.open)
     @rule()
     def come_back_after_a_revocation(self) -> None:
-        """Committed for the last time, then released, then somebody's anew."""
+        """Committed for the last time, then released, then claimed again."""
         assert self.settled == (self.expected == self.tracker.consumed)
         self.commit()
         self._lose_and_claim(self.stored)
@@ -183,7 +186,7 @@ class OneLog(RuleBasedStateMachine):
 
     @invariant()
     def what_is_kept_is_ranges_apart(self) -> None:
-        """Memory: never more than there are gaps of what is not acknowledged."""
+        """Memory: at most one range per gap in the acknowledgements."""
         beyond = sorted(at for at in self.done if at >= self.expected)
         runs = [at for at in beyond if at - 1 not in self.done]
         assert self.tracker._done_from == runs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kzconsumer.logs.troubles import KINDS, OTHERS, Troubles
 
 
-def test_counted_by_kind_the_last_text_kept() -> None:
+def test_lines_are_counted_by_kind_and_the_last_text_is_kept() -> None:
     troubles = Troubles()
     for number in range(3):
         line = {"event": "commit failed", "level": "error", "reason": f"no {number}"}
@@ -16,7 +16,7 @@ def test_counted_by_kind_the_last_text_kept() -> None:
     assert found.first <= found.last
 
 
-def test_bounded_whatever_is_reported() -> None:
+def test_memory_is_bounded() -> None:
     troubles = Troubles()
     for number in range(KINDS * 3):
         troubles(None, "warning", {"event": f"event {number}", "level": "warning"})

@@ -1,4 +1,4 @@
-"""Which event fires which watches, and what a new connection arms again."""
+"""Which event triggers which watches, and what a new connection arms again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def armed(table: WatchTable, kind: WatchKind, path: str) -> Watch:
         (EventType.DELETED, set(WatchKind)),
     ],
 )
-def test_an_event_fires_its_kinds_of_its_path_once(event: EventType, fires: set[WatchKind]) -> None:
+def test_an_event_triggers_the_matching_watches_of_its_path_once(event: EventType, fires: set[WatchKind]) -> None:
     table = WatchTable()
     watches = {kind: [armed(table, kind, "/a"), armed(table, kind, "/a")] for kind in WatchKind}
     other = {kind: armed(table, kind, "/b") for kind in WatchKind}
@@ -46,7 +46,7 @@ def test_a_callback_added_after_the_event_runs_at_once() -> None:
     assert calls == [1]
 
 
-def test_a_callback_that_raises_costs_nobody_else_the_event() -> None:
+def test_a_callback_that_raises_does_not_affect_others() -> None:
     table, calls = WatchTable(), []
     first, second = armed(table, WatchKind.DATA, "/a"), armed(table, WatchKind.DATA, "/a")
 
@@ -73,7 +73,7 @@ def test_a_cancelled_watch_is_forgotten() -> None:
     assert not stays.fired
 
 
-async def test_the_end_tells_waiters_and_no_callback() -> None:
+async def test_the_end_wakes_waiters_and_calls_no_callback() -> None:
     table, calls = WatchTable(), []
     watch = armed(table, WatchKind.EXIST, "/a")
     watch.add_callback(lambda: calls.append(1))
@@ -84,7 +84,7 @@ async def test_the_end_tells_waiters_and_no_callback() -> None:
     assert list(table.chunks(1000)) == []
 
 
-def test_chunks_hold_every_path_once_below_the_limit() -> None:
+def test_each_path_is_in_exactly_one_chunk_below_the_limit() -> None:
     table = WatchTable()
     expected = {kind: [f"/{kind.value}/{number:04}" for number in range(50)] for kind in WatchKind}
     for kind, paths in expected.items():

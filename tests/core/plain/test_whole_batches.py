@@ -1,4 +1,4 @@
-"""Record bytes kept as they are: cut to whole batches, checked, and walked again."""
+"""Record bytes kept as they are: cut to whole batches, checked, and read again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kernels(request: pytest.FixtureRequest) -> KernelSet:
 
 
 def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
-    """What is kept, after the same bytes have been decoded: the positions must be the same."""
+    """What is kept, after the same bytes have been decoded: the positions must be equal."""
     found = keep(memoryview(data), start, kernels)
     decoded = decode(memoryview(data), topic="orders", partition=0, start=start, kernels=kernels)
     assert (found.next_offset, found.incomplete, found.corrupt) == (
@@ -44,7 +44,7 @@ def kept(kernels: KernelSet, data: bytes, start: int = 0) -> Decoded:
 
 
 @pytest.mark.parametrize("kind", SETS)
-def test_whole_batches_are_kept_and_a_cut_one_is_not(kernels: KernelSet, kind: str) -> None:
+def test_whole_batches_are_kept_and_a_truncated_one_is_not(kernels: KernelSet, kind: str) -> None:
     whole = b"".join(SETS[kind])
     found = kept(kernels, whole)
     assert bytes(found.records.raw) == whole
@@ -60,7 +60,7 @@ def test_a_batch_that_holds_the_start_is_kept_whole_and_those_before_it_are_not(
     assert not kept(kernels, b"".join(parts), 30).records
 
 
-def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
+def test_a_bad_checksum_ends_it_and_its_position_is_reported(kernels: KernelSet) -> None:
     first, second, third = SETS["batches"]
     bad = bytearray(second)
     bad[-1] ^= 1
@@ -71,12 +71,12 @@ def test_a_bad_checksum_ends_it_and_tells_where(kernels: KernelSet) -> None:
 
 
 def test_a_body_that_cannot_be_decompressed_is_kept(kernels: KernelSet) -> None:
-    """Nobody looks into it: an archive holds what the log holds."""
+    """An archive holds what the log holds, without interpreting it."""
     broken = record_batch([], base_offset=0, codec="zstd", body=b"nothing of the kind", count=1)
     assert bytes(keep(memoryview(broken), 0, kernels).records.raw) == broken
 
 
-def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
+def test_entries_have_the_bounds_of_each_batch(kernels: KernelSet) -> None:
     data = SETS["batches"][0] + SETS["wrappers"][1] + SETS["messages"][2]
     walked = walk(memoryview(data), check=True, kernels=kernels)
     assert [(entry.magic, entry.first, entry.last) for entry in walked.entries] == [(2, 0, 9), (1, 19, 19), (1, 20, 29)]
@@ -84,7 +84,7 @@ def test_entries_tell_where_each_begins_and_ends(kernels: KernelSet) -> None:
     assert (walked.entries[0].position, walked.entries[-1].end, walked.fault) == (0, len(data), None)
 
 
-def test_a_run_is_taken_apart_into_messages(kernels: KernelSet) -> None:
+def test_a_run_is_split_into_messages(kernels: KernelSet) -> None:
     offsets = [0, 1, 5, 9]
     data = message_set(RECORDS[:4], magic=1, base_offset=0, offsets=offsets)
     (run,) = walk(memoryview(data), check=False, kernels=kernels).entries

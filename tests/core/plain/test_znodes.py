@@ -1,4 +1,4 @@
-"""What znodes hold: read as brokers and original consumers of every version were seen to write them."""
+"""The contents of znodes, as brokers and original consumers of every version were observed to write them."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_broker_without_listeners() -> None:
         b'{"endpoints":["PLAINTEXT://a:1"],"listener_security_protocol_map":["PLAINTEXT"]}',
     ],
 )
-def test_what_is_no_broker(data: bytes) -> None:
+def test_invalid_broker_registrations(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode_listeners(data)
 
@@ -124,7 +124,7 @@ def test_partitions_ascend_as_numbers() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"partitions":[0]}', b'{"partitions":{"x":[1]}}', b"\xff"])
-def test_what_is_no_topic(data: bytes) -> None:
+def test_invalid_topics(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode_topic(data)
 
@@ -134,7 +134,7 @@ def test_registrations_of_original_members(text: str, pattern: str, topic: str) 
     assert decode_registration(text.encode()) == Registration(pattern, {topic: 4}, ours=False)
 
 
-def test_our_registration_is_read_as_the_original_reads_it() -> None:
+def test_our_registration_is_readable_by_the_original() -> None:
     data = encode_registration({"my.topic-2": 2, "t1": 3}, 1795260071530, "0.1")
     fields = json.loads(data)
     assert fields == {
@@ -152,11 +152,11 @@ def test_a_backslash_that_old_writers_did_not_escape() -> None:
     assert decode_registration(data).subscription == {r"my\.topic.*": 1}
 
 
-def test_any_other_word_is_static() -> None:
+def test_any_other_pattern_is_static() -> None:
     assert decode_registration(b'{"subscription":{"t":1},"pattern":"whatever"}').pattern == STATIC
 
 
-def test_a_static_member_may_ask_for_nothing() -> None:
+def test_a_static_member_may_subscribe_to_nothing() -> None:
     assert decode_registration(b'{"subscription":{},"pattern":"static"}') == Registration(STATIC, {}, ours=False)
 
 
@@ -178,7 +178,7 @@ def test_a_static_member_may_ask_for_nothing() -> None:
         b'{"subscription":{"\xff":1},"pattern":"static"}',
     ],
 )
-def test_what_is_no_registration(data: bytes) -> None:
+def test_invalid_registrations(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode_registration(data)
 
@@ -202,8 +202,8 @@ def test_no_offset_in_the_originals_words() -> None:
     "data",
     [b"", b"x", b"1.5", b"0x10", b"1_000", b"\xd9\xa3", b"-5", str(2**63).encode(), b"9" * 5000],
 )
-def test_what_is_no_offset(data: bytes) -> None:
-    """Anything a broker cannot be asked for: one such node must not end every member that claims the partition."""
+def test_invalid_offsets(data: bytes) -> None:
+    """Values that no broker accepts: one such node must not end every member that claims the partition."""
     with pytest.raises(ValueError):  # noqa: PT011
         decode_offset(data)
 
@@ -254,7 +254,7 @@ def test_a_plan_in_its_claim_record() -> None:
     assert decode_claim_record(data) == record
 
 
-def test_a_plan_with_a_count_of_attempts_is_read_without() -> None:
+def test_a_plan_with_a_count_of_attempts_is_read_without_it() -> None:
     record = ClaimRecord(1, "range", "0x2a", plan=PLAN)
     data = encode_claim_record(record)
     counted = data.replace(b'"isolation"', b'"attempts":0,"isolation"')
@@ -262,8 +262,8 @@ def test_a_plan_with_a_count_of_attempts_is_read_without() -> None:
     assert decode_claim_record(counted) == record
 
 
-def test_a_plan_says_which_steps_are_done_once_there_is_one() -> None:
-    """One without any is what versions without steps read."""
+def test_a_plan_lists_recorded_steps_if_there_are_any() -> None:
+    """A plan without steps is readable by versions that do not know them."""
     assert PLAN.done == ()
     record = ClaimRecord(1, "range", "0x2a", plan=msgspec.structs.replace(PLAN, steps=("table", "index")))
     found = decode_claim_record(encode_claim_record(record))
@@ -276,7 +276,7 @@ OWNED = ClaimRecord(1, "range", "0x2a", epoch=1, fingerprint="9f3c")
 
 
 def test_a_commit_marks_the_record_of_a_replayable_sink() -> None:
-    """One of an earlier version says nothing of it, which is not 0."""
+    """A record of an earlier version has no mark, which is not the mark 0."""
     assert OWNED.committed_until is None
     marked = OWNED.after(7, None, 1)
     assert json.loads(encode_claim_record(marked))["mark"] == {
@@ -292,7 +292,7 @@ def test_a_commit_marks_the_record_of_a_replayable_sink() -> None:
 
 
 def test_a_mark_names_the_last_range_that_was_written() -> None:
-    """Not one that was kept aside, or had no records: these the destination was never given."""
+    """Not one that was quarantined or had no records: the destination never received those."""
     written = OWNED.after(7, None, 1, (3, 7))
     assert json.loads(encode_claim_record(written))["mark"]["written"] == [3, 7]
     assert decode_claim_record(encode_claim_record(written)) == written
@@ -346,12 +346,12 @@ def test_a_plan_of_another_version_is_not_read(old: bytes, new: bytes) -> None:
         b'{"version":1,"assignor":"range"}',
     ],
 )
-def test_what_is_no_claim_record_of_ours(data: bytes) -> None:
+def test_invalid_claim_records(data: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode_claim_record(data)
 
 
-# What anybody may write and no member wrote: it costs the members that read it nothing but the error.
+# Any program may write this, and no member does: the members that read it only get the error.
 
 READERS: list[tuple[Callable[[bytes], object], bytes]] = [
     (decode_registration, b'{"subscription":{"t":1},"pattern":"static","more":%s}'),
@@ -368,15 +368,15 @@ READERS: list[tuple[Callable[[bytes], object], bytes]] = [
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("depth", [5000, 970, 950, 900])
-def test_what_is_nested_too_deeply_is_unreadable(read: tuple[Callable[[bytes], object], bytes], depth: int) -> None:
-    """Just below the depth at which reading gives up, it must not be looking at the value that does so."""
+def test_deeply_nested_json_is_unreadable(read: tuple[Callable[[bytes], object], bytes], depth: int) -> None:
+    """Just below the depth at which reading fails, the error must not show the value, since that would fail."""
     decode, form = read
     with contextlib.suppress(ValueError):
         decode(form % (b"[" * depth + b"]" * depth))
 
 
 @pytest.mark.parametrize("read", READERS)
-def test_what_is_larger_than_any_node_needs_to_be_is_unreadable(read: tuple[Callable[[bytes], object], bytes]) -> None:
+def test_an_oversized_node_is_unreadable(read: tuple[Callable[[bytes], object], bytes]) -> None:
     decode, form = read
     with pytest.raises(ValueError, match="bytes"):
         decode(form % (b'"' + b"x" * (8 << 20) + b'"'))
@@ -393,13 +393,13 @@ def test_a_registration_of_very_many_streams(subscription: dict[str, int]) -> No
 @pytest.mark.parametrize(
     "subscription", [{"t": 1_000_000}, {"t": MOST_STREAMS + 1}, {"t": MOST_STREAMS, "u": 1}, {"t": 10**30}]
 )
-def test_a_registration_of_more_streams_than_anybody_has(subscription: dict[str, int], pattern: str) -> None:
+def test_a_registration_of_too_many_streams(subscription: dict[str, int], pattern: str) -> None:
     data = json.dumps({"subscription": subscription, "pattern": pattern}).encode()
     with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
         decode_registration(data)
 
 
-def test_what_we_would_not_read_we_do_not_register() -> None:
+def test_a_registration_that_would_be_unreadable_is_refused() -> None:
     with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
         Registration.of_topics({"t": MOST_STREAMS, "u": 1})
     with pytest.raises(ValueError, match=f"more than {MOST_STREAMS} streams"):
@@ -407,25 +407,25 @@ def test_what_we_would_not_read_we_do_not_register() -> None:
 
 
 @pytest.mark.parametrize("topic", ["a\0b", "\x1f"])
-def test_a_topic_that_zookeeper_takes_for_no_path(topic: str) -> None:
+def test_a_topic_name_that_is_an_invalid_zookeeper_path(topic: str) -> None:
     with pytest.raises(ValueError, match="topic"):
         decode_registration(json.dumps({"subscription": {topic: 1}, "pattern": "static"}).encode())
 
 
-def test_an_error_shows_the_beginning_of_what_is_wrong() -> None:
+def test_an_error_shows_the_beginning_of_the_invalid_text() -> None:
     with pytest.raises(ValueError, match="not a number of streams") as refused:
         decode_registration(json.dumps({"subscription": {"t" * 100_000: ["s"] * 10_000}, "pattern": "static"}).encode())
     assert len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize("number", ["-1", "+1", " 1", "1_0", "\u0663", str(2**31), "9" * 5000])
-def test_a_partition_that_brokers_do_not_know(number: str) -> None:
-    """Its number would be in requests to brokers, in 32 bits."""
+def test_a_partition_number_outside_the_protocol(number: str) -> None:
+    """Its number would be sent to brokers, in 32 bits."""
     with pytest.raises(ValueError, match="is not a partition"):
         decode_topic(json.dumps({"partitions": {"0": [1], number: [1]}}).encode())
 
 
-def test_a_topic_of_more_partitions_than_any_has() -> None:
+def test_a_topic_of_too_many_partitions() -> None:
     partitions = {str(number): [1] for number in range(MOST_PARTITIONS)}
     assert len(decode_topic(json.dumps({"partitions": partitions}).encode())) == MOST_PARTITIONS
     with pytest.raises(ValueError, match=f"more than {MOST_PARTITIONS} partitions"):

@@ -1,4 +1,4 @@
-"""The link against a server of ours that says what no ZooKeeper would, in any pieces."""
+"""The link against a server that sends what no ZooKeeper would, in arbitrary pieces."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reply(xid: int, zxid: int = 5, code: int = 0, body: bytes = b"") -> bytes:
 
 
 class Recorded:
-    """A call that keeps what came of it."""
+    """A call that records its outcome."""
 
     def __init__(self) -> None:
         self.outcome: wire_frames.Reply | str | None = None
@@ -54,7 +54,7 @@ class Recorded:
 async def link_to(
     *answers: bytes, on_event: Callable[[bytes], None] = lambda body: None
 ) -> AsyncIterator[tuple[Link, list[int]]]:
-    """A link to a server that sends the answers, one for each thing it receives."""
+    """A link to a server that sends the given responses, one for each frame it receives."""
 
     ended = asyncio.Event()
 
@@ -112,7 +112,7 @@ async def test_replies_and_events_come_in_the_order_of_the_bytes() -> None:
         (reply(1, code=-4), "no use"),
     ],
 )
-async def test_a_server_out_of_its_mind_is_left(answer: bytes, reason: str) -> None:
+async def test_an_invalid_reply_closes_the_connection(answer: bytes, reason: str) -> None:
     call = Recorded()
     async with link_to(frame(HELLO), answer) as (link, _):
         link.send(b"body", call)
@@ -126,13 +126,13 @@ async def test_a_server_out_of_its_mind_is_left(answer: bytes, reason: str) -> N
 
 
 @pytest.mark.parametrize("hello", [struct.pack("!i", -7), frame(b"x"), frame(b"")])
-async def test_a_handshake_that_is_none(hello: bytes) -> None:
+async def test_an_invalid_handshake(hello: bytes) -> None:
     with pytest.raises((ConnectionLostError, ProtocolError)):
         async with link_to(hello):
             pass
 
 
-async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_every_caller() -> None:
+async def test_an_internal_error_while_reading_closes_the_connection_and_fails_every_call() -> None:
     def broken(body: bytes) -> None:
         raise RuntimeError("a bug")
 
@@ -147,7 +147,7 @@ async def test_a_fault_of_ours_while_reading_ends_the_connection_and_tells_every
 
 
 class Deaf(asyncio.Transport):
-    """A transport whose other side is the test."""
+    """A transport whose peer is the test."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         pass
@@ -178,8 +178,8 @@ def read_event(body: bytes) -> None:
     wire_frames.event(body)
 
 
-async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
-    """Each call gets an outcome, at the latest when the connection ends; and reading never raises into the loop."""
+async def test_every_call_ends_whatever_bytes_a_reply_has() -> None:
+    """Each call ends, at the latest with the connection, and reading never raises into the event loop."""
     rng = random.Random(7)
     for _ in range(4000):
         link = Link(("server", 1), read_event, lambda zxid: None)
@@ -209,10 +209,10 @@ async def test_no_reply_whatever_its_bytes_leaves_its_caller_waiting() -> None:
         (None, "or does this port want TLS? ([zookeeper] secure, connect)"),
     ],
 )
-async def test_why_a_server_hangs_up_is_asked_of_itself(
+async def test_the_server_is_asked_why_it_closes_connections(
     said: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None: to that question it is silent, and hangs up on handshakes all the same."""
+    """None: it does not answer that question and closes the connection at the handshake."""
     if said is None:
         monkeypatch.setattr(server_choice, "STATUS_LIMIT", 0.1)
 

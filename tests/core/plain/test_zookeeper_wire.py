@@ -1,4 +1,4 @@
-"""Whatever bytes a server sends, reading them ends in a value or in an error of ours."""
+"""Any bytes from a server yield a value or one of our errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTS: list[wire_frames.Request[Any]] = [
     wire.multi([Check("/a", 0), SetData("/b", b"", 1)], lambda path: "/c" + path),
 ]
 
-# Small numbers, as lengths and counts are, hit more than evenly random bytes do.
+# Small numbers, as lengths and counts are, find more than evenly random bytes.
 bodies = st.lists(
     st.one_of(st.binary(max_size=8), st.integers(-2, 20).map(lambda number: number.to_bytes(4, "big", signed=True))),
     max_size=30,
@@ -33,20 +33,20 @@ bodies = st.lists(
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: request.body[:4].hex())
 @given(body=bodies)
-def test_any_reply_is_read_or_refused(request_: wire_frames.Request[Any], body: bytes) -> None:
+def test_any_reply_is_decoded_or_rejected(request_: wire_frames.Request[Any], body: bytes) -> None:
     with contextlib.suppress(ProtocolError, ZooKeeperError, ConnectionLostError):
         wire_frames.result(request_, wire_frames.Reply(1, 1, wire_frames.OK, body))
 
 
 @given(body=bodies)
-def test_any_event_and_any_handshake_is_read_or_refused(body: bytes) -> None:
+def test_any_event_and_any_handshake_is_decoded_or_rejected(body: bytes) -> None:
     for read in (wire_frames.event, wire_frames.established, wire_frames.reply):
         with contextlib.suppress(ProtocolError):
             read(body)
 
 
 @given(code=st.integers(-(2**31), 2**31 - 1).filter(bool))
-def test_any_code_is_an_error_that_names_it_or_what_it_means(code: int) -> None:
+def test_any_error_code_is_an_error_with_its_number_or_meaning(code: int) -> None:
     with pytest.raises((ZooKeeperError, ConnectionLostError)) as refused:
         wire_frames.result(REQUESTS[0], wire_frames.Reply(1, 1, code, b""))
     assert str(code) in str(refused.value) or code in (-101, -102, -103, -110, -111)

@@ -1,4 +1,4 @@
-"""Explicit acknowledgement with real servers: what is not acknowledged comes again, wherever its partition goes."""
+"""Explicit acknowledgement with real servers: unacknowledged records are redelivered, wherever they move."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import until
 
 PARTITIONS = 4
-# What comes to a claim's end sooner than the default: a test waits for it.
+# What ends a claim earlier than the default: a test waits for it.
 REVOKE_DEADLINE = 0.5
 
 
@@ -51,7 +51,7 @@ async def member(cluster: Cluster, name: str) -> AsyncIterator[tuple[ConsumerCon
 
 @contextmanager
 def killable(folder: Path, cluster: Cluster, name: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A member in a process of its own, and the file that says what it has done."""
+    """A member in a process of its own, and the file that records its work."""
     done = folder / "done"
     command = [sys.executable, "-m", "tests.support.acknowledging_member", cluster.connect, name, name, "1"]
     with done.open("wb") as out:
@@ -68,10 +68,10 @@ def lines(file: Path) -> set[tuple[int, int]]:
     return {(int(partition), int(offset)) for partition, offset in found}
 
 
-async def test_a_kill_between_acknowledgements_out_of_order_loses_nothing(
+async def test_a_kill_between_out_of_order_acknowledgements_loses_nothing(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """One member dies with records acknowledged and some before them not; the other one has all that is left."""
+    """One member is killed with gaps in its acknowledgements; the other one gets all that is left."""
     number = 400
     await fill(cluster, unique, PARTITIONS, number)
     chance, pending, done = random.Random(2), list[Message](), set[tuple[int, int]]()
@@ -109,7 +109,7 @@ async def test_a_kill_between_acknowledgements_out_of_order_loses_nothing(
     assert await stored_offsets(cluster.connect, unique, unique, PARTITIONS) == [number] * PARTITIONS
 
 
-async def test_a_clean_stop_commits_the_prefix_and_the_rest_comes_again(cluster: Cluster, unique: str) -> None:
+async def test_a_clean_stop_commits_the_prefix_and_the_rest_is_redelivered(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 1, 30)
     async with member(cluster, unique) as (consumer, stream):
         messages = await take(stream, 20)
@@ -124,12 +124,12 @@ async def test_a_clean_stop_commits_the_prefix_and_the_rest_comes_again(cluster:
         assert [message.offset for message in await take(stream, 24)] == list(range(6, 30))
 
 
-async def test_leaving_waits_for_what_is_being_worked_on(cluster: Cluster, unique: str) -> None:
+async def test_leaving_waits_for_work_in_hand(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 1, 10)
     async with member(cluster, unique) as (consumer, stream), anyio.create_task_group() as tasks:
         messages = await take(stream, 10)
         tasks.start_soon(consumer.leave)
-        # Streams have ended: nobody is given anything more, and there is still a member to commit.
+        # Streams have ended: nothing more is delivered, but the member can still commit.
         with anyio.fail_after(LIMIT):
             assert [message async for message in stream] == []
         for message in reversed(messages):
@@ -138,8 +138,8 @@ async def test_leaving_waits_for_what_is_being_worked_on(cluster: Cluster, uniqu
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [10]
 
 
-async def test_a_partition_that_moves_takes_what_is_not_acknowledged_along(cluster: Cluster, unique: str) -> None:
-    """Its late acknowledgements say that they count for nothing; one in time does, though the partition must go."""
+async def test_unacknowledged_records_move_with_their_partition(cluster: Cluster, unique: str) -> None:
+    """Late acknowledgements return that they have no effect; one in time does, although the partition is revoked."""
     await fill(cluster, unique, 2, 20)
     async with member(cluster, unique) as (first, stream):
         messages = await take(stream, 40)
@@ -160,7 +160,7 @@ async def test_a_partition_that_moves_takes_what_is_not_acknowledged_along(clust
     assert stored == [20, 20]
 
 
-async def test_seeking_leaves_behind_what_was_handed_out(cluster: Cluster, unique: str) -> None:
+async def test_a_seek_abandons_records_that_were_handed_out(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 1, 20)
     async with member(cluster, unique) as (consumer, stream):
         before = await take(stream, 10)

@@ -1,4 +1,4 @@
-"""A daemon whose sink cannot write one range of a batch: it keeps that one aside, says so, and goes on."""
+"""A daemon whose sink cannot write one range of a batch: it quarantines that range, logs it, and continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.zookeeper_sessions import until
 RECORDS = 20
 
 
-async def test_the_group_goes_on_without_what_cannot_be_written(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_the_group_continues_without_the_quarantined_range(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 2)
     records = [Sent(n % 2, None, b"poison" if n == 7 else b"%d" % n) for n in range(2 * RECORDS)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)

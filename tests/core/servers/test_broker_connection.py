@@ -1,4 +1,4 @@
-"""Connections to real brokers of every version: what they agree on, and every version of every request we speak."""
+"""Connections to real brokers of every version: negotiation, and every version of every request that both support."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def connected(cluster: Cluster) -> AsyncIterator[BrokerConnection]:
 
 
 async def produce(cluster: Cluster, topic: str, values: dict[int, list[bytes]]) -> None:
-    """Each partition's values, and return when the broker has them; this also waits until it serves the topic."""
+    """The values of each partition; returns when the broker has them, which also waits until it serves the topic."""
     settings: dict[str, str | int | float | bool] = {"bootstrap.servers": cluster.bootstrap, "acks": "all"}
     if cluster.version.startswith("0.8"):
         settings |= {"api.version.request": False, "broker.version.fallback": "0.8.2.2"}
@@ -90,7 +90,7 @@ async def produce(cluster: Cluster, topic: str, values: dict[int, list[bytes]]) 
 
 
 async def metadata_of(connection: BrokerConnection, topic: str, partitions: int) -> MetadataResponse:
-    """The broker's answer as soon as it knows all leaders."""
+    """The broker's response as soon as it knows all leaders."""
     deadline = time.monotonic() + LIMIT
     while True:
         answer = await connection.call(MetadataRequest((topic,)), timeout=LIMIT)
@@ -104,7 +104,7 @@ async def metadata_of(connection: BrokerConnection, topic: str, partitions: int)
 async def fetch(
     connection: BrokerConnection, wanted: dict[TopicPartition, FetchPosition], isolation: int = READ_UNCOMMITTED
 ) -> dict[TopicPartition, FetchedPartition]:
-    """One fetch that waits for nothing; the answer by partition."""
+    """One fetch that does not wait; the response by partition."""
     request = FetchRequest(0, 0, 1 << 24, wanted, isolation)
     answer = await connection.call(request, timeout=LIMIT)
     assert answer.error == error_codes.NONE
@@ -112,7 +112,7 @@ async def fetch(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_both_sides_agree_on(cluster_of: ClusterOf, version: str) -> None:
+async def test_negotiated_versions(cluster_of: ClusterOf, version: str) -> None:
     async with connected(cluster_of(version)) as connection:
         assert agreed(connection.versions) == AGREED[version]
 
@@ -196,7 +196,7 @@ async def check_fetch(connection: BrokerConnection, level: int, topic: str) -> N
 
 
 async def check_find_coordinator(connection: BrokerConnection, level: int, group: str) -> None:
-    """The first group to ask has the brokers make their offsets topic."""
+    """The first group that asks causes the brokers to create their offsets topic."""
     deadline = time.monotonic() + LIMIT
     while True:
         found = await connection.call(FindCoordinatorRequest(group), timeout=LIMIT)
@@ -209,7 +209,7 @@ async def check_find_coordinator(connection: BrokerConnection, level: int, group
 
 
 async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -> None:
-    """What is committed is fetched: in version 0 through ZooKeeper, else through the offsets topic."""
+    """Committed offsets are fetched: in version 0 through ZooKeeper, otherwise through the offsets topic."""
     p0, p1 = TopicPartition(topic, 0), TopicPartition(topic, 1)
     about = agreed(connection.versions)
     deadline = time.monotonic() + LIMIT
@@ -227,7 +227,7 @@ async def check_offsets(connection: BrokerConnection, topic: str, offset: int) -
     assert other.offsets[p0].offset == -1, about
 
 
-async def test_large_answers_and_many_calls_in_flight(cluster: Cluster, unique: str) -> None:
+async def test_large_responses_and_many_calls_in_flight(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 4)
     large = {number: bytes([65 + number]) * 400_000 for number in range(4)}
     await produce(cluster, unique, {number: [value] for number, value in large.items()})
@@ -253,7 +253,7 @@ async def test_a_stopped_and_a_killed_broker(servers: Servers, unique: str) -> N
     long_poll = FetchRequest(60_000, 1, 1 << 20, {TopicPartition(unique, 0): FetchPosition(1, 1 << 20)})
 
     async with connected(cluster) as connection:
-        # Without a fault the same call is answered.
+        # Without a fault the same call returns.
         await connection.call(MetadataRequest(()), timeout=2.0)
         cluster.brokers[1].send_signal(signal.SIGSTOP)
         with pytest.raises(ConnectionLostError, match="no answer to Metadata within 2 s"):

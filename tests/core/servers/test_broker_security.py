@@ -1,4 +1,4 @@
-"""Brokers of three generations through each of their listeners: what works, and what is said of what does not."""
+"""Brokers of three generations through each of their listeners: what works, and the errors for what does not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def address(cluster: Cluster, listener: str, host: str = "127.0.0.1") -> Broker:
 
 
 async def metadata(broker: Broker, table: Mapping[str, object]) -> MetadataResponse:
-    """What that address answers when it is asked with these settings."""
+    """The metadata response of that address with these settings."""
     settings = Settings.from_dict({"zookeeper": {"connect": "z"}, "group": {"id": "g"}, "brokers": table})
     security = load_security(settings.brokers, "test")
     connection = await BrokerConnection.open(broker, client_id="test", timeout=LIMIT, security=security)
@@ -59,7 +59,7 @@ async def metadata(broker: Broker, table: Mapping[str, object]) -> MetadataRespo
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_metadata_names_the_listener_it_is_asked_over(secured: Secured, version: str) -> None:
+async def test_metadata_names_the_listener_of_the_request(secured: Secured, version: str) -> None:
     cluster = secured.cluster_of(version)
     for listener, mechanism in [("PLAINTEXT", None), *WAYS]:
         asked = address(cluster, listener)
@@ -87,8 +87,8 @@ async def test_a_member_consumes_over_every_listener(secured: Secured, version: 
     assert taken == dict.fromkeys(WAYS, values)
 
 
-# What is tried: the listener, the listener and mechanism that the settings are right for, what is changed in them, and
-# what is said; the broker's address and what lies before the reason are left out.
+# Cases: the listener, the listener and mechanism that the settings are right for, what is changed in them, and
+# the expected error, without the broker's address and what precedes the reason.
 Case = tuple[str, str, str | None, dict[str, str | bool], dict[str, str], str]
 HUNG_UP = r"hung up in the TLS handshake: does this listener speak TLS\? .*"
 WANTS_SASL = r"(closed by the broker|.*reset by peer) after ApiVersions: does this listener want SASL\? .*"
@@ -134,7 +134,7 @@ REFUSALS: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str) -> None:
+async def test_errors_of_refused_connections(secured: Secured, version: str) -> None:
     cluster = secured.cluster_of(version)
     files = {
         "wrong": secured.file("wrong-password", "wrong"),
@@ -163,7 +163,7 @@ async def test_what_is_said_of_what_does_not_work(secured: Secured, version: str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_the_host_name_is_compared_unless_that_is_switched_off(secured: Secured, version: str) -> None:
+async def test_the_host_name_is_verified_unless_disabled(secured: Secured, version: str) -> None:
     cluster = secured.cluster_of(version)
     by_name = address(cluster, "SSL", "localhost")  # the certificate is for 127.0.0.1
     with pytest.raises(
@@ -177,7 +177,7 @@ async def test_the_host_name_is_compared_unless_that_is_switched_off(secured: Se
         )
 
 
-async def test_a_mechanism_the_listener_does_not_have(secured: Secured) -> None:
+async def test_a_mechanism_that_the_listener_does_not_have(secured: Secured) -> None:
     cluster = secured.cluster_of("3.9.1")
     with pytest.raises(
         ConnectionLostError, match=r"SCRAM-SHA-512 as .*: not a mechanism of this listener; it has PLAIN: .*"
@@ -189,7 +189,7 @@ def lines(reported: Sequence[Mapping[str, object]], event: str) -> list[str]:
     return [str(line.get("reason")) for line in reported if line["event"] == event]
 
 
-async def test_a_password_that_is_put_right_needs_no_restart(
+async def test_a_corrected_password_needs_no_restart(
     secured: Secured, unique: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(brokers_module, "PAUSE_AFTER_REFUSAL", 0.5)
@@ -201,7 +201,7 @@ async def test_a_password_that_is_put_right_needs_no_restart(
     with structlog.testing.capture_logs() as reported:
         async with member(cluster, unique, {unique: 1}, brokers=table) as (_, streams):
             await until(lambda: lines(reported, "no secure connection"), LIMIT)
-            await anyio.sleep(1.5)  # and it is tried again meanwhile, which nobody is told of
+            await anyio.sleep(1.5)  # and it is retried meanwhile, without another log line
             assert len(lines(reported, "no secure connection")) == 1
             assert "PLAIN as plain-user: Authentication failed" in lines(reported, "no secure connection")[0]
             secured.file(unique, PLAIN_PASSWORD + "\n")
@@ -222,7 +222,7 @@ async def test_a_password_that_is_put_right_needs_no_restart(
         ({"listener": "mutual"}, "listener MUTUAL speaks SSL, not PLAINTEXT ([brokers] security_protocol)"),
     ],
 )
-async def test_a_listener_that_is_not_there_is_reported_once(
+async def test_a_missing_listener_is_reported_once(
     secured: Secured, unique: str, change: dict[str, str], reason: str
 ) -> None:
     cluster = secured.cluster_of("3.9.1")
@@ -235,7 +235,7 @@ async def test_a_listener_that_is_not_there_is_reported_once(
     assert lines(reported, "no broker returned a leader") == [f"broker 1: {reason}"]
 
 
-async def test_a_restarted_broker_is_connected_to_again(secured: Secured, unique: str) -> None:
+async def test_connections_to_a_restarted_broker_are_reopened(secured: Secured, unique: str) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"before")])
@@ -249,9 +249,9 @@ async def test_a_restarted_broker_is_connected_to_again(secured: Secured, unique
 
 
 async def test_connections_are_renewed_before_the_broker_ends_them(secured: Secured, unique: str) -> None:
-    """SHORT believes a password for two seconds, and ends a connection at the first request after that.
+    """SHORT accepts a password for two seconds, and ends a connection at the first request after that.
 
-    Which would be told of as a lost broker, three times here; once may be a machine that had no time for us.
+    That would be logged as a lost broker, three times here; once may be a busy machine.
     """
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
@@ -266,7 +266,7 @@ async def test_connections_are_renewed_before_the_broker_ends_them(secured: Secu
 
 @pytest.mark.parametrize("version", ["3.9.1", ALIKE])
 async def test_dead_letters_go_over_the_same_listener(secured: Secured, version: str, unique: str) -> None:
-    """To a broker that keeps no headers none goes, and that is said."""
+    """A broker that stores no headers gets none, and that is logged."""
     cluster, letters = secured.cluster_of(version), f"{unique}-letters"
     for topic in (unique, letters):
         await create_topic(cluster.connect, topic, 1)

@@ -1,4 +1,4 @@
-"""Every codec a broker version knows, produced by librdkafka and read by a member of a group, byte for byte."""
+"""Every codec a broker version knows, produced by librdkafka and consumed by a group member, byte for byte."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTITIONS = 2
 
 
 def records(version: str) -> list[Sent]:
-    """Null, empty, small and large; ordinary ones in number, so that batches hold many and every kernel is used."""
+    """Null, empty, small and large; enough ordinary ones that batches hold many and every kernel is used."""
     noise = random.Random(version)
     headers: tuple[Headers, ...] = (
         (),
@@ -73,12 +73,12 @@ def expected(topic: str, sent: list[Sent], offsets: list[int]) -> list[Message]:
 
 
 def by_partition(found: list[Message]) -> list[list[Message]]:
-    """In the order they came: nobody promises an order between partitions."""
+    """In the order of delivery: there is no order between partitions."""
     return [[message for message in found if message.partition == partition] for partition in range(PARTITIONS)]
 
 
 def stored_codecs(cluster: Cluster, topic: str) -> set[int]:
-    """Of the batches in partition 0's log: producers send as it is what compression would not make smaller."""
+    """Of the batches in partition 0's log: producers send uncompressed what compression would not shrink."""
     log = (cluster.brokers[1].folder / "data" / f"{topic}-0" / f"{0:020}.log").read_bytes()
     found = set()
     position = 0
@@ -115,7 +115,7 @@ async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, ver
 @pytest.mark.parametrize("version", ["0.10.2.2", "1.1.1", "2.8.2", "3.9.1"])
 @pytest.mark.parametrize("codec", ["none", "lz4"])
 async def test_timestamps_of_the_brokers_clock(cluster_of: ClusterOf, unique: str, version: str, codec: str) -> None:
-    """In a compressed batch only the outside says so: the records inside keep the producer's."""
+    """In a compressed batch only the wrapper has it: the records inside keep the producer's."""
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 1, {"message.timestamp.type": "LogAppendTime"})
     before = int(time.time() * 1000)
@@ -134,7 +134,7 @@ async def test_timestamps_of_the_brokers_clock(cluster_of: ClusterOf, unique: st
 @pytest.mark.parametrize("version", ["0.8.2.2", "3.9.1"])
 @pytest.mark.parametrize("codec", ["none", "snappy"])
 async def test_values_larger_than_a_fetch(cluster_of: ClusterOf, unique: str, version: str, codec: str) -> None:
-    """Brokers before 0.10.1 cut them short, so that they have to be asked for again with more room."""
+    """Brokers before 0.10.1 truncate them, so that they have to be fetched again with more room."""
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 1)
     noise = random.Random(5)

@@ -1,4 +1,4 @@
-"""What counts as consumed: the message in hand, `ack`, leaving and coming back, offsets that stand for no record."""
+"""What counts as consumed: the message in hand, `ack`, leaving and rejoining, offsets without a record."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.support.producing import Sent, produce
 from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import until
 
-# Of every fetch at most one batch comes: it is larger than this.
+# Each fetch returns at most one batch: a batch is larger than this.
 ONE_BATCH = {"max_bytes": 512}
 
 
 async def fill(cluster: Cluster, topic: str, records: int, *, batches: int = 1) -> None:
-    """A topic of one partition whose values begin with their offset, in so many batches of records."""
+    """A topic of one partition whose values begin with their offset, in the given batches of records."""
     await create_topic(cluster.connect, topic, 1)
     await append(cluster, topic, range(records), batches=batches)
 
@@ -42,7 +42,7 @@ def processed(consumer: ConsumerConnector) -> int:
     return position.processed
 
 
-async def test_goes_on_at_the_message_that_was_in_hand(cluster: Cluster, unique: str) -> None:
+async def test_consumption_continues_at_the_message_in_hand(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 20)
     async with member(cluster, unique, {unique: 1}) as (_, streams):
         assert (await take(streams[unique][0], 7))[-1].offset == 6
@@ -57,7 +57,7 @@ async def test_goes_on_at_the_message_that_was_in_hand(cluster: Cluster, unique:
     assert await stored_offset(cluster, unique, unique) == 20
 
 
-async def test_nothing_taken_is_nothing_consumed(cluster: Cluster, unique: str) -> None:
+async def test_without_a_message_taken_nothing_is_consumed(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 5)
     async with member(cluster, unique, {unique: 1}) as (consumer, _):
         await until(lambda: [position.fetched for position in consumer.positions()] == [5])
@@ -101,8 +101,10 @@ async def test_commit_leaves_out_the_batch_in_hand(cluster: Cluster, unique: str
         assert await stored_offset(cluster, unique, unique) == 9
 
 
-async def test_iterators_of_a_stream_share_its_place(cluster: Cluster, unique: str) -> None:
-    """`break` and go on, messages and batches by turns, inside a batch and over its end: each record once, in order."""
+async def test_iterators_of_a_stream_share_its_position(cluster: Cluster, unique: str) -> None:
+    """`break` and continue, messages and batches in turn, inside a batch and across its end: each record once, in
+    order.
+    """
     await fill(cluster, unique, 40, batches=4)
     async with member(cluster, unique, {unique: 1}, fetch=ONE_BATCH) as (consumer, streams):
         stream = streams[unique][0]
@@ -138,8 +140,8 @@ async def test_a_cancelled_wait_takes_nothing(cluster: Cluster, unique: str) -> 
         assert [message.offset for message in await take(stream, 3)] == [3, 4, 5]
 
 
-async def test_control_records_are_moved_over(cluster: Cluster, unique: str) -> None:
-    """Aborted records are delivered (read uncommitted, as the original does); what ends a transaction is no record."""
+async def test_control_records_are_skipped(cluster: Cluster, unique: str) -> None:
+    """Aborted records are delivered (read uncommitted, as by the original); transaction markers are not records."""
     await create_topic(cluster.connect, unique, 1)
 
     def transactions() -> None:
@@ -203,7 +205,7 @@ async def test_a_compacted_log(servers: Servers, unique: str) -> None:
     assert await stored_offset(cluster, unique, unique) == 200
 
 
-async def test_records_deleted_behind_the_stored_offset(cluster: Cluster, unique: str) -> None:
+async def test_records_deleted_from_the_stored_offset_on(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique, 20)
     async with member(cluster, unique, {unique: 1}) as (_, streams):
         await take(streams[unique][0], 4)

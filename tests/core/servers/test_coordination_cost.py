@@ -1,4 +1,4 @@
-"""What a group costs ZooKeeper, in requests as the server counts them: nothing may grow with the square of its size."""
+"""What a group costs ZooKeeper, in requests as the server counts them: no cost is quadratic in the group size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.zookeeper_sessions import received_by_session, session, until
 MEMBERS, TOPICS, PARTITIONS = 12, 8, 12
 COMERS = 6
 
-# Requests. One registration, one look at the brokers, a list of members or two.
+# Requests: a registration, a read of the brokers, a list of members or two.
 FIXED = 20
 CLAIM, RELEASE = 8, 2
 """A claim reads the record, writes, reads the offset and watches; the same once more when it was blocked before."""
@@ -30,7 +30,7 @@ LOOK = 3
 
 
 class Counting(RebalanceListener):
-    """A member's claims, and how many of them have come and gone in all."""
+    """A member's claims, and how many were made and ended in total."""
 
     consumer: ConsumerConnector
 
@@ -58,7 +58,7 @@ class Counting(RebalanceListener):
 
 @asynccontextmanager
 async def group_of(members: int, cluster: Cluster, name: str, topics: list[str]) -> AsyncIterator[list[Counting]]:
-    """Members that start together, when every partition is owned; they make no request that nothing asks for."""
+    """Members that start together, once every partition is owned; without events they make no requests."""
     configured = settings(
         cluster.connect,
         name,
@@ -83,7 +83,7 @@ async def group_of(members: int, cluster: Cluster, name: str, topics: list[str])
 
 
 async def requests(zookeeper: ZooKeeperServer, members: list[Counting]) -> list[int]:
-    """How many the server has received from each, when it receives no more."""
+    """How many the server has received from each, once it receives no more."""
     before: list[int] = []
     while True:
         received = await received_by_session(zookeeper.host, zookeeper.port)
@@ -101,16 +101,16 @@ async def made_topics(cluster: Cluster, unique: str) -> list[str]:
     return topics
 
 
-async def test_a_group_that_starts_makes_requests_for_its_shares_its_members_and_its_topics(
+async def test_a_starting_group_makes_requests_for_its_shares_its_members_and_its_topics(
     cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
 ) -> None:
     topics = await made_topics(cluster, unique)
     async with group_of(1, cluster, unique, topics):
-        pass  # the parents of the group's nodes are made, once for all
+        pass  # the parents of the group's nodes are created only once
     async with group_of(MEMBERS, cluster, unique, topics) as members:
         made = await requests(zookeeper, members)
     for number, member in zip(made, members, strict=True):
-        # Whatever the timing was: who begins before the others claims more, and gives it back.
+        # Whatever the timing: a member that starts before the others claims more, and releases it.
         assert number <= FIXED + MEMBERS + TOPICS + CLAIM * member.came + RELEASE * member.went, (
             number,
             member.came,
@@ -118,10 +118,10 @@ async def test_a_group_that_starts_makes_requests_for_its_shares_its_members_and
         )
 
 
-async def test_a_member_that_comes_or_goes_costs_the_others_a_look_at_the_list(
+async def test_a_joining_or_leaving_member_costs_the_others_one_read_of_the_list(
     cluster: Cluster, zookeeper: ZooKeeperServer, unique: str
 ) -> None:
-    """They own what they owned before; what they know of each other and of the topics is not read again."""
+    """They own what they owned before; other members and topics are not read again."""
     topics = await made_topics(cluster, unique)
     async with group_of(MEMBERS, cluster, unique, topics) as members, session(cluster.connect, 60) as other:
         before = await requests(zookeeper, members)

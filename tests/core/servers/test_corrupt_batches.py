@@ -1,4 +1,4 @@
-"""Batches that were damaged on the broker's disk: stopped at, jumped over or kept, and never in silence."""
+"""Batches that were damaged on the broker's disk: consumption stops, skips or keeps them, and always reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 LOST = "corrupt batch skipped, its records are lost"
-# Three batches of ten records in each. In partition 0 the second is damaged, in partition 1 the last.
+# Three batches of ten records each. In partition 0 the second is damaged, in partition 1 the last.
 PARTITIONS = 2
 
 
@@ -79,7 +79,7 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
         ) as member:
             await until(lambda: len(member.records()) == len(good[0]) + len(good[1]), 60)
             await until(lambda: len(member.events(LOST)) == 2, 10)
-            with anyio.fail_after(60):  # what is jumped over at the very end is no record that could be waited for
+            with anyio.fail_after(60):  # what is skipped at the very end is not a record that could be waited for
                 while await stored_offsets(cluster.connect, f"{unique}-{policy}", unique, 2) != [30, 30]:
                     await anyio.sleep(0.1)
             member.signal(signal.SIGTERM)
@@ -96,7 +96,7 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
         f"{unique}-{p}-{lost[p][0]}.bin": bad[p] for p in lost
     }
 
-    # What cannot be kept is not jumped over. An archive holds the rest, and goes on after a restart.
+    # A batch that cannot be kept is not skipped. An archive holds the rest, and continues after a restart.
     (tmp_path / "full").touch()
     settings = fetch("quarantine", tmp_path / "full" / "impossible")
     with daemon(tmp_path / "full-group", cluster.connect, f"{unique}-f", {unique: 1}, settings) as member:
@@ -121,7 +121,7 @@ async def test_damage_on_the_brokers_disk(servers: Servers, unique: str, tmp_pat
 async def test_a_message_larger_than_the_largest_fetch(
     cluster_of: Callable[[str], Cluster], unique: str, tmp_path: Path
 ) -> None:
-    """Old brokers send only its beginning; the policy of corrupt batches is applied to it."""
+    """Old brokers send only its beginning; it is handled by the policy for corrupt batches."""
     cluster = cluster_of("0.8.2.2")
     await create_topic(cluster.connect, unique, 1)
     values = [b"before", b"x" * 50_000, b"behind"]
@@ -146,9 +146,9 @@ async def test_a_message_larger_than_the_largest_fetch(
 
 @pytest.mark.parametrize("version", ["0.10.2.2", "3.9.1"])
 async def test_damaged_sizes(servers: Servers, unique: str, tmp_path: Path, version: str) -> None:
-    """In a segment that a broker starts with: in its last one it would not. What is no way over a batch is told.
+    """In a segment that a broker starts with: in its last one it would not. Damage that cannot be skipped is reported.
 
-    Partition 0: the broker cannot read it. 1: it sends bytes that end nowhere. 2 (before 0.11): it fails in itself.
+    Partition 0: the broker cannot read it. 1: it sends bytes without an end. 2 (before 0.11): it fails internally.
     """
     cluster = servers.cluster(unique, version)
     await create_topic(cluster.connect, unique, 3, {"segment.bytes": 1000 if version < "1" else 600})

@@ -1,4 +1,4 @@
-"""Connections cut at any moment, to brokers and to ZooKeeper: every record once, every partition one owner."""
+"""Connections to brokers and to ZooKeeper cut at random moments: every record once, every partition one owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def cut(proxy: FaultProxy, chance: random.Random) -> None:
 
 
 async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counter[str]) -> None:
-    """Abort the member's connections to the broker: now and then, and control connections while they are asked."""
+    """Abort the member's connections to the broker repeatedly, and control connections while they are in use."""
     while True:
         await anyio.sleep(0.0005)
         for (_, purpose), connection in list(sessions_of(consumer)._brokers._connections.items()):
@@ -41,17 +41,17 @@ async def abort(consumer: ConsumerConnector, chance: random.Random, cuts: Counte
                 cuts[purpose] += 1
 
 
-async def test_broker_connections_cut_in_mid_flow_lose_and_double_nothing(cluster: Cluster, unique: str) -> None:
-    """Nobody leaves the group, so nothing may come twice; what was fetched and not delivered is fetched again.
+async def test_cut_broker_connections_neither_lose_nor_duplicate_records(cluster: Cluster, unique: str) -> None:
+    """No member leaves the group, so nothing may be redelivered; what was fetched but not delivered is fetched again.
 
-    Partitions that come meanwhile have their positions resolved between one fetch and the delivery of the last.
+    Newly assigned partitions have their positions resolved between one fetch and the delivery of the last.
     """
     total, partitions, late = 120_000, 6, f"{unique}-late"
     cuts: Counter[str] = Counter()
     await create_topic(cluster.connect, unique, partitions)
     await create_topic(cluster.connect, late, 1)
     await send(cluster, unique, total, partitions)
-    # Small fetches: many answers to lose.
+    # Small fetches: many responses to lose.
     configured = settings(cluster.connect, unique, fetch={"max_bytes": 20_000, "queue_bytes": 200_000})
     async with reader(configured, {unique: 2, late: 1}) as member, anyio.create_task_group() as tasks:
         tasks.start_soon(abort, member.consumer, random.Random(7), cuts)
@@ -67,10 +67,10 @@ async def test_broker_connections_cut_in_mid_flow_lose_and_double_nothing(cluste
     assert await stored_offsets(cluster.connect, unique, unique, partitions) == [total // partitions] * partitions
 
 
-async def test_zookeeper_connections_cut_while_members_come_and_go(
+async def test_cut_zookeeper_connections_while_members_join_and_leave(
     servers: Servers, cluster: Cluster, unique: str
 ) -> None:
-    """The sessions survive; whatever lost replies left behind, every partition has one owner that reads it."""
+    """The sessions survive; whatever state lost replies left, every partition has one owner that reads it."""
     partitions, chroot = 48, cluster.connect.partition("/")[2]
     await create_topic(cluster.connect, unique, partitions)
     upstream = servers.zookeeper

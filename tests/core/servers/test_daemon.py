@@ -1,4 +1,4 @@
-"""The daemon as a process: what it prints, how it stops, and what it says when something is not as it should be."""
+"""The daemon as a process: its output, how it stops, and what it reports about problems."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ async def test_json_lines_out_and_a_clean_stop(cluster: Cluster, unique: str, tm
 async def test_stopping_under_load_leaves_output_and_offsets_equal(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Three daemons, two of them stopped in mid-flow: every record once, and what is written is what is committed."""
+    """Three daemons, two of them stopped in mid-flow: every record once, and the output equals what is committed."""
     total = 40_000
     await create_topic(cluster.connect, unique, 4)
     await send(cluster, unique, total, 4)
-    # Some 80 batches of 0.1 s each: a signal at the first output comes in mid-flow, however busy the machine.
+    # Some 80 batches of 0.1 s each: a signal at the first output arrives in mid-flow, however busy the machine is.
     limits = "[fetch]\nmax_bytes = 10000\nqueue_bytes = 10000\n"
     sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:print_slowly" }\n'
     counts: list[int] = []
@@ -112,8 +112,8 @@ async def test_stopping_under_load_leaves_output_and_offsets_equal(
     assert len({(record["partition"], record["offset"]) for record in member.records()}) == total
 
 
-async def test_a_second_signal_means_now(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """A sink that hangs holds up the first SIGTERM until the deadline, and the second one not at all."""
+async def test_a_second_signal_stops_at_once(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """A hanging sink delays the first SIGTERM until the deadline, and the second one not at all."""
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     sink = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.sinks:hang" }\n'
@@ -140,10 +140,11 @@ async def test_a_failing_sink_stops_the_member_and_commits_nothing(
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}, sink) as member:
         assert await member.ended() == 1
     (stopped,) = member.events("stopped by a failure")
-    assert [event["level"] for event in member.events("connected")] == ["debug", "info"]  # asked a question; is here
+    # a session for the checks at the start; the member's own
+    assert [event["level"] for event in member.events("connected")] == ["debug", "info"]
     assert "refuse" in stopped["reason"]
     assert "the disk is full" in stopped["reason"]
-    # At level debug the cause follows, for whoever wrote the function; nowhere else is there a traceback.
+    # At level debug the cause follows, for the author of the function; otherwise there is no traceback.
     (cause,) = member.events("caused by")
     assert "tests/support/sinks.py" in cause["exception"]
     assert [
@@ -152,9 +153,7 @@ async def test_a_failing_sink_stops_the_member_and_commits_nothing(
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [0]
 
 
-async def test_zookeeper_down_at_the_start_is_waited_for(
-    servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
+async def test_the_start_waits_for_zookeeper(servers: Servers, cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     host, port = servers.zookeeper.host, servers.zookeeper.port
@@ -173,8 +172,8 @@ async def test_zookeeper_down_at_the_start_is_waited_for(
             assert await member.ended() == 0
 
 
-async def test_a_first_compilation_does_not_hold_up_the_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Kernels that no cache has yet take 8 s or more, in a thread that nothing can end."""
+async def test_the_first_compilation_does_not_delay_the_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Without a cache, kernels take 8 s or more to compile, in a thread that cannot be ended."""
     await create_topic(cluster.connect, unique, 1)
     member = Daemon(tmp_path, cluster.connect, unique, {unique: 1}, "", "smallest")
     member.environment = {"NUMBA_CACHE_DIR": str(tmp_path / "empty")}
@@ -192,7 +191,7 @@ async def test_a_first_compilation_does_not_hold_up_the_end(cluster: Cluster, un
         member.process.wait()
 
 
-async def test_zookeeper_down_at_the_start_does_not_hold_up_a_stop(unique: str, tmp_path: Path) -> None:
+async def test_zookeeper_down_at_the_start_does_not_delay_a_stop(unique: str, tmp_path: Path) -> None:
     with daemon(tmp_path, f"127.0.0.1:{free_port()}", unique, {unique: 1}) as member:
         await until(lambda: b"ZooKeeper" in member.err.read_bytes(), 30)
         member.signal(signal.SIGTERM)
@@ -200,7 +199,7 @@ async def test_zookeeper_down_at_the_start_does_not_hold_up_a_stop(unique: str, 
 
 
 async def test_no_broker_is_not_an_error(servers: Servers, zookeeper: ZooKeeperServer, unique: str) -> None:
-    """The member registers, says so once, watches, and begins when a broker comes."""
+    """The member registers, logs it once, watches, and starts when a broker registers."""
     cluster = servers.cluster(unique)
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 100, 2)
@@ -216,7 +215,7 @@ async def test_no_broker_is_not_an_error(servers: Servers, zookeeper: ZooKeeperS
         await until(lambda: len(member.messages) == 100, 30)
 
 
-async def test_an_unknown_topic_is_reported_once_and_waited_for(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_an_unknown_topic_is_reported_once_until_it_exists(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as member:
         await until(lambda: member.events("topic does not exist"), 30)
         await create_topic(cluster.connect, unique, 1)
@@ -226,7 +225,7 @@ async def test_an_unknown_topic_is_reported_once_and_waited_for(cluster: Cluster
 
 
 @pytest.mark.parametrize("how", ["daemon", "stream"])
-async def test_a_corrupt_batch_stops_there_with_everything_before_it_done(
+async def test_a_corrupt_batch_stops_the_member_with_everything_before_it_committed(
     servers: Servers, unique: str, tmp_path: Path, how: str
 ) -> None:
     cluster = servers.cluster(unique)

@@ -1,4 +1,4 @@
-"""Where records are decoded: what is quick in the event loop's own thread; what grows is not, nor without numba."""
+"""Where records are decoded: quick ones in the event loop; expanding ones, and all without numba, in a thread."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ RECORDS = 6_000
     [("none", True, False), ("zstd", True, True), ("none", False, True)],
     ids=["plain", "compressed", "without kernels"],
 )
-async def test_only_what_is_quick_is_decoded_in_the_event_loop(
+async def test_only_quick_responses_are_decoded_in_the_event_loop(
     cluster_of: ClusterOf, unique: str, monkeypatch: pytest.MonkeyPatch, codec: str, compiled: bool, in_thread: bool
 ) -> None:
     await asyncio.to_thread(load_kernels)
     if not compiled:
         monkeypatch.setattr(delivery, "compiled", lambda: False)
-    monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # turns of the loop between partitions, too
+    monkeypatch.setattr(delivery, "MOST_AT_ONCE", 256 * 1024)  # iterations of the loop between partitions, too
     decoded: list[tuple[int, bool]] = []
 
     def noted(records: memoryview, **more: Any) -> decode.Decoded:
         result = decode.decode(records, **more)
-        if not result.no_room:  # what has no room is refused before anything of it is decompressed
+        if not result.no_room:  # a response without room is refused before anything of it is decompressed
             decoded.append((len(records), threading.current_thread() is not threading.main_thread()))
         return result
 

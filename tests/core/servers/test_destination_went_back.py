@@ -1,4 +1,4 @@
-"""A destination that was restored from an older copy: the next claim finds that it lacks what was committed to it."""
+"""A destination restored from an older copy: the next claim finds that it lacks committed ranges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.zookeeper_sessions import session
 
 
 class Asked(Sink):
-    """Keeps what it was asked for."""
+    """Records the ranges that it had to look up."""
 
     destination = "rows in memory"
 
@@ -81,7 +81,7 @@ async def test_the_partition_stops_and_others_flow(cluster: Cluster, unique: str
 
 
 @pytest.mark.parametrize("way_out", [["--to-current"], ["--to-offset", "10", "--republish"]])
-async def test_the_ways_out(
+async def test_the_documented_remedies(
     cluster: Cluster,
     unique: str,
     capsys: pytest.CaptureFixture[str],
@@ -114,8 +114,8 @@ async def test_the_ways_out(
     await consume(cluster, unique, Sink(target), there)
 
 
-async def test_a_destination_that_cannot_be_asked_is_written_on(cluster: Cluster, unique: str) -> None:
-    """As a function of the user is, which gets each planned range again until it is committed."""
+async def test_a_destination_without_lookup_is_written_to(cluster: Cluster, unique: str) -> None:
+    """Such as a user's function, which gets each planned range again until it is committed."""
 
     class Forgetful(Sink):
         remembers = False
@@ -130,8 +130,8 @@ async def test_a_destination_that_cannot_be_asked_is_written_on(cluster: Cluster
         await consume(cluster, unique, Forgetful(target), lambda end=end: whole(target, (0, 1), end))  # type: ignore[misc]
 
 
-async def test_what_the_destination_never_had_is_not_missed(cluster: Cluster, unique: str) -> None:
-    """Records of a planned range that retention has deleted since: it is committed, and was not written."""
+async def test_ranges_that_the_destination_never_received_are_not_missed(cluster: Cluster, unique: str) -> None:
+    """Records of a planned range that retention has deleted: it is committed, but was not written."""
     await create_topic(cluster.connect, unique, 2)
     await produced(cluster, unique, 0, 10)
     target = Target()

@@ -1,6 +1,6 @@
-"""The programs that README.md and docs/python.md print, run as they are printed against a real broker.
+"""The programs in README.md and docs/python.md, run as printed against a real broker.
 
-`EXPECTED` says of each what it must have printed, and stored, by the end. A program without an entry is a failure.
+`EXPECTED` has what each of them must have printed and stored by the end. A program without an entry is a failure.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Program(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a program leaves behind."""
+    """The results of a program."""
 
     lines: list[str]
     stored: list[int | None]
 
 
 def programs(file: str) -> list[Program]:
-    """Every whole program in a page, named by the heading it stands under."""
+    """Every whole program in a page, named after its heading."""
     text = (ROOT / file).read_text()
     found = []
     for match in _PROGRAM.finditer(text):
@@ -55,7 +55,7 @@ def programs(file: str) -> list[Program]:
 
 
 def everything(outcome: Outcome) -> bool:
-    """All messages, each once, and all of them committed."""
+    """All messages exactly once, and all of them committed."""
     got = sorted(line.split()[:3] for line in outcome.lines)
     return got == sorted(["orders", str(p), str(n)] for p in range(PARTITIONS) for n in range(EACH)) and (
         outcome.stored == [EACH] * PARTITIONS
@@ -124,7 +124,7 @@ def documented(servers: Servers) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("program", [*programs("README.md"), *programs("docs/python.md")], ids=lambda each: each.name)
-async def test_a_program_does_what_its_page_says(
+async def test_a_program_prints_and_stores_what_its_page_says(
     documented: Cluster, program: Program, unique: str, tmp_path: Path
 ) -> None:
     group = "audit" if '"audit"' in program.text else unique
@@ -144,5 +144,5 @@ async def test_a_program_does_what_its_page_says(
     assert "[debug" not in err.read_text()  # as [log] level says
 
 
-def test_every_program_is_expected_to_do_something() -> None:
+def test_every_program_has_an_expected_outcome() -> None:
     assert {each.name for file in ("README.md", "docs/python.md") for each in programs(file)} == set(EXPECTED)

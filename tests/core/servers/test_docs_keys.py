@@ -1,4 +1,4 @@
-"""Java's key stores made into files of ours, by the commands that docs/security.md prints, and taken by a broker."""
+"""Java's key stores converted to files of ours by the commands in docs/security.md, and accepted by a broker."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def java_stores(secured: Secured, folder: Path) -> None:
 
 
 @pytest.mark.needs(KEYTOOL, OPENSSL)
-async def test_what_the_page_makes_of_them_a_broker_takes(secured: Secured, unique: str, tmp_path: Path) -> None:
+async def test_a_broker_accepts_the_converted_keys(secured: Secured, unique: str, tmp_path: Path) -> None:
     cluster = secured.cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, "3.9.1", unique, [(0, None, b"seen")])

@@ -1,4 +1,4 @@
-"""An application in control of the flow: pause, resume and seek, on real brokers and over rebalances."""
+"""Flow control by an application: pause, resume and seek, on real brokers and across rebalances."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def drain(stream: kzconsumer.KafkaStream) -> list[int]:
         return [message.offset async for message in stream]
 
 
-async def test_up_to_the_end_there_is_and_no_further(cluster: Cluster, unique: str) -> None:
+async def test_a_run_ends_at_the_log_end(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 100)
     end = {"topics": {unique: 1}, "stop_at": "end"}
@@ -105,7 +105,7 @@ async def test_up_to_the_end_there_is_and_no_further(cluster: Cluster, unique: s
         assert await drain(streams[unique][0]) == []
 
 
-async def test_up_to_a_time_and_up_to_an_offset_inside_a_batch(cluster: Cluster, unique: str) -> None:
+async def test_a_run_ends_at_a_time_and_at_an_offset_inside_a_batch(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     time = 1_700_000_000_000  # 2023-11-14T22:13:20Z
     sent = [Sent(0, None, b"%d" % n, timestamp=time + 1000 * n) for n in range(60)]
@@ -121,7 +121,7 @@ async def test_up_to_a_time_and_up_to_an_offset_inside_a_batch(cluster: Cluster,
     assert await stored_offset(cluster, unique, unique) == 25
 
 
-async def test_a_daemon_that_is_at_the_end_leaves_with_status_0(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_daemon_at_the_end_exits_with_status_0(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 1000)
     with daemon(tmp_path, cluster.connect, unique, {unique: 1}) as job:
@@ -137,16 +137,16 @@ async def test_a_daemon_that_is_at_the_end_leaves_with_status_0(cluster: Cluster
     assert await stored_offsets(cluster.connect, unique, unique, PARTITIONS) == [500] * PARTITIONS
 
 
-async def test_no_faster_than_the_limit(cluster: Cluster, unique: str) -> None:
+async def test_the_rate_stays_below_the_limit(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     sent = [Sent(0, None, b"x" * 1000) for _ in range(2000)]
-    # A broker sends at least one whole batch: large ones would overdraw what is allowed at a time.
+    # A broker sends at least one whole batch: large ones would exceed what is allowed at once.
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, sent, batch_num_messages=50)
     slow = {"rate_limit": "500kB", "max_bytes": "100kB"}
     began = now()  # fetching begins before the streams are here
     async with member(cluster, unique, {unique: 1}, fetch=slow) as (_, streams):
         await take(streams[unique][0], 2000)
-        # 2 MB, of which a second's allowance comes at once, and what is on its way; without a limit it takes 0.1 s.
+        # 2 MB, of which a second's allowance arrives at once, and what is in flight; without a limit it takes 0.1 s.
         assert now() - began > 2.5
 
 
@@ -169,7 +169,7 @@ async def test_seek_inside_the_loop_and_out_of_the_log(cluster: Cluster, unique:
     assert seen == [0, 1, 2, 3, 4, 15, 16, 17, 18, 19, 0, 1]
 
 
-async def test_seek_as_soon_as_a_partition_comes(cluster: Cluster, unique: str) -> None:
+async def test_seek_as_soon_as_a_partition_is_assigned(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 40)
 
@@ -187,7 +187,7 @@ async def test_seek_as_soon_as_a_partition_comes(cluster: Cluster, unique: str) 
     assert sorted((m.partition, m.offset) for m in taken) == [(p, n) for p in range(2) for n in range(10, 20)]
 
 
-async def test_a_seek_that_is_given_up_leaves_the_partition_flowing(cluster: Cluster, unique: str) -> None:
+async def test_a_cancelled_seek_leaves_the_partition_flowing(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     records = [Sent(0, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
@@ -198,7 +198,7 @@ async def test_a_seek_that_is_given_up_leaves_the_partition_flowing(cluster: Clu
         assert (await take(streams[unique][0], 1, limit=5))[0].offset in (5, 15)
 
 
-async def test_a_seek_that_is_given_up_is_stored_by_the_next_commit(cluster: Cluster, unique: str) -> None:
+async def test_a_cancelled_seek_is_stored_by_the_next_commit(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     records = [Sent(0, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
@@ -215,7 +215,7 @@ async def test_a_seek_that_is_given_up_is_stored_by_the_next_commit(cluster: Clu
             assert (await take(streams[unique][0], 1, limit=5))[0].offset == offset
 
 
-async def test_a_pause_with_a_full_queue_holds_up_no_other_partition(cluster: Cluster, unique: str) -> None:
+async def test_a_pause_with_a_full_queue_blocks_no_other_partition(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     for _ in range(4):  # each is a batch of its own
         records = [Sent(0, None, bytes(1000)) for _ in range(100)]
@@ -244,7 +244,7 @@ async def test_without_any_broker_nothing_is_finished(zookeeper: ZooKeeperServer
         assert not consumer.finished.is_set()
 
 
-async def test_partitions_on_their_way_are_not_taken_for_finished(cluster: Cluster, unique: str) -> None:
+async def test_partitions_that_are_moving_do_not_count_as_finished(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 20)
     ends = {TopicPartition(unique, n): 10 for n in range(PARTITIONS)}
@@ -254,6 +254,6 @@ async def test_partitions_on_their_way_are_not_taken_for_finished(cluster: Clust
         (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
         await take(stream, 1)  # in hand: a release waits for it
         async with reader(sorts_last, {unique: 1}):
-            await until(lambda: not consumer.positions())  # all given back, half of it to come again
+            await until(lambda: not consumer.positions())  # all released, half of it to be assigned again
             await anyio.sleep(0.5)
             assert not consumer.finished.is_set()

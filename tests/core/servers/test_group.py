@@ -1,4 +1,4 @@
-"""One group, several members, real servers: who owns what, and that nothing is lost or delivered by two at once."""
+"""One group, several members, real servers: who owns what; no record is lost or delivered by two members at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def send(cluster: Cluster, topic: str, number: int, partitions: int = PART
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def test_a_second_member_takes_half_and_gives_it_back(cluster: Cluster, unique: str) -> None:
+async def test_a_second_member_takes_half_and_releases_it(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     await send(cluster, unique, 4_000)
     configured = settings(cluster.connect, unique)
@@ -56,9 +56,7 @@ async def test_a_second_member_takes_half_and_gives_it_back(cluster: Cluster, un
     assert await stored_offsets(cluster.connect, unique, unique, PARTITIONS) == [1_100] * PARTITIONS
 
 
-async def test_members_that_come_and_go_while_records_flow_lose_and_double_nothing(
-    cluster: Cluster, unique: str
-) -> None:
+async def test_members_that_join_and_leave_neither_lose_nor_duplicate_records(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     configured = settings(cluster.connect, unique)
     total = 40_000
@@ -91,13 +89,13 @@ async def test_a_killed_member_is_taken_over_when_its_session_expires(
                 victim.signal(signal.SIGKILL)
                 killed = time.monotonic()
                 await until(lambda: len(survivor.owned) == PARTITIONS, 20)
-                # Session timeout, half a second of tickTime, and what a busy machine may stand still for.
+                # Session timeout, half a second of tickTime, and how long a busy machine may pause.
                 assert 4.0 < time.monotonic() - killed < 6.0 + 0.5 + 5.0
                 found = await owners(zookeeper, unique, unique, PARTITIONS)
                 assert set(found.values()) == {f"{survivor.consumer.consumer}-0"}
 
 
-async def test_added_partitions_and_a_topic_made_later_are_picked_up(cluster: Cluster, unique: str) -> None:
+async def test_added_partitions_and_a_topic_created_later_are_picked_up(cluster: Cluster, unique: str) -> None:
     later = f"{unique}-later"
     await create_topic(cluster.connect, unique, 2)
     async with reader(settings(cluster.connect, unique), {unique: 1, later: 1}) as member:
@@ -114,7 +112,7 @@ async def test_added_partitions_and_a_topic_made_later_are_picked_up(cluster: Cl
 async def test_more_streams_than_partitions_leaves_streams_idle_and_a_move_keeps_the_owner(
     cluster: Cluster, unique: str
 ) -> None:
-    """Two members of two streams over three partitions: the sorted threads get one each, the last one nothing."""
+    """Two members of two streams over three partitions: the sorted threads get one each, the last one none."""
     await create_topic(cluster.connect, unique, 3)
     await send(cluster, unique, 300, 3)
     configured = settings(cluster.connect, unique)
@@ -133,7 +131,7 @@ async def test_more_streams_than_partitions_leaves_streams_idle_and_a_move_keeps
                 assert stat is not None
                 assert before is not None
                 if text.startswith(first.consumer.consumer):
-                    # Kept, perhaps under another thread of the same member: the node was never deleted.
+                    # Kept, perhaps by another thread of the same member: the node was never deleted.
                     assert stat.czxid == before.czxid
 
 
@@ -150,7 +148,7 @@ async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster,
     async with reader(configured, {unique: 2}) as first, reader(configured, {unique: 1}) as second:
         await until(lambda: len(first.owned) + len(second.owned) == PARTITIONS)
         assert "Rebalance operation successful" in await verdict(unique)
-        # The tool can say no: a member that owns nothing of what it subscribes to.
+        # The tool can fail: a member that owns none of its subscribed partitions.
         async with session(cluster.connect) as zookeeper:
             absent = f"{unique}-absent"
             await zookeeper.ensure(f"/consumers/{absent}/ids")
@@ -159,7 +157,7 @@ async def test_the_originals_own_tool_calls_the_group_balanced(cluster: Cluster,
             assert "Rebalance operation failed" in await verdict(absent)
 
 
-async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_anew(cluster: Cluster, unique: str) -> None:
+async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_again(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 2)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
     async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
@@ -176,7 +174,7 @@ async def test_a_deleted_owner_node_ends_the_claim_at_once_and_is_claimed_anew(c
 
 
 async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cluster, unique: str) -> None:
-    """Somebody deletes our owner node by hand and claims the partition: our commit must not pass."""
+    """An operator deletes our owner node and another member claims the partition: our commit must be refused."""
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 100, 1)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
@@ -191,7 +189,7 @@ async def test_a_member_that_lost_a_partition_cannot_move_its_offset(cluster: Cl
         assert node.data == b"0"
 
 
-async def test_an_outside_write_to_an_offset_is_reported_and_set_right(cluster: Cluster, unique: str) -> None:
+async def test_a_foreign_write_to_an_offset_is_reported_and_corrected(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
     async with reader(configured, {unique: 1}) as member, session(cluster.connect) as other:
@@ -205,7 +203,7 @@ async def test_an_outside_write_to_an_offset_is_reported_and_set_right(cluster: 
 
 
 async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Cluster, unique: str) -> None:
-    """What was owned is lost, nothing of the old session is written, and the member joins anew by itself."""
+    """What was owned is lost, nothing of the old session is written, and the member rejoins by itself."""
     await create_topic(cluster.connect, unique, 4)
     await send(cluster, unique, 400, 4)
     configured = settings(cluster.connect, unique, offsets={"commit_interval": "1h"})
@@ -218,15 +216,15 @@ async def test_an_expired_session_is_followed_by_a_new_membership(cluster: Clust
         assert old.expired
         await send(cluster, unique, 400, 4)
         await until(lambda: len({(m.partition, m.offset) for m in member.messages}) == 800)
-    # Nothing was committed by the old session: its records came again, at least once and from the stored offset.
+    # The old session committed nothing: its records were redelivered, at least once and from the stored offset.
     assert len(member.messages) == 1_200
     assert await stored_offsets(cluster.connect, unique, unique, 4) == [200] * 4
 
 
-async def test_a_commit_cancelled_midway_is_no_foreign_write(
+async def test_a_commit_cancelled_in_flight_is_not_taken_for_a_foreign_write(
     cluster: Cluster, servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The server executes the commit, its reply is lost, the caller gives up: the next commit goes on from there."""
+    """The server executes the commit, its reply is lost, the caller is cancelled: the next one continues from there."""
     await create_topic(cluster.connect, unique, 1)
     chroot = cluster.connect.partition("/")[2]
     async with FaultProxy(servers.zookeeper.host, servers.zookeeper.port) as proxy:
@@ -250,7 +248,7 @@ async def test_a_commit_cancelled_midway_is_no_foreign_write(
     assert "offset changed by" not in "".join(capfd.readouterr())
 
 
-async def test_a_white_list_takes_its_topics_also_those_made_later(cluster: Cluster, unique: str) -> None:
+async def test_a_white_list_matches_topics_including_those_created_later(cluster: Cluster, unique: str) -> None:
     first, later, other = f"{unique}-a", f"{unique}-b", f"other-{unique}"
     await create_topic(cluster.connect, first, 2)
     await create_topic(cluster.connect, other, 2)
@@ -293,10 +291,10 @@ async def test_two_groups_each_get_everything(cluster: Cluster, unique: str) -> 
         await until(lambda: len(one.messages) == len(two.messages) == 400)
 
 
-async def test_an_owner_that_goes_before_anybody_listens_blocks_nobody(
+async def test_an_owner_that_leaves_before_it_is_watched_does_not_block_its_successor(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the claim that it refuses and the watch on it: the watch finds no node, so the claim is made again."""
+    """It leaves between the refused claim and the watch: the watch finds no node, so the claim is repeated."""
     await create_topic(cluster.connect, unique, 2)
     path = f"/consumers/{unique}/owners/{unique}/1"
     async with session(cluster.connect) as other:

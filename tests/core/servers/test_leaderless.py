@@ -1,4 +1,4 @@
-"""Partitions without leader: told of when it lasts, not when they were just made."""
+"""Partitions without leader: logged if that lasts, not if they have just been created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.zookeeper_sessions import until
 async def test_only_a_partition_that_stays_without_leader_is_logged(
     servers: Servers, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two brokers; each leads every other partition, and nobody stands in for it."""
+    """Two brokers, each leading every other partition; the other broker has no replica."""
     cluster = servers.cluster(unique, brokers=2)
     await create_topic(cluster.connect, unique, 2)
     async with reader(settings(cluster.connect, unique), {unique: 1}) as member:

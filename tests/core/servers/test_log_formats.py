@@ -1,4 +1,4 @@
-"""Logs that brokers have changed since: a format that changed in mid-log, and compaction."""
+"""Logs that brokers have modified: a format that changed within the log, and compaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.zookeeper_sessions import session
 
 ClusterOf = Callable[[str], Cluster]
 
-# What `message.format.version` is set to, one after the other, and the magic it stands for. 3.9 writes magic 2 only.
+# What `message.format.version` is set to, one after the other, and the magic it means. 3.9 writes magic 2 only.
 FORMATS = {
     "0.10.2.2": {"0.9.0": 0, "0.10.2": 1},
     "1.1.1": {"0.9.0": 0, "0.10.2": 1, "1.1": 2, "0.10.1": 1},
@@ -54,16 +54,16 @@ def stored_magics(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
 
 
 async def set_format(cluster: Cluster, topic: str, version: str) -> None:
-    """As Kafka's own tools (`kafka.admin.AdminUtils.changeTopicConfig`): the setting, and a note that it changed."""
+    """As Kafka's own tools do (`kafka.admin.AdminUtils.changeTopicConfig`): the setting, and a note that it changed."""
     note = msgspec.json.encode({"version": 2, "entity_path": f"topics/{topic}"})
     async with session(cluster.connect) as zookeeper:
         await zookeeper.set(f"/config/topics/{topic}", topic_config({"message.format.version": version}), -1)
-        # Kafka lets ZooKeeper number them; what counts is that the numbers grow.
+        # Kafka lets ZooKeeper number them; it matters only that the numbers grow.
         await zookeeper.create(f"/config/changes/config_change_{time.time_ns()}", note)
 
 
 @pytest.mark.parametrize("version", FORMATS)
-async def test_a_format_that_changed_in_mid_log(cluster_of: ClusterOf, unique: str, version: str) -> None:
+async def test_a_format_that_changed_within_the_log(cluster_of: ClusterOf, unique: str, version: str) -> None:
     cluster = cluster_of(version)
     topics = {f"{unique}-{codec}": codec for codec in CODECS}
     sent: dict[str, list[Sent]] = {topic: [] for topic in topics}
@@ -73,7 +73,7 @@ async def test_a_format_that_changed_in_mid_log(cluster_of: ClusterOf, unique: s
         for topic, codec in topics.items():
             await set_format(cluster, topic, format_version)
             with anyio.fail_after(LIMIT):
-                while True:  # until the broker has heard of it: what was sent before counts, too
+                while True:  # until the broker has noticed it: records sent before that count, too
                     records = [
                         Sent(0, b"key" if n % 3 else None, b"%s %d %d " % (codec.encode(), number, n) * 9, (), NOW + n)
                         for n in range(5)
@@ -115,12 +115,12 @@ def cleaned_until(cluster: Cluster, topic: str) -> int:
 
 
 def active_segment(cluster: Cluster, topic: str) -> int:
-    """Its first offset; the cleaner leaves it alone."""
+    """Its first offset; the cleaner does not touch it."""
     return max(int(path.stem) for path in folder(cluster, topic).glob("*.log"))
 
 
 def compacted(records: list[tuple[Sent, int]], until: int) -> list[tuple[Sent, int]]:
-    """Below `until` the last of each key only."""
+    """Below `until` only the last record of each key."""
     latest = {each.key: offset for each, offset in records if offset < until}
     return [(each, offset) for each, offset in records if offset >= until or latest[each.key] == offset]
 

@@ -1,4 +1,4 @@
-"""Where logs begin and end, and what lies at a time, asked of real brokers of every age."""
+"""Where logs begin and end, and the offsets for a time, requested from real brokers of every version."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_beginning_end_and_time(cluster_of: Callable[[str], Cluster], vers
             assert await consumer.offsets_for_times({full: time, empty: time}) == {full: offset, empty: None}
 
 
-async def test_a_topic_that_does_not_exist_is_given_up(cluster: Cluster, unique: str) -> None:
+async def test_a_topic_that_does_not_exist_times_out(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     async with member(cluster, unique, {unique: 1}, fetch={"request_timeout": "1s"}) as (consumer, _):
         with pytest.raises(ConnectionLostError, match="-not-0 has no leader: UNKNOWN_TOPIC_OR_PARTITION"):

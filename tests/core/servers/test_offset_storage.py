@@ -1,4 +1,4 @@
-"""Offsets with the group's coordinator, alone or beside ZooKeeper's: what is stored where, and which of them counts."""
+"""Offsets in the group's coordinator, alone or beside ZooKeeper's: where they are stored, and which one counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.kafka_offsets import kafka_offset, move_kafka_offset, offsets
 from tests.support.producing import Sent, produce
 from tests.support.zookeeper_sessions import session, until
 
-# Of every commit the first one is the application's own.
+# The application makes the first commit itself.
 KAFKA: Mapping[str, object] = {"storage": "kafka", "dual_commit": False, "commit_interval": "1h"}
 DUAL: Mapping[str, object] = {"storage": "kafka", "commit_interval": "1h"}
 VERSIONS = ("0.8.2.2", "1.1.1", "3.9.1")
@@ -36,7 +36,7 @@ async def fill(cluster: Cluster, topic: str, records: int = 30, partitions: int 
 
 
 async def consume(cluster: Cluster, name: str, count: int, offsets: Mapping[str, object]) -> list[int]:
-    """A member that comes, takes so many records of the topic of its group's name, and leaves; their offsets."""
+    """A member that joins, takes so many records of the topic of that name, and leaves; returns their offsets."""
     async with member(cluster, name, {name: 1}, offsets=offsets) as (_, streams):
         taken = await take(streams[name][0], count)
         streams[name][0].ack()
@@ -50,7 +50,7 @@ async def store_in_zookeeper(cluster: Cluster, name: str, offset: int) -> None:
 
 @asynccontextmanager
 async def newer_consumer(cluster: Cluster, name: str) -> AsyncIterator[None]:
-    """A member of Kafka's own newer consumer in a group of that name: the coordinator takes no other offsets."""
+    """A member of Kafka's own newer consumer in a group of that name: the coordinator accepts no other offsets then."""
     newer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name})
     try:
         newer.subscribe([name])
@@ -75,7 +75,9 @@ async def test_with_the_brokers_alone(cluster_of: Callable[[str], Cluster], uniq
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_with_both_the_larger_counts(cluster_of: Callable[[str], Cluster], unique: str, version: str) -> None:
+async def test_with_both_the_larger_offset_counts(
+    cluster_of: Callable[[str], Cluster], unique: str, version: str
+) -> None:
     cluster = cluster_of(version)
     name = unique.replace(".", "-")
     await fill(cluster, name)
@@ -90,7 +92,7 @@ async def test_with_both_the_larger_counts(cluster_of: Callable[[str], Cluster],
 
 
 async def test_a_group_goes_to_the_brokers_and_back(cluster: Cluster, unique: str) -> None:
-    """ZooKeeper, both, the brokers alone, both, ZooKeeper: nothing is skipped, and nothing comes twice."""
+    """ZooKeeper, both, the brokers alone, both, ZooKeeper: nothing is skipped, and nothing is redelivered."""
     await fill(cluster, unique)
     came: list[int] = []
     for offsets in ({"storage": "zookeeper"}, DUAL, KAFKA, DUAL, {"storage": "zookeeper"}):
@@ -98,10 +100,10 @@ async def test_a_group_goes_to_the_brokers_and_back(cluster: Cluster, unique: st
     assert came == list(range(20))
 
 
-async def test_an_unchanged_offset_is_not_written_again_but_once_an_hour(
+async def test_an_unchanged_offset_is_written_again_only_once_an_hour(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers forget what is not stored again."""
+    """Brokers expire offsets that are not stored again."""
     await fill(cluster, unique)
     for offsets in (KAFKA, DUAL):
         async with member(cluster, unique, {unique: 1}, offsets=offsets) as (consumer, streams):
@@ -121,7 +123,7 @@ async def test_an_unchanged_offset_is_not_written_again_but_once_an_hour(
 
 
 async def test_a_seek_back_holds_for_the_next_owner(cluster: Cluster, unique: str) -> None:
-    """The larger one of both would undo it."""
+    """Otherwise the larger of both would undo it."""
     await fill(cluster, unique)
     async with member(cluster, unique, {unique: 1}, offsets=DUAL) as (consumer, streams):
         await take(streams[unique][0], 10)
@@ -132,7 +134,7 @@ async def test_a_seek_back_holds_for_the_next_owner(cluster: Cluster, unique: st
 
 
 @pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])
-async def test_a_commit_that_is_refused_is_raised_and_made_up_for(
+async def test_a_refused_commit_is_raised_and_repeated(
     cluster: Cluster, unique: str, offsets: Mapping[str, object]
 ) -> None:
     await fill(cluster, unique)
@@ -148,13 +150,13 @@ async def test_a_commit_that_is_refused_is_raised_and_made_up_for(
 
 
 @pytest.mark.parametrize("offsets", [KAFKA, DUAL], ids=["kafka", "dual"])
-async def test_a_coordinator_that_refuses_keeps_no_partition_from_its_next_owner(
+async def test_a_coordinator_that_refuses_does_not_delay_a_handover(
     cluster: Cluster, unique: str, offsets: Mapping[str, object]
 ) -> None:
     await fill(cluster, unique, partitions=2)
     async with member(cluster, unique, {unique: 1}, offsets=offsets) as (first, streams):
         await take(streams[unique][0], 30)
-        streams[unique][0].ack()  # whichever partition goes has something to store
+        streams[unique][0].ack()  # whichever partition moves has something to store
         async with (
             newer_consumer(cluster, unique),
             member(cluster, unique, {unique: 1}, offsets=offsets) as (second, _),
@@ -166,7 +168,7 @@ async def test_a_coordinator_that_refuses_keeps_no_partition_from_its_next_owner
 async def test_a_reset_by_our_tool_counts_though_the_brokers_have_more(
     cluster: Cluster, unique: str, capsys: pytest.CaptureFixture[str], offsets: Mapping[str, object], tmp_path: Path
 ) -> None:
-    """It moves ZooKeeper's offset and raises the reset epoch; what the coordinator has says of which epoch it is."""
+    """It sets ZooKeeper's offset and raises the reset epoch; the coordinator's offset has the epoch of its commit."""
     await fill(cluster, unique)
     assert await consume(cluster, unique, 10, offsets) == list(range(10))
     command = CommandLine(capsys, "--zookeeper", cluster.connect)
@@ -176,12 +178,12 @@ async def test_a_reset_by_our_tool_counts_though_the_brokers_have_more(
     assert await kafka_offset(cluster, unique, unique) == 10
     assert await consume(cluster, unique, 2, offsets) == [3, 4]
     assert await kafka_offset(cluster, unique, unique) == 5
-    # Whoever does not say an epoch, as the original, is believed.
+    # An offset without epoch, as the original stores it, counts.
     await move_kafka_offset(cluster, unique, unique, 8)
     assert await consume(cluster, unique, 1, offsets) == [8]
 
 
-async def test_who_has_lost_a_partition_stores_nothing(cluster: Cluster, unique: str) -> None:
+async def test_a_member_that_lost_a_partition_stores_nothing(cluster: Cluster, unique: str) -> None:
     await fill(cluster, unique)
     async with member(cluster, unique, {unique: 1}, offsets=KAFKA) as (consumer, streams):
         await take(streams[unique][0], 5)
@@ -189,14 +191,14 @@ async def test_who_has_lost_a_partition_stores_nothing(cluster: Cluster, unique:
             path = f"/consumers/{unique}/claims/{unique}/0"
             node = await zookeeper.find(path)
             assert node is not None
-            await zookeeper.set(path, node.data, -1)  # as the next owner's claim does; nobody watches this one
+            await zookeeper.set(path, node.data, -1)  # as the next owner's claim does; no member watches this one
         await consumer.commit()
-        assert await kafka_offset(cluster, unique, unique) == 0  # where it began, stored before anything came
+        assert await kafka_offset(cluster, unique, unique) == 0  # where it began, stored before anything was delivered
         await until(lambda: consumer.positions() and consumer.positions()[0].processed == 0)
 
 
 async def test_beside_a_replayable_sink_the_coordinator_has_a_copy(cluster: Cluster, unique: str) -> None:
-    """The range in flight is written as it was planned, and what follows behind it, whatever the copy says."""
+    """The range in flight is written as planned, and the records after it follow, whatever the copy is."""
     await fill(cluster, unique)
     target = replay.Target()
     with pytest.raises(SinkError):

@@ -1,6 +1,6 @@
-"""What was tried out with two original members, tried with ours: where we do the same, and where we do not.
+"""Experiments made with two original members, repeated with ours: where the behaviour is equal, and where it differs.
 
-The experiments are those of the specification (A15) that no other test of ours is about.
+Those of the specification (A15) that no other test of ours covers.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def lines(capfd: pytest.CaptureFixture[str], text: str) -> list[str]:
     return [line for line in "".join(capfd.readouterr()).splitlines() if text in line]
 
 
-async def test_a_topic_node_written_with_its_own_content_is_no_rebalance(
+async def test_rewriting_a_topic_node_with_its_own_content_causes_no_rebalance(
     cluster: Cluster, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Originals give everything back and take it again; ours look, and go on."""
+    """Originals release everything and claim it again; ours check, and continue."""
     await create_topic(cluster.connect, unique, 4)
     configured = settings(cluster.connect, unique)
     async with (
@@ -53,8 +53,8 @@ async def test_a_topic_node_written_with_its_own_content_is_no_rebalance(
         assert lines(capfd, "rebalanced ") == []
 
 
-async def test_three_streams_and_two_and_their_last_commit(cluster: Cluster, unique: str) -> None:
-    """100, 50 and 50 records by the range rule; what delivered nothing has its offset stored too; nothing is left."""
+async def test_three_streams_and_two_commit_everything(cluster: Cluster, unique: str) -> None:
+    """100, 50 and 50 records by the range rule; empty partitions have their offset stored too; none is left."""
     full, empty = f"{unique}-full", f"{unique}-empty"
     await create_topic(cluster.connect, full, 4)
     await create_topic(cluster.connect, empty, 2)
@@ -77,7 +77,7 @@ async def test_three_streams_and_two_and_their_last_commit(cluster: Cluster, uni
             me = consumer.consumer
             assert await owners(other, unique, full, 4) == {0: f"{me}-0", 1: f"{me}-0", 2: f"{me}-1", 3: f"{me}-2"}
             assert await owners(other, unique, empty, 2) == {0: f"{me}-0", 1: f"{me}-1"}
-        await consumer.leave()  # the iterators end with it
+        await consumer.leave()  # the iterators end when it closes
     assert await stored_offsets(cluster.connect, unique, full, 4) == [50] * 4
     assert await stored_offsets(cluster.connect, unique, empty, 2) == [0, 0]
     async with session(cluster.connect) as other:
@@ -86,7 +86,7 @@ async def test_three_streams_and_two_and_their_last_commit(cluster: Cluster, uni
         assert await other.children(f"/consumers/{unique}/owners/{empty}") == []
 
 
-async def test_a_white_list_with_a_backslash_means_what_it_says(cluster: Cluster, unique: str) -> None:
+async def test_a_white_list_with_a_backslash(cluster: Cluster, unique: str) -> None:
     dotted = f"{unique}.dotted"
     await create_topic(cluster.connect, dotted, 2)
     await create_topic(cluster.connect, f"{unique}-dotted", 2)
@@ -97,12 +97,12 @@ async def test_a_white_list_with_a_backslash_means_what_it_says(cluster: Cluster
         assert {at.topic for at in consumer.positions()} == {dotted}
         node = await other.get(f"/consumers/{unique}/ids/{consumer.consumer}")
         assert decode_registration(node.data).subscription == {white_list.regex: 1}
-        async with reader(configured, {dotted: 1}) as second:  # whoever reads the list expands it the same
+        async with reader(configured, {dotted: 1}) as second:  # every reader expands the list in the same way
             await until(lambda: len(second.owned) == len(consumer.positions()) == 1)
 
 
-async def test_a_registration_is_whole_from_its_first_moment(cluster: Cluster, unique: str) -> None:
-    """Nobody who is woken by the member list reads anything but what the member means, at its first version."""
+async def test_a_registration_is_complete_from_its_creation(cluster: Cluster, unique: str) -> None:
+    """A reader woken by the member list never reads a partial registration: its first version is complete."""
     await create_topic(cluster.connect, unique, 1)
     async with session(cluster.connect) as other:
         ids = f"/consumers/{unique}/ids"
@@ -117,10 +117,10 @@ async def test_a_registration_is_whole_from_its_first_moment(cluster: Cluster, u
 
 
 @pytest.mark.parametrize("by_list", [False, True], ids=["static", "white list"])
-async def test_a_stream_without_a_partition_is_named_once(
+async def test_a_stream_without_a_partition_is_reported_once(
     cluster: Cluster, unique: str, capfd: pytest.CaptureFixture[str], by_list: bool
 ) -> None:
-    """However often the group is computed anew; also where a whole member gets nothing."""
+    """However often the assignment is computed; also if a whole member gets nothing."""
     await create_topic(cluster.connect, unique, 2)
     configured = settings(cluster.connect, unique)
     async with kzconsumer.connect(configured) as consumer:
@@ -137,8 +137,8 @@ async def test_a_stream_without_a_partition_is_named_once(
     assert sum("stream 2" in line for line in output) == 1, output
 
 
-async def test_groups_know_nothing_of_each_other(cluster: Cluster, unique: str) -> None:
-    """Two members share in one group, a third has everything in another, and keeps it when the others go."""
+async def test_groups_are_independent(cluster: Cluster, unique: str) -> None:
+    """Two members share in one group; a third has everything in another, and keeps it when the others leave."""
     await create_topic(cluster.connect, unique, 4)
     shared, alone = settings(cluster.connect, f"{unique}-1"), settings(cluster.connect, f"{unique}-2")
     async with reader(alone, {unique: 1}) as other:

@@ -1,4 +1,4 @@
-"""A slow replayable sink whose partition has to move, or whose member has to stop, in the middle of a batch."""
+"""A slow replayable sink whose partition is revoked, or whose member stops, in the middle of a batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDS = 30
 
 
 class Slow(Sink):
-    """Publishes when it is let."""
+    """Publishes when the test allows it."""
 
     def __init__(self, target: Target, *, held: bool = False) -> None:
         super().__init__(target)
@@ -57,7 +57,7 @@ async def filled(cluster: Cluster, topic: str, partitions: int) -> None:
 
 
 def whole(target: Target, partitions: Iterable[int], end: int = RECORDS) -> bool:
-    """Every offset of these is in exactly one range."""
+    """Every one of these offsets is in exactly one range."""
     return all(
         sorted(n for part in target.ranges if part.partition == partition for n in range(part.first, part.until))
         == list(range(end))
@@ -90,7 +90,7 @@ async def owner_of(cluster: Cluster, topic: str, partition: int, is_owner: Calla
 
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster, unique: str, in_time: bool) -> None:
-    """Finished in time, the next owner begins behind it; else it finds the plan and writes that range."""
+    """If it finishes in time, the next owner begins after it; otherwise that finds the plan and writes the range."""
     await filled(cluster, unique, 2)
     target, over = Target(), asyncio.Event()
     slow, successor = Slow(target, held=True), Slow(target)
@@ -101,7 +101,7 @@ async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster,
         assert [(plan.first, plan.until) for plan in await plans(cluster, unique, 2) if plan] == [(0, RECORDS)] * 2
         members.create_task(consume(cluster, unique, successor, over.is_set, group=group | {"consumer_id": "b"}))
         if in_time:
-            await anyio.sleep(1.0)  # its claim is refused all the while
+            await anyio.sleep(1.0)  # its claim is blocked all the while
             slow.free.set()
             await owner_of(cluster, unique, 1, lambda owner: owner.startswith(f"{unique}_b"))
         else:
@@ -116,9 +116,12 @@ async def test_a_partition_that_moves_in_the_middle_of_a_batch(cluster: Cluster,
     assert await plans(cluster, unique, 2) == [None, None]
 
 
-async def test_a_write_of_what_was_released_past_the_deadline_is_given_up(cluster: Cluster, unique: str) -> None:
-    """Nothing of it is ours: it ends like one that is lost. A failure of it (its steps cannot be recorded any more)
-    would stop the member, or keep aside what the next owner writes."""
+async def test_a_write_of_ranges_released_past_the_deadline_is_cancelled(cluster: Cluster, unique: str) -> None:
+    """None of it is owned any more: it ends like a lost one.
+
+    A failure of it (its steps can no longer be recorded) would stop the member, or quarantine what the next owner
+    writes.
+    """
     await filled(cluster, unique, 1)
     target, over = Target(), asyncio.Event()
     slow, successor, group = Slow(target, held=True), Slow(target), {"revoke_deadline": "300ms"}

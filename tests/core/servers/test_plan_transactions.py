@@ -1,4 +1,4 @@
-"""Plans and commits of many partitions on a real ZooKeeper: 64 to a transaction, each refused for itself."""
+"""Plans and commits of many partitions on a real ZooKeeper: 64 per transaction, each refused individually."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ async def test_the_longest_names_and_two_that_are_lost(zookeeper: ZooKeeperServe
             assert committed.fence.record_version == node.stat.version
 
 
-async def test_the_fence_after_a_plan_releases(zookeeper: ZooKeeperServer, unique: str) -> None:
-    """The version that the claim left is not the record's any more; whoever still has it cannot release."""
+async def test_a_release_uses_the_fence_of_the_plan(zookeeper: ZooKeeperServer, unique: str) -> None:
+    """The plan changed the record's version: a holder of the version from the claim cannot release."""
     partition = TopicPartition("orders", 0)
     async with session(f"{zookeeper.connect}/{unique}") as zk:
         await zk.ensure("/")
@@ -107,7 +107,7 @@ async def test_the_fence_after_a_plan_releases(zookeeper: ZooKeeperServer, uniqu
         owners = OwnerRegistry(zk, PATHS, "range")
         assert not await owners.release(before)
         after = (await committer.close([tracker]))[tracker]
-        assert after.record.plan is not None  # nothing was marked: it stands
+        assert after.record.plan is not None  # nothing was marked: the plan stands
         moved = await owners.change_thread(after.fence, ConsumerThreadId("g_a", 1))
         assert await owners.release(moved)
         refused = await owners.claim(partition, ConsumerThreadId("g_b", 0), 0x2A)
@@ -115,8 +115,10 @@ async def test_the_fence_after_a_plan_releases(zookeeper: ZooKeeperServer, uniqu
         assert refused.path == PATHS.claim_record(partition)
 
 
-async def test_a_release_under_way_waits_for_what_is_planned_meanwhile(zookeeper: ZooKeeperServer, unique: str) -> None:
-    """Its records were handed to the sink before: they are planned and done, or the release would wait in vain."""
+async def test_a_release_in_progress_waits_for_ranges_planned_meanwhile(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
+    """Their records are already with the sink: they are planned and written, or the release would wait in vain."""
     partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
     async with session(f"{zookeeper.connect}/{unique}") as zk:
         await zk.ensure("/")
@@ -133,10 +135,12 @@ async def test_a_release_under_way_waits_for_what_is_planned_meanwhile(zookeeper
         assert (closed[going].offset, closed[going].record.plan) == (20, None)
 
 
-async def test_commits_that_are_cancelled_at_any_moment_are_never_taken_for_a_strangers(
+async def test_commits_cancelled_at_any_moment_are_never_taken_for_foreign_writes(
     zookeeper: ZooKeeperServer, unique: str
 ) -> None:
-    """Two in a row, each after another time: before it is sent, on its way, looking up what became of the last one."""
+    """Two in a row, each cancelled at another time: before it is sent, in flight, while the outcome of the last is
+    read.
+    """
     async with session(f"{zookeeper.connect}/{unique}") as zk:
         await zk.ensure("/")
         committer, (tracker,) = await opened(zk, [TopicPartition("orders", 0)])
@@ -184,7 +188,7 @@ async def test_a_claim_whose_last_step_was_cancelled_is_released(zookeeper: ZooK
         assert await OwnerRegistry(zk, PATHS, "range").release(left.fence)
 
 
-async def test_a_new_epoch_whose_caller_was_cancelled_gets_no_offset_of_the_old_one(
+async def test_a_new_epoch_whose_caller_was_cancelled_keeps_no_offset_of_the_old_one(
     zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with session(f"{zookeeper.connect}/{unique}") as zk:

@@ -1,4 +1,4 @@
-"""A registration that nobody can read, and owner nodes that will not go by themselves."""
+"""An unreadable registration, and owner nodes that do not expire."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.zookeeper_sessions import session, until
 async def test_an_unreadable_registration(
     cluster: Cluster, unique: str, policy: str, registration: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By default nothing changes until it leaves: what is owned stays owned, and it is named once."""
+    """By default nothing changes until it leaves: what is owned stays owned, and it is reported once."""
     await create_topic(cluster.connect, unique, 4)
     configured = settings(cluster.connect, unique, group={"id": unique, "unreadable_members": policy})
     async with session(cluster.connect) as other, reader(configured, {unique: 1}) as first:
@@ -27,7 +27,7 @@ async def test_an_unreadable_registration(
             async with reader(configured, {unique: 1}) as second:
                 await until(lambda: len(first.owned) == len(second.owned) == 2)
             return
-        # The newcomer has to wait, and so do the partitions it would get.
+        # The newcomer has to wait, and so does the rebalance that would give it partitions.
         with anyio.move_on_after(2.0) as scope:
             async with reader(configured, {unique: 1}):
                 pass
@@ -41,14 +41,14 @@ async def test_an_unreadable_registration(
             await until(lambda: len(first.owned) == len(second.owned) == 2)
 
 
-async def test_an_owner_node_of_nobody_degrades_one_partition_and_no_other(
+async def test_an_owner_node_without_member_degrades_only_its_partition(
     cluster: Cluster, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     await create_topic(cluster.connect, unique, 4)
     path = f"/consumers/{unique}/owners/{unique}/2"
     async with session(cluster.connect) as operator:
         await operator.ensure(path.rpartition("/")[0])
-        await operator.create(path, b"somebody_gone-0")  # persistent: no session will take it away
+        await operator.create(path, b"somebody_gone-0")  # persistent: it does not expire with a session
         async with reader(settings(cluster.connect, unique), {unique: 1}) as member:
             assert {at.partition for at in member.owned} == {0, 1, 3}
             output: list[str] = []

@@ -1,4 +1,4 @@
-"""What a listener is told, when, and what it cannot hold up."""
+"""When a listener is called, with what, and what it cannot delay."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_assigned_revoked_and_lost_are_separate_calls(cluster: Cluster, un
     assert listener.calls[-1][2] == {0, 1, 2, 3}
 
 
-async def test_assigned_comes_before_the_first_record_and_revoked_before_the_owner_node_goes(
+async def test_assigned_precedes_the_first_record_and_revoked_precedes_the_release(
     cluster: Cluster, unique: str
 ) -> None:
     await create_topic(cluster.connect, unique, 2)
@@ -94,7 +94,7 @@ async def test_assigned_comes_before_the_first_record_and_revoked_before_the_own
     assert order == ["assigned after 0 records", "revoked with 2 owners"]
 
 
-async def test_a_listener_that_hangs_is_not_waited_for_longer_than_its_deadline(cluster: Cluster, unique: str) -> None:
+async def test_a_hanging_listener_is_waited_for_until_its_deadline(cluster: Cluster, unique: str) -> None:
     class Hanging(kzconsumer.RebalanceListener):
         deadline = 0.5
 
@@ -125,7 +125,7 @@ async def test_a_listener_may_leave_the_group(cluster: Cluster, unique: str, cal
     listener = kzconsumer.RebalanceListener()
     listener.deadline = 1.0  # what ends a call that awaits a task which waits for the membership to end
     setattr(listener, call, leave)
-    # A deadline that a leave never needs: it must not be what ends the wait.
+    # A deadline that a leave never needs: the wait must not end because of it.
     configured = settings(cluster.connect, unique, stop={"deadline": "30s"})
     with anyio.fail_after(10):
         async with kzconsumer.connect(configured, listener=listener) as consumer:
@@ -139,14 +139,14 @@ async def test_a_listener_may_leave_the_group(cluster: Cluster, unique: str, cal
                 await expire(lease, cluster.connect)
             async for message in stream:
                 raise AssertionError(message)
-    assert left.is_set() or in_a_task  # what a listener awaits of a task of its own ends with the membership
+    assert left.is_set() or in_a_task  # what a listener awaits in a task of its own ends with the membership
     async with session(cluster.connect) as zookeeper:
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
         owners = await zookeeper.children(f"/consumers/{unique}/owners/{unique}")
         assert owners == []
 
 
-async def test_what_a_listener_raises_ends_the_member(cluster: Cluster, unique: str) -> None:
+async def test_an_exception_of_a_listener_ends_the_member(cluster: Cluster, unique: str) -> None:
     class Raising(kzconsumer.RebalanceListener):
         async def on_assigned(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
             raise LookupError("no such shard")
@@ -164,16 +164,14 @@ async def test_what_a_listener_raises_ends_the_member(cluster: Cluster, unique: 
         assert await zookeeper.children(f"/consumers/{unique}/ids") == []
 
 
-async def test_the_end_of_every_partition_is_reported_also_of_those_on_their_way_out(
-    cluster: Cluster, unique: str
-) -> None:
+async def test_the_end_of_every_partition_is_reported_even_during_its_release(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 2)
     records = [Sent(n % 2, None, b"%d" % n) for n in range(20)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
     listener = Recorder()
     async with kzconsumer.connect(settings(cluster.connect, unique), listener=listener) as consumer:
         for stream in (await consumer.create_message_streams({unique: 2}))[unique]:
-            await take(stream, 1)  # in hand for good: a release waits for it
+            await take(stream, 1)  # in hand for good: the release waits for it
         sorts_first = settings(cluster.connect, unique, group={"id": unique, "consumer_id": "a"})
         async with reader(sorts_first, {unique: 2}):
             await until(lambda: not consumer.positions())
@@ -182,7 +180,7 @@ async def test_the_end_of_every_partition_is_reported_also_of_those_on_their_way
     assert sorted(partition for partitions in ends for partition in partitions) == [0, 1], listener.calls
 
 
-async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, unique: str) -> None:
+async def test_a_slow_listener_does_not_prevent_the_last_commit(cluster: Cluster, unique: str) -> None:
     class Slow(kzconsumer.RebalanceListener):
         async def on_revoked(self, generation: int, partitions: frozenset[kzconsumer.TopicPartition]) -> None:
             await anyio.sleep(4)
@@ -200,7 +198,7 @@ async def test_a_slow_listener_does_not_cost_the_last_commit(cluster: Cluster, u
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
+async def test_an_exception_of_a_listener_during_leaving_prevents_no_commit(
     cluster: Cluster, unique: str, fails: bool
 ) -> None:
     class Raising(kzconsumer.RebalanceListener):
@@ -217,7 +215,7 @@ async def test_what_a_listener_raises_while_the_member_leaves_costs_no_commit(
             (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
             await take(stream, 10)
             stream.ack()
-            if fails:  # the member ends by a failure of its own, before anybody asks it to leave
+            if fails:  # the member ends by its own failure, before it is asked to leave
                 rebalancer = present_member(consumer)._rebalancer
                 rebalancer._reader = None  # type: ignore[assignment]
                 rebalancer._trigger.fire("test")
@@ -240,7 +238,7 @@ async def test_a_partition_that_is_lost_in_the_middle_of_a_rebalance_is_reported
     ):
         await consumer.create_message_streams({unique: 1})
         member = present_member(consumer)
-        async with member.owned._committer._one_at_a_time:  # a commit under way: the rebalance begins and waits for it
+        async with member.owned._committer._one_at_a_time:  # a commit for which the rebalance waits
             member._rebalancer._trigger.fire("test")
             await until(lambda: not member._rebalancer._trigger.fired)
             await operator.delete(f"/consumers/{unique}/owners/{unique}/0", -1)

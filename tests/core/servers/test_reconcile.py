@@ -1,6 +1,6 @@
-"""What no event shows is found by looking, with real servers: `test_group_looks` has all of it, and the controls.
+"""Differences that no event shows are found by reconciliation, with real servers.
 
-Each test breaks something behind the member's back.
+`test_group_looks` has all cases and the controls. Each test breaks something without an event.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ async def test_a_claim_that_is_not_fetched_is_fetched_again(cluster: Cluster, un
         fetchers = present_member(member.consumer)._fetchers
         ((fetcher, _),) = fetchers._fetchers.values()
         fetcher._forget(list(fetcher._states.values()))
-        await anyio.sleep(0.5)  # what was asked for before may still come
+        await anyio.sleep(0.5)  # responses to earlier requests may still arrive
         await send(cluster, unique, 400)
         await until(lambda: len(member.messages) == 800, 10)
 
 
-async def test_a_cluster_without_brokers_is_waited_for_in_peace(
+async def test_a_member_waits_quietly_for_a_cluster_without_brokers(
     zookeeper: ZooKeeperServer, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = 0
@@ -78,7 +78,7 @@ async def test_a_cluster_without_brokers_is_waited_for_in_peace(
 
 
 @pytest.mark.parametrize("ownership", ["keep", "eager"])
-async def test_eager_gives_all_back_and_keep_touches_nothing_that_stays(
+async def test_eager_releases_everything_and_keep_only_what_moves(
     cluster: Cluster, unique: str, ownership: str
 ) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
@@ -100,6 +100,6 @@ async def test_eager_gives_all_back_and_keep_touches_nothing_that_stays(
 
 
 async def nodes(zookeeper: Any, group: str) -> dict[int, int]:
-    """Partition -> the transaction that made its owner node."""
+    """Partition -> the transaction that created its owner node."""
     stats = {n: await zookeeper.exists(f"/consumers/{group}/owners/{group}/{n}") for n in range(PARTITIONS)}
     return {n: stat.czxid for n, stat in stats.items() if stat is not None}

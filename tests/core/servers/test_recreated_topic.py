@@ -1,4 +1,4 @@
-"""A topic that was deleted and made again, and has outgrown its old offset: it is read by the reset policy."""
+"""A topic that was deleted and created again and has outgrown its old offset: it is consumed by the reset policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def zk(zookeeper: ZooKeeperServer, unique: str) -> AsyncIterator[ZooKeeper
 
 
 async def make_topic(zk: ZooKeeperSession) -> int:
-    """The incarnation of a topic's node that was just made."""
+    """The incarnation of the topic's new node."""
     path = "/brokers/topics/t"
     await zk.ensure("/brokers/topics")
     if await zk.exists(path):
@@ -50,7 +50,7 @@ async def make_topic(zk: ZooKeeperSession) -> int:
 
 
 async def claimed(zk: ZooKeeperSession, incarnation: int) -> Claimed:
-    """What a claim finds, that is released at once."""
+    """What a claim finds; it is released at once."""
     owners = OwnerRegistry(zk, PATHS, "range")
     found = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), incarnation)
     assert isinstance(found, Claimed)
@@ -66,7 +66,7 @@ async def store(zk: ZooKeeperSession, offset: int) -> None:
         await zk.create(OFFSET, b"%d" % offset)
 
 
-async def test_an_offset_that_is_older_than_the_topic_is_of_an_earlier_one(zk: ZooKeeperSession) -> None:
+async def test_an_offset_older_than_the_topic_belongs_to_an_earlier_one(zk: ZooKeeperSession) -> None:
     before = await claimed(zk, await make_topic(zk))
     await store(zk, 7)
     incarnation = await make_topic(zk)
@@ -81,11 +81,11 @@ async def test_an_offset_that_is_older_than_the_topic_is_of_an_earlier_one(zk: Z
         7,
         before.record.incarnation,
     )
-    again = await claimed(zk, incarnation)  # whoever claimed it died before it had stored anything
+    again = await claimed(zk, incarnation)  # the member that claimed it was killed before it had stored anything
     assert (again.stored, again.record) == (None, found.record)
 
 
-async def test_an_offset_that_was_stored_since_is_of_this_topic(zk: ZooKeeperSession) -> None:
+async def test_an_offset_stored_since_then_belongs_to_this_topic(zk: ZooKeeperSession) -> None:
     """By an original member that has read the new topic meanwhile."""
     await claimed(zk, await make_topic(zk))
     await store(zk, 7)
@@ -96,7 +96,7 @@ async def test_an_offset_that_was_stored_since_is_of_this_topic(zk: ZooKeeperSes
     assert [each["log_level"] for each in logs if "recreated" in each["event"]] == ["warning"]
 
 
-async def test_a_group_that_no_member_of_ours_was_in_goes_on_as_it_would(zk: ZooKeeperSession) -> None:
+async def test_a_group_without_claim_records_continues_at_its_offset(zk: ZooKeeperSession) -> None:
     await store(zk, 7)
     assert (await claimed(zk, await make_topic(zk))).stored == 7
 
@@ -121,8 +121,8 @@ async def test_an_offset_that_is_stored_while_it_is_being_claimed(
 
 
 @pytest.mark.parametrize("written_since", [False, True])
-async def test_a_late_commit_of_ours_goes_with_the_release(zk: ZooKeeperSession, written_since: bool) -> None:
-    """It was stored after the new topic was made, before the member knew of that."""
+async def test_a_late_commit_of_ours_is_deleted_by_the_release(zk: ZooKeeperSession, written_since: bool) -> None:
+    """It was stored after the new topic was created and before the member knew that."""
     owners, incarnation = OwnerRegistry(zk, PATHS, "range"), await make_topic(zk)
     found = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), incarnation)
     assert isinstance(found, Claimed)
@@ -147,7 +147,7 @@ OLD, NEW = [b"old %d" % n for n in range(10)], [b"new %d" % n for n in range(25)
 
 
 @pytest.mark.parametrize("reset", ["smallest", "largest"])
-async def test_a_group_that_comes_back(cluster: Cluster, unique: str, reset: str) -> None:
+async def test_a_group_that_rejoins(cluster: Cluster, unique: str, reset: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, OLD)
     offsets = {"reset": reset, "commit_interval": "500ms"}
@@ -168,7 +168,7 @@ async def test_a_group_that_comes_back(cluster: Cluster, unique: str, reset: str
 
 
 async def test_a_member_that_has_a_record_of_the_old_topic_in_hand(cluster: Cluster, unique: str) -> None:
-    """What it processes of that one is not committed any more: it would be an offset of the new one."""
+    """What it processes of the old topic is no longer committed: that would be an offset of the new one."""
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, OLD)
     values: list[bytes | None] = []

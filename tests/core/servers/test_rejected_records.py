@@ -1,4 +1,4 @@
-"""Poison among good records, with a real broker: skipped, kept as a dead letter, or the end; and never lost."""
+"""Poison among valid records, with a real broker: skipped, written as a dead letter, or the end; never lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLASSES = {b"poison": "undecodable", b"chaff": "worthless", b"grave": "grave"}
 
 
 async def fill(cluster: Cluster, topic: str, odd: dict[int, bytes], records: int = 20, partitions: int = 1) -> None:
-    """A topic whose values are numbers, but for the odd ones."""
+    """A topic whose values are numbers, except for the odd ones."""
     await create_topic(cluster.connect, topic, partitions)
     sent = [
         Sent(n % partitions, b"key %d" % n, odd.get(n, b"%d" % n), (("trace", b"%d" % n),), TIME + n)
@@ -44,8 +44,10 @@ def lines(directory: Path) -> list[int]:
     return sorted(json.loads(line)["offset"] for line in whole if line.endswith(b"\n"))
 
 
-async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
-    """Dead letters are in their topic before the commit; what is skipped is told; what may not pass ends the loop."""
+async def test_each_class_follows_its_policy(cluster: Cluster, unique: str) -> None:
+    """Dead letters are in their topic before the commit, skipped records are logged, and a forbidden class ends the
+    loop.
+    """
     letters = f"{unique}-letters"
     await create_topic(cluster.connect, letters, 1)
     await fill(cluster, unique, {3: b"poison", 5: b"chaff", 11: b"poison", 15: b"grave"})
@@ -90,8 +92,8 @@ async def test_each_class_goes_its_way(cluster: Cluster, unique: str) -> None:
     ]
 
 
-async def test_while_a_dead_letter_cannot_be_written_its_partition_waits(cluster: Cluster, unique: str) -> None:
-    """Its topic is not there: nothing is skipped, and it goes on by itself when somebody makes it."""
+async def test_a_partition_waits_while_a_dead_letter_cannot_be_written(cluster: Cluster, unique: str) -> None:
+    """Its topic does not exist: nothing is skipped, and it continues by itself once an operator creates it."""
     letters = f"{unique}-letters"
     await fill(cluster, unique, {2: b"poison"})
     tables = {"rejected": {"policy": "dead-letter", "topic": letters}, "fetch": {"request_timeout": "2s"}}
@@ -116,7 +118,7 @@ async def test_while_a_dead_letter_cannot_be_written_its_partition_waits(cluster
     assert letter.original_offset == 2
 
 
-async def test_a_sinks_function_rejects_what_it_cannot_use(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_sinks_function_rejects_records(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     directory = tmp_path / "letters"
     await fill(cluster, unique, {7: b"poison", 30: b"poison", 33: b"poison"}, 40, partitions=2)
     sink = (
@@ -149,10 +151,10 @@ def rejecting(file: Path, topic: str, deadly: int, out: Path) -> Iterator[subpro
         process.wait()
 
 
-async def test_killed_between_dead_letter_and_commit_it_comes_again(
+async def test_a_kill_between_dead_letter_and_commit_redelivers_the_record(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """At least once: the letter that was on disk is there, and once more; nothing is lost, nothing stored too early."""
+    """At least once: the letter that was on disk is there twice; nothing is lost, nothing is committed too early."""
     directory, file = tmp_path / "letters", tmp_path / "group.toml"
     await fill(cluster, unique, {4: b"poison", 9: b"poison", 16: b"poison"})
     file.write_text(

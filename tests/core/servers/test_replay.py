@@ -44,7 +44,7 @@ class Target:
 
 
 class Sink:
-    """Publishes into the target; may end its member before or after that, as by a kill between two steps."""
+    """Publishes into the target; can end its member before or after that, as a kill between two steps would."""
 
     remembers = True
 
@@ -154,7 +154,7 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     assert plan is not None
     assert (plan.first, plan.until, plan.records) == (0, 30, 30)
     assert await stored_offset(cluster, unique, unique) == 0
-    await produced(cluster, unique, 30)  # another cut would take these along
+    await produced(cluster, unique, 30)  # a different cut would include these
 
     following = Sink(target)
     await consume(cluster, unique, following, lambda: tiled(target, 60))
@@ -168,7 +168,7 @@ async def test_the_next_member_finishes_the_range(cluster: Cluster, unique: str,
     assert await plan_of(cluster, unique) is None
 
 
-async def test_the_next_member_knows_the_steps_that_are_done(cluster: Cluster, unique: str) -> None:
+async def test_the_next_member_knows_the_recorded_steps(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
     target = Target()
@@ -186,8 +186,8 @@ async def test_the_next_member_knows_the_steps_that_are_done(cluster: Cluster, u
     assert await plan_of(cluster, unique) is None
 
 
-async def test_without_a_plan_the_same_end_doubles(cluster: Cluster, unique: str) -> None:
-    """The negative control: the same sink, but that it does not declare itself replayable."""
+async def test_without_a_plan_the_same_end_duplicates_records(cluster: Cluster, unique: str) -> None:
+    """The negative control: the same sink, without declaring itself replayable."""
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
     target = Target()
@@ -200,7 +200,7 @@ async def test_without_a_plan_the_same_end_doubles(cluster: Cluster, unique: str
 
 
 async def planned(cluster: Cluster, topic: str, target: Target) -> Plan:
-    """Thirty records, all in a plan of which nothing is published."""
+    """Thirty records in a plan, none of them published."""
     await create_topic(cluster.connect, topic, 1)
     await produced(cluster, topic, 30)
     with pytest.raises(SinkError):
@@ -217,12 +217,12 @@ async def retained_from(cluster: Cluster, topic: str, offset: int) -> None:
 
 
 def losses(logs: Sequence[MutableMapping[str, object]]) -> list[tuple[object, ...]]:
-    """Topic, partition, first and until of everything told as an error."""
+    """Topic, partition, first and until of every loss that was logged as an error."""
     output = [each for each in logs if each["log_level"] == "error"]
     return [tuple(each.get(name) for name in ("topic", "partition", "first", "until")) for each in output]
 
 
-async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster: Cluster, unique: str) -> None:
+async def test_the_rest_of_a_range_after_retention_is_written_as_that_range(cluster: Cluster, unique: str) -> None:
     target = Target()
     before = await planned(cluster, unique, target)
     await retained_from(cluster, unique, 10)
@@ -238,12 +238,12 @@ async def test_what_retention_leaves_of_a_range_is_written_as_that_range(cluster
     with capture_logs() as logs:
         await consume(cluster, unique, following, lambda: tiled(target, 35))
     assert {part[4:]: records for part, records in target.ranges.items()} == {(0, 30): 20, (30, 35): 5}
-    # Where the log begins, and that the range is another one than was planned.
+    # Where the log begins, and that the range differs from the planned one.
     assert losses(logs) == [(unique, 0, 0, 10), (unique, 0, 0, 30)]
     assert await stored_offset(cluster, unique, unique) == 35
 
 
-async def test_a_range_that_retention_has_deleted_is_reported_and_passed(cluster: Cluster, unique: str) -> None:
+async def test_a_range_that_retention_has_deleted_is_reported_and_skipped(cluster: Cluster, unique: str) -> None:
     target = Target()
     await planned(cluster, unique, target)
     await produced(cluster, unique, 5)
@@ -251,13 +251,13 @@ async def test_a_range_that_retention_has_deleted_is_reported_and_passed(cluster
     with capture_logs() as logs:
         await consume(cluster, unique, Sink(target), lambda: target.ranges)
     assert losses(logs) == [(unique, 0, 0, 30), (unique, 0, 0, 30), (unique, 0, 30, 32)]
-    # The hole behind the range may have been cut as a batch of its own, which nobody writes.
+    # The hole after the range may be a batch of its own, which is not written.
     assert [part[4:] for part in target.ranges] in ([(30, 35)], [(32, 35)])
     assert await stored_offset(cluster, unique, unique) == 35
 
 
 async def beyond_the_end(cluster: Cluster, topic: str, plan: Plan | None) -> None:
-    """As an unclean leader election leaves it: the group has come further than the log, a range in flight or not."""
+    """As after an unclean leader election: the group is ahead of the log, with or without a range in flight."""
     paths, partition = GroupPaths(topic), TopicPartition(topic, 0)
     async with session(cluster.connect) as zookeeper:
         node = await zookeeper.get(paths.claim_record(partition))
@@ -271,9 +271,7 @@ async def beyond_the_end(cluster: Cluster, topic: str, plan: Plan | None) -> Non
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
-async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
-    cluster: Cluster, unique: str, in_flight: bool
-) -> None:
+async def test_a_truncated_log_is_continued_in_a_new_epoch(cluster: Cluster, unique: str, in_flight: bool) -> None:
     target = Target()
     plan = await planned(cluster, unique, target)
     await beyond_the_end(cluster, unique, plan if in_flight else None)
@@ -284,7 +282,7 @@ async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
     await produced(cluster, unique, 5)
     goes_on = (
         0 if in_flight else 35
-    )  # what is in flight is not in the destination, and what the log has of it is written
+    )  # the range in flight is not in the destination, and what the log has of it is written
     with capture_logs() as logs:
         following = asyncio.create_task(
             consume(
@@ -305,7 +303,7 @@ async def test_a_log_that_was_truncated_is_gone_on_with_in_another_epoch(
     assert await plan_of(cluster, unique) is None
 
 
-async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str) -> None:
+async def test_a_range_of_a_deleted_topic(cluster: Cluster, unique: str) -> None:
     target = Target()
     await planned(cluster, unique, target)
     await recreate_topic(cluster, unique, 1)
@@ -319,7 +317,7 @@ async def test_a_range_that_is_gone_with_its_topic(cluster: Cluster, unique: str
 
 
 @pytest.mark.parametrize("fingerprint", ["", "elsewhere"])
-async def test_who_cannot_replay_does_not_consume(cluster: Cluster, unique: str, fingerprint: str) -> None:
+async def test_a_member_that_cannot_replay_does_not_consume(cluster: Cluster, unique: str, fingerprint: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await produced(cluster, unique, 30)
     with pytest.raises(SinkError):

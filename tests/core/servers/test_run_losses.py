@@ -1,4 +1,4 @@
-"""A run whose logs or topics have gone since its ends were fixed: it ends and says where, or fails, by the settings."""
+"""A run whose logs or topics are gone since its ends were fixed: it ends and reports it, or fails, by the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT = 40.0
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has just become leader here."""
+    """No broker has just become leader here."""
     monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
     monkeypatch.setattr(losses, "PATIENCE", 0.0)
 
@@ -42,7 +42,7 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
 
 
 async def begun(cluster: Cluster, name: str, end: int, *, incarnation: str | None = None, stored: int = 0) -> None:
-    """A run under way to an end that the log may not have any more, as an unclean leader election leaves it."""
+    """A run in progress to an end that the log may no longer have, as after an unclean leader election."""
     async with session(cluster.connect) as operator:
         czxid = (await operator.get(f"/brokers/topics/{name}")).stat.czxid
         run = GroupRun(
@@ -68,7 +68,7 @@ def configured(cluster: Cluster, name: str, **offsets: str) -> kzconsumer.Settin
 
 
 async def finish(configured: kzconsumer.Settings, topic: str) -> list[int]:
-    """Offsets that a member reads until it leaves, and the run is over."""
+    """Offsets that a member reads until it leaves and the run is over."""
     with anyio.fail_after(LIMIT):
         async with kzconsumer.connect(configured) as consumer:
             (stream,) = (await consumer.create_message_streams({topic: 1}))[topic]
@@ -84,7 +84,7 @@ class Replayable:
 
 
 async def finish_unread(configured: kzconsumer.Settings, topic: str, destination: Replayable | None = None) -> None:
-    """As a member whose sink is given nothing."""
+    """As by a member whose sink receives nothing."""
     with anyio.fail_after(LIMIT):
         sessions = Sessions(configured, destination=destination)
         async with sessions.running():
@@ -113,7 +113,7 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
             (stream,) = (await consumer.create_message_streams({unique: 1}))[unique]
             while (await run_of(cluster, unique)).ends != {TopicPartition(unique, 0): 10}:
                 await anyio.sleep(0.05)
-            await send(cluster, unique, 3)  # what takes the lost offsets belongs to the next run
+            await send(cluster, unique, 3)  # records that take the lost offsets belong to the next run
             first = [message.offset async for message in stream]
     assert output(logs) == [(0, 10, 15)]
     assert (await run_of(cluster, unique)).finished is not None
@@ -125,7 +125,7 @@ async def test_a_log_that_was_truncated_below_the_end(cluster: Cluster, unique: 
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_replayable_sink_continues_without_only_if_the_settings_say_so(cluster: Cluster, unique: str) -> None:
+async def test_a_replayable_sink_continues_without_them_only_if_configured(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
     await begun(cluster, unique, 15, stored=10)
@@ -138,7 +138,7 @@ async def test_a_replayable_sink_continues_without_only_if_the_settings_say_so(c
 async def test_a_log_that_is_too_short_for_a_moment(
     cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has just become leader may not know yet how far it goes."""
+    """A broker that has just become leader may not know the end of its log yet."""
     monkeypatch.setattr(losses, "LOG_LOOK", 0.0)
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 10)
@@ -181,7 +181,7 @@ async def test_a_topic_that_is_gone(cluster: Cluster, unique: str) -> None:
 
 
 async def test_records_deleted_beyond_the_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Nothing is left to wait for, however long a batch may."""
+    """Nothing is left to wait for, however long a batch may take."""
     await create_topic(cluster.connect, unique, 1)
     await send(cluster, unique, 20)
     await begun(cluster, unique, 15, stored=4)

@@ -1,4 +1,4 @@
-"""Scheduled jobs on real servers: ends that are fixed once for a group's run, and who leaves when."""
+"""Scheduled jobs on real servers: end offsets that are fixed once for a group's run, and when its members leave."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ async def read(
     topic: str,
     meanwhile: Callable[[ConsumerConnector], Awaitable[None]] | None = None,
 ) -> list[tuple[int, int]]:
-    """A member that reads until its stream ends, which says that the run is over; partition and offset of each record.
+    """A member that reads until its stream ends and logs that the run is over; returns partition and offset of each
+    record.
 
     `meanwhile` runs while the first record is in hand.
     """
@@ -73,16 +74,16 @@ async def test_members_of_a_run_share_its_ends_and_wait_for_each_other(cluster: 
     async with anyio.create_task_group() as tasks:
 
         async def meanwhile(consumer: ConsumerConnector) -> None:
-            await send(cluster, unique, 20)  # not of this run
+            await send(cluster, unique, 20)  # not part of this run
             tasks.start_soon(second)
             async with session(cluster.connect) as operator:
                 with anyio.fail_after(LIMIT):
                     while len(await operator.children(f"/consumers/{unique}/ids")) < 2:
                         await anyio.sleep(0.02)
-            await anyio.sleep(1.2)  # two looks and more
+            await anyio.sleep(1.2)  # two reads of the run and more
             assert not late, "a member without partitions waits until everything is committed"
 
-        # Its id sorts first, so that the only partition is its own, whoever else comes.
+        # Its id sorts first, so that it owns the only partition, whoever else joins.
         first = settings(
             cluster.connect,
             unique,
@@ -97,12 +98,12 @@ async def test_members_of_a_run_share_its_ends_and_wait_for_each_other(cluster: 
     over = await run_of(cluster, unique)
     assert over.finished is not None
 
-    # What comes next is another run, with ends of its own.
+    # What comes next is another run with its own ends.
     assert await read(scheduled(cluster, unique), unique) == [(0, offset) for offset in range(20, 40)]
     assert (await run_of(cluster, unique)).id != over.id
 
 
-async def test_a_run_that_broke_off_goes_on_with_its_ends(cluster: Cluster, unique: str) -> None:
+async def test_an_interrupted_run_continues_with_its_ends(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 40, 2)
     async with kzconsumer.connect(scheduled(cluster, unique)) as consumer:
@@ -121,14 +122,14 @@ async def test_a_run_that_broke_off_goes_on_with_its_ends(cluster: Cluster, uniq
     assert await stored_offsets(cluster.connect, unique, unique, 3) == [20, 20, None], "a partition added has no part"
     assert (await run_of(cluster, unique)).id == begun.id
 
-    # With a name, what is done is done, and another name is another run.
+    # With a name, a finished run is done, and another name is another run.
     assert len(await read(scheduled(cluster, unique, run="monday"), unique)) == 40
     await send(cluster, unique, 3, 3)
     assert await read(scheduled(cluster, unique, run="monday"), unique) == []
     assert await read(scheduled(cluster, unique, run="tuesday"), unique) == [(0, 40), (1, 40), (2, 0)]
 
 
-async def test_a_topic_made_anew_is_no_part_of_the_run(cluster: Cluster, unique: str) -> None:
+async def test_a_recreated_topic_is_not_part_of_the_run(cluster: Cluster, unique: str) -> None:
     kept, gone = f"{unique}-kept", f"{unique}-gone"
     for topic in (kept, gone):
         await create_topic(cluster.connect, topic, 1)
@@ -186,7 +187,7 @@ def job(folder: Path, cluster: Cluster, name: str, sink: str, subscription: str 
     return made
 
 
-async def test_what_a_dead_member_leaves_is_taken_over_and_finished(
+async def test_the_rest_of_a_killed_member_is_taken_over_and_finished(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     await create_topic(cluster.connect, unique, 2)
@@ -203,7 +204,7 @@ async def test_what_a_dead_member_leaves_is_taken_over_and_finished(
             stopped.signal(signal.SIGTERM)
             assert await stopped.ended(LIMIT) == 75, "a run that is not at its end must not look complete"
             assert stopped.events("stopped before the end of the run, start again to continue")
-            await send(cluster, unique, 100, 2)  # the run's ends stand
+            await send(cluster, unique, 100, 2)  # the ends of the run stand
             assert finishing.process is not None
             assert finishing.process.poll() is None
             assert long_running.process is not None
@@ -247,7 +248,7 @@ async def test_a_sink_slower_than_the_session_costs_no_session(cluster: Cluster,
 
 
 async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Spark takes ten seconds for that."""
+    """Starting Spark would take ten seconds."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 10, 2)
 
@@ -268,11 +269,11 @@ async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, 
     await send(cluster, unique, 10, 2)
     assert not await started("again", 'run = "monday"\n')
     assert await started("tuesday", 'run = "tuesday"\n')
-    # One that is new, and has nothing to do, is over like any other.
+    # A new one without records is finished at once.
     assert not await started("wednesday", 'run = "wednesday"\n')
     over = await run_of(cluster, unique)
     assert (over.id, over.finished is not None) == ("wednesday", True)
-    # Another's that nobody has ended yet.
+    # A run of others that is not finished yet.
     async with session(cluster.connect) as operator:
         unfinished = encode_group_run(msgspec.structs.replace(over, finished=None))
         await operator.set(f"/consumers/{unique}/run", unfinished, -1)

@@ -1,4 +1,4 @@
-"""The daemon as a service manager sees it: a real daemon, real servers, and a test's own manager at the other end."""
+"""The daemon under a service manager: a real daemon, real servers, and the test as the manager."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HANGING = '[sink]\nplugin = "callable"\noptions = { function = "tests.support.si
 def served(
     folder: Path, connect: str, group: str, topics: dict[str, int], extra: str = ""
 ) -> Iterator[tuple[Daemon, ServiceManager]]:
-    """A daemon with a manager that wants signs of life; killed at the end if it still runs."""
+    """A daemon with a watchdog; killed at the end if it is still running."""
     with service_manager(f"@{folder}") as manager:
         member = Daemon(folder, connect, group, topics, extra, "smallest")
         member.environment = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": str(int(WATCHDOG * 1e6))}
@@ -60,19 +60,19 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
 
 
 def longest_gap(manager: ServiceManager, since: float, until: float) -> float:
-    """Between signs of life, in seconds."""
+    """Between keep-alive messages, in seconds."""
     times = [since, *(at for at in manager.times("WATCHDOG") if since <= at <= until), until]
     return max(after - before for before, after in pairwise(times))
 
 
 async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """ZooKeeper comes late, goes for a while, the configuration is changed twice, and the end is an orderly one."""
+    """ZooKeeper starts late and is away for a while, the configuration is changed twice, and the stop is orderly."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 10)
     proxy = FaultProxy(servers.zookeeper.host, servers.zookeeper.port, listen=free_port())
     connect = f"{proxy.connect}/{cluster.connect.partition('/')[2]}"
     with served(tmp_path, connect, unique, {unique: 1}) as (member, manager):
-        # Nothing is ready while there is no ZooKeeper; more time is asked for instead.
+        # Nothing is ready while there is no ZooKeeper; more time is requested instead.
         await until(lambda: len(manager.values("EXTEND_TIMEOUT_USEC")) >= 2, 30)
         assert manager.status == "waiting for ZooKeeper and a broker"
         assert manager.values("READY") == []
@@ -88,7 +88,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
                 while await stored_offsets(cluster.connect, unique, unique, 2) != [5, 5]:
                     await anyio.sleep(0.05)
 
-            # A ZooKeeper that is away is no reason to be started anew.
+            # An unavailable ZooKeeper is not a reason for a restart.
             await proxy.refuse()
             away = time.monotonic()
             await until(lambda: manager.status == "waiting for ZooKeeper or a broker", 20)
@@ -98,7 +98,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             await proxy.listen()
             await until(lambda: manager.status.startswith("consuming 2"), 30)
 
-            # What can change without a rebalance changes; the rest is named, here and in the status.
+            # What can change without a rebalance changes; the rest is reported, in the log and in the status.
             text = member.config.read_text()
             before = time.monotonic_ns() // 1000
             member.config.write_text(
@@ -120,7 +120,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
             assert len(member.records()) == 10, "a batch takes its time now"
             assert 0 < counted <= len(member.events("progress")) <= counted + 1
 
-            # A file with a fault changes nothing, and is told with its line.
+            # A file with a fault changes nothing, and the fault is reported with its line.
             member.config.write_text(text + "[batch]\n")
             member.signal(signal.SIGHUP)
             await until(lambda: len(manager.values("READY")) == 3, 20)
@@ -185,7 +185,7 @@ async def test_other_topics_are_a_rebalance_of_the_same_process(cluster: Cluster
     assert await stored_offsets(cluster.connect, unique, second, 2) == [5, 5]
 
 
-async def test_no_partitions_is_ready_too(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_member_without_partitions_is_ready_too(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     with served(tmp_path, cluster.connect, unique, {f"{unique}-to-come": 1}) as (member, manager):
         await until(lambda: manager.values("READY"), 30)
         assert manager.first("READY").fields["STATUS"] == "in the group, no partitions"
@@ -193,8 +193,8 @@ async def test_no_partitions_is_ready_too(cluster: Cluster, unique: str, tmp_pat
         assert await member.ended() == 0
 
 
-async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """A sink that never returns while there is more to write; and one that holds up the event loop itself."""
+async def test_a_stalled_daemon_sends_no_keep_alive(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """A sink that never returns while there is more to write, and one that blocks the event loop itself."""
     stalled = '[service]\nstalled_after = "1s"\n'
     with ExitStack() as running:
         daemons = {}
@@ -217,14 +217,16 @@ async def test_who_stands_still_gives_no_sign_of_life(cluster: Cluster, unique: 
                 (output,) = member.events("watchdog is no longer fed")
                 assert "nothing has been fetched or processed" in output["reason"]
                 assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is still reported"
-            # As systemd does then: the traceback of each thread is in the log.
+            # As systemd then does: the traceback of each thread is logged.
             member.signal(signal.SIGABRT)
             assert await member.ended() == -signal.SIGABRT
             assert "Current thread" in member.err.read_text()
 
 
-async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """The daemon brings it to its end, and begins its own: the service manager would end one that says it stops."""
+async def test_the_end_of_a_run_of_others_does_not_stop_the_daemon(
+    cluster: Cluster, unique: str, tmp_path: Path
+) -> None:
+    """The daemon finishes it and starts its own: the service manager would end a daemon that reports STOPPING."""
     await create_topic(cluster.connect, unique, 1)
     await send_one(cluster, unique)
     of_others = settings(cluster.connect, unique, subscription={"stop_at": "end", "run": "monday"})
@@ -233,7 +235,7 @@ async def test_a_run_of_others_that_ends_is_no_end(cluster: Cluster, unique: str
         with anyio.fail_after(30):
             while consumer.run is None:
                 await anyio.sleep(0.02)
-    await send_one(cluster, unique)  # for the second run: one without anything to do would not join the group
+    await send_one(cluster, unique)  # for the second run: a member without records would not join the group
     with service_manager(f"@{tmp_path}") as manager:
         member = Daemon(tmp_path, cluster.connect, unique, {unique: 1}, "", "smallest")
         member.environment = {"NOTIFY_SOCKET": manager.address, "KZCONSUMER__SUBSCRIPTION__STOP_AT": "end"}
@@ -256,7 +258,7 @@ async def send_one(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, [Sent(0, None, b"1")])
 
 
-async def test_a_failure_is_the_last_word(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_a_failure_is_the_last_status(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 10)
     with served(tmp_path, cluster.connect, unique, {unique: 1}, HANGING % "refuse") as (member, manager):
@@ -266,9 +268,7 @@ async def test_a_failure_is_the_last_word(cluster: Cluster, unique: str, tmp_pat
     assert manager.messages[-1].fields["STOPPING"] == "1"
 
 
-async def test_a_zookeeper_task_that_stands_still_gives_no_sign_of_life(
-    cluster: Cluster, unique: str, tmp_path: Path
-) -> None:
+async def test_a_stalled_zookeeper_task_sends_no_keep_alive(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, 2)
     configured = settings(cluster.connect, unique, zookeeper={"connect": cluster.connect, "session_timeout": "4s"})
     with service_manager(str(tmp_path / "notify")) as manager:

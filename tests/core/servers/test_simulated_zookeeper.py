@@ -1,7 +1,7 @@
-"""The simulated ensemble answers as a real server does: the same requests to both, through the product's own session.
+"""The simulated ensemble answers like a real server: the same requests to both, through the product's own session.
 
-Compared are results, refusals, stats, the order of zxids, which watches fire and in which order. Not compared: what a
-session sees that loses its connection meanwhile.
+Compared are results, refusals, stats, the order of zxids, and which watches are triggered in which order. Not compared:
+what a session receives while it loses its connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kzconsumer.zookeeper.session import (
 from kzconsumer_sandbox.servers.zookeeper_server import ZooKeeperServer
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.virtual_time import World, told_by
+from tests.support.simulated.virtual_time import World, clock_of
 
 SESSIONS = 2
 _NUMBERS = itertools.count()
@@ -68,7 +68,7 @@ STEPS = st.builds(lambda who, what: Step(who, *what), WHO, st.one_of(WRITES, REA
 
 
 class Player:
-    """Plays a script, and writes down what each session sees of it, in order. Between sessions there is no order."""
+    """Plays a script and records what each session receives, in order. Sessions are not ordered among each other."""
 
     def __init__(self, sessions: Sequence[ZooKeeperSession]) -> None:
         self.sessions = sessions
@@ -80,7 +80,7 @@ class Player:
         for step in script:
             self.seen[step.session].append(await self._outcome(step))
             for session, seen in zip(self.sessions, self.seen, strict=True):
-                await session.sync()  # its events have come when it is answered
+                await session.sync()  # its events have arrived when it is answered
                 seen.append(step)
         await self.sessions[1].close()
         await self.sessions[0].sync()
@@ -140,7 +140,7 @@ def _simulated(seed: int, script: Sequence[Step]) -> list[list[object]]:
     world = World(seed)
     SimulatedNetwork(Ensemble(world, lag=(0.0, 0.05)))
     process = world.process("player")
-    with told_by(world):
+    with clock_of(world):
         task = process.create_task(_play(["zk0:2181,zk1:2181/x", "zk1:2181,zk2:2181/x"], script))
         assert world.pass_time(60, task.done, every=0.5)
         assert not process.errors

@@ -1,4 +1,4 @@
-"""What a daemon shows of itself: real daemons, real servers, read over HTTP as Prometheus and people do."""
+"""The status of a daemon: real daemons, real servers, read over HTTP as by Prometheus and by people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 class Asker:
-    """Asks one daemon."""
+    """Requests the status of one daemon."""
 
     def __init__(self, session: aiohttp.ClientSession, at: str) -> None:
         self._session = session
@@ -55,7 +55,7 @@ class Asker:
 
 
 def printed() -> list[tuple[str, str]]:
-    """The commands of docs/monitoring.md, and what it says they answer."""
+    """The commands of docs/monitoring.md, and the answers printed there."""
     page = (Path(__file__).parents[3] / "docs" / "monitoring.md").read_text()
     blocks = re.findall(r"^```console\n\$ (.*?)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert [command.split()[0] for command, _ in blocks] == ["kzconsumer", "curl"]
@@ -72,7 +72,7 @@ async def answered(command: str) -> str:
 
 
 def form(text: str) -> list[str]:
-    """Without the widths that names take, and rates, which are not known at first."""
+    """Without what varies: widths that depend on names, and rates, which are unknown at first."""
     return [re.sub(r"(?<!\S)(-|\d+/s)(?!\S)", "RATE", " ".join(line.split())) for line in text.strip().splitlines()]
 
 
@@ -91,7 +91,7 @@ async def asking(member: Daemon, connector: aiohttp.BaseConnector | None = None)
 
 
 async def reached(ask: Any, limit: float = 30.0) -> None:
-    """Until what `ask` gives is true."""
+    """Until the result of `ask` is true."""
     with anyio.fail_after(limit):
         while not await ask():
             await anyio.sleep(0.1)
@@ -102,8 +102,8 @@ async def send(cluster: Cluster, topic: str, number: int) -> None:
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, topic, records)
 
 
-async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """From the join to the stop: offsets, lags, a pause, another member that takes a partition away, and no secrets."""
+async def test_the_status_from_join_to_stop(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Offsets, lags, a pause, another member that takes a partition over, and no secrets."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 20)
     extra = '[status]\nlisten = "127.0.0.1:0"\nstalled_after = "1s"\n'
@@ -162,10 +162,10 @@ async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_pa
                     command.replace("http://127.0.0.1:9308", ask.at).replace("127.0.0.1:9308", ask.at[7:])
                 )
                 out = out.replace(ask.at[7:], "127.0.0.1:9308").replace(unique, "orders")
-                out = re.sub(r"\S+…\S+-(\d)", r"orders-\1", out)  # a long name is cut
+                out = re.sub(r"\S+…\S+-(\d)", r"orders-\1", out)  # a long name is truncated
                 assert form(out) == form(answer), command
 
-            # A pause: it stands still for a known reason, and its lag grows, though nobody fetches it.
+            # A pause: there is a known reason for no progress, and its lag grows although it is not fetched.
             text = member.config.read_text()
             member.config.write_text(text.replace("[subscription]\n", f'[subscription]\npaused = ["{unique}:1"]\n'))
             member.signal(signal.SIGHUP)
@@ -183,7 +183,7 @@ async def test_a_daemon_shows_what_it_does(cluster: Cluster, unique: str, tmp_pa
             assert await lag(partition="1", kind="processed") == 4
             assert await lag(partition="0", kind="processed") == 0
 
-            # Another member takes one of the two: its series end.
+            # Another member takes one of the two over: its series end.
             async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
                 await until(lambda: len(other.owned) == 1, 30)
                 (gone,) = other.owned
@@ -217,7 +217,7 @@ async def ask_ready(ask: Asker) -> bool:
 
 
 async def test_a_token_and_a_socket(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Without the token nothing is told; a socket that was left behind is replaced; a sink that hangs is named."""
+    """Without the token nothing is shown, a stale socket is replaced, and a hanging sink is named."""
     await create_topic(cluster.connect, unique, 2)
     await send(cluster, unique, 10)
     path, secret = tmp_path / "s", tmp_path / "token"

@@ -1,6 +1,6 @@
-"""SIGTERM at any moment: the process ends in time, the offsets are those of what the sink has, the group is free.
+"""SIGTERM at any moment: the process ends in time, the offsets match the sink's output, and the group is free.
 
-A few moments; `KZCONSUMER_STOPS=50` (`make chaos-stop`) takes so many, and prints how long they took; `make nightly`
+A few moments; `KZCONSUMER_STOPS=50` (`make chaos-stop`) takes so many and prints how long they took; `make nightly`
 takes 20 random ones.
 """
 
@@ -35,7 +35,7 @@ from tests.support.stops import (
     registered,
     stoppable,
     stored,
-    told_to_stop,
+    terminated,
 )
 from tests.support.zookeeper_sessions import session, until
 
@@ -51,7 +51,7 @@ MOMENTS = ("starting", "registered", "rebalancing", "flowing", "writing")
 
 @pytest.fixture(scope="module")
 def lasting() -> Iterator[dict[str, list[float]]]:
-    """Seconds from the signal to the end, by form; told at the end."""
+    """Seconds from the signal to the end, by form; printed at the end."""
     seconds: dict[str, list[float]] = {"with ZooKeeper": [], "without": []}
     yield seconds
     for form, all_of_it in seconds.items():
@@ -89,7 +89,7 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
             await until(lambda: member.out.stat().st_size, 30)
             async with reader(settings(cluster.connect, unique), {topic: 1}) as guest:
                 await anyio.sleep(chance.uniform(0.0, 0.3))
-                stopped = await told_to_stop(member, DEADLINE + MARGIN)
+                stopped = await terminated(member, DEADLINE + MARGIN)
                 await until(lambda: len(guest.owned) == PARTITIONS, T / 2)  # sooner than any session could expire
                 await until(lambda: len(guest.messages) + sum(taken(stopped).values()) >= RECORDS, 60)
             both = taken(stopped) + Counter((m.partition, m.offset) for m in guest.messages)
@@ -103,7 +103,7 @@ async def test_a_stop_at_any_moment_is_exact_and_in_time(
             if moment == "writing":
                 size = member.out.stat().st_size
                 await until(lambda: member.out.stat().st_size > size, 10)  # it has 0.1 s to go then
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
             assert await left_behind(cluster.connect, unique, topic) == []
             assert await stored(cluster.connect, unique, topic) == stopped.written
     began = b'"event"' in member.err.read_bytes()
@@ -123,14 +123,14 @@ def mortal(servers: Servers) -> ZooKeeperServer:
 
 @pytest.fixture(scope="module")
 def mortal_cluster(servers: Servers, mortal: ZooKeeperServer) -> Iterator[Cluster]:
-    """Its broker's session outlives every absence of ZooKeeper in these tests."""
+    """Its broker's session outlives every outage of ZooKeeper in these tests."""
     cluster = servers.cluster("mortal", zookeeper=mortal, config={"zookeeper.session.timeout.ms": 60_000})
     yield cluster
     cluster.kill()
 
 
 @pytest.mark.parametrize("seed", STOPS_WITHOUT)
-async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do(
+async def test_a_stop_without_zookeeper_is_in_time_and_reports_what_was_not_done(
     mortal: ZooKeeperServer,
     mortal_cluster: Cluster,
     unique: str,
@@ -138,7 +138,7 @@ async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do
     lasting: dict[str, list[float]],
     seed: int,
 ) -> None:
-    """It goes before the signal or a moment after, standing still or killed; what was written comes again at worst."""
+    """It fails before the signal or a moment after, suspended or killed; at worst, written records are redelivered."""
     chance = random.Random(seed)
     connect, topic = mortal_cluster.connect, "stops"
     await filled(mortal_cluster, topic)
@@ -151,7 +151,7 @@ async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do
             mortal.send_signal(signal.SIGSTOP)
         try:
             await anyio.sleep(chance.choice([0.0, chance.uniform(0.0, T / 3), chance.uniform(0.0, 2 * T)]))
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
         finally:
             if seed % 2:
                 mortal.start()
@@ -160,20 +160,20 @@ async def test_a_stop_without_zookeeper_is_in_time_and_says_what_it_could_not_do
             await anyio.to_thread.run_sync(mortal.wait_ready)
     committed = await stored(connect, unique, topic)
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))
-    # Not the deadline: what is left of the lease, a reconnect, a second for the last commit, and as much to close.
+    # Not the deadline: the rest of the lease, a reconnect, a second for the last commit, and as much to close.
     assert stopped.seconds < DEADLINE / 2
     complaints = member.events("final commit failed: records since the previous commit will be redelivered")
     assert (stopped.status, len(complaints)) in ((0, 0), (1, 1))
-    # What the stopped process could not know: the server that wakes may still execute its commit.
+    # What the stopped process could not know: the server may still execute its commit when it resumes.
     assert committed == stopped.written or stopped.status == 1
     assert "Traceback" not in member.err.read_text()
     lasting["without"].append(stopped.seconds)
 
 
-async def test_a_stop_that_finds_its_session_over_says_what_it_could_not_commit(
+async def test_a_stop_after_the_session_expired_reports_what_was_not_committed(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """ZooKeeper is out of reach for longer than the session, and comes back with the signal."""
+    """ZooKeeper is unreachable for longer than the session, and returns with the signal."""
     upstream = servers.zookeeper
     topic, chroot = "stops", cluster.connect.partition("/")[2]
     await filled(cluster, topic)
@@ -187,7 +187,7 @@ async def test_a_stop_that_finds_its_session_over_says_what_it_could_not_commit(
                     while await other.children(ids):
                         await anyio.sleep(0.02)
             proxy.silent = False
-            stopped = await told_to_stop(member, DEADLINE + MARGIN)
+            stopped = await terminated(member, DEADLINE + MARGIN)
     committed = await stored(cluster.connect, unique, topic)
     assert sum(committed) < sum(stopped.written)
     assert all(have <= written for have, written in zip(committed, stopped.written, strict=True))

@@ -1,4 +1,4 @@
-"""Transactions on real brokers: read committed, a member gives what was committed, and passes over all else."""
+"""Transactions on real brokers: with read committed, a member delivers committed records and skips all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODECS = {
 }
 VERSIONS = [version for version in CODECS if version not in extent(("2.8.2",), ())]
 # Records as old as their markers: a broker begins a new segment at a record a week younger than the segment's first,
-# and no fetch goes over the end of a segment.
+# and no fetch crosses the end of a segment.
 NOW = int(time.time() * 1000)
 
 
@@ -81,7 +81,7 @@ def expected(topic: str, history: History, *, committed: bool = False) -> list[M
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, version: str) -> None:
-    """Fetched in one go, and batch by batch: transactions then span many fetches, which begin in the middle of them."""
+    """Fetched at once, and batch by batch: transactions then span many fetches, which begin in the middle of them."""
     cluster = cluster_of(version)
     histories = {}
     for codec in CODECS[version]:
@@ -98,11 +98,12 @@ async def test_every_codec_byte_for_byte(cluster_of: ClusterOf, unique: str, ver
             ) as (_, streams):
                 for topic, history in histories.items():
                     wanted = expected(topic, history, committed=committed)
-                    # In order, and the last one is the topic's last: what should not come would be among them.
+                    # In order, and the last one is the topic's last: records that must not be delivered would be among
+                    # them.
                     assert await take(streams[topic][0], len(wanted)) == wanted, (topic, isolation, size)
 
 
-async def test_positions_go_over_what_is_not_delivered(cluster_of: ClusterOf, unique: str) -> None:
+async def test_positions_advance_over_undelivered_records(cluster_of: ClusterOf, unique: str) -> None:
     """Markers and aborted records at the end of the log, and a start in the middle of an aborted transaction."""
     cluster = cluster_of("3.9.1")
     await create_topic(cluster.connect, unique, 1)
@@ -129,7 +130,9 @@ async def test_positions_go_over_what_is_not_delivered(cluster_of: ClusterOf, un
 
 @pytest.mark.parametrize("how", [COMMIT, ABORT])
 @pytest.mark.parametrize("version", ["1.1.1", "3.9.1"])
-async def test_nothing_behind_an_open_transaction(cluster_of: ClusterOf, unique: str, version: str, how: str) -> None:
+async def test_nothing_after_an_open_transaction_is_delivered(
+    cluster_of: ClusterOf, unique: str, version: str, how: str
+) -> None:
     cluster = cluster_of(version)
     await create_topic(cluster.connect, unique, 1)
     history = History(cluster.bootstrap, unique)
@@ -150,7 +153,7 @@ async def test_nothing_behind_an_open_transaction(cluster_of: ClusterOf, unique:
         assert [message.offset for message in await take(streams[unique][0], 3)] == [0, 1, 2]
         await until(lambda: [each.fetched for each in consumer.positions()] == [open_from])
         assert [each.high_watermark for each in consumer.positions()] == [open_from]
-        # As Kafka's own consumer: the end of the log is where the open transaction begins.
+        # As for Kafka's own consumer, the log ends where the open transaction begins.
         await until(lambda: [each.fetched for each in latest.positions()] == [open_from])
         await asyncio.to_thread(history.write, [("a", how)])
         wanted = expected(unique, history, committed=True)[3:]

@@ -1,6 +1,6 @@
-"""A member that cannot reach a broker while others can leaves them the work, and comes back when it can.
+"""A member that cannot reach a broker that others reach leaves the work to them, and returns when it can.
 
-Its broker listener is behind a proxy that falls silent; the others' is not. `test_group_looks` has the other cases.
+Its broker listener is behind a proxy that goes silent; the others' is not. `test_group_looks` has the other cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THROUGH = "THROUGH"
 
 @pytest.fixture(scope="module")
 def proxied(servers: Servers) -> Iterator[tuple[Cluster, int]]:
-    """A broker that sends clients of one of its listeners to another port: the proxy's, once a test runs one."""
+    """A broker that directs clients of one of its listeners to another port: the proxy's, once a test runs one."""
     cluster = servers.cluster("unfit", listeners={THROUGH: "PLAINTEXT"})
     (broker,) = cluster.brokers.values()
     port = free_port()
@@ -42,7 +42,7 @@ def proxied(servers: Servers) -> Iterator[tuple[Cluster, int]]:
 
 @asynccontextmanager
 async def two_members(cluster: Cluster, port: int, group: str) -> AsyncIterator[tuple[Reader, Reader, FaultProxy]]:
-    """One behind the proxy, one that is not, each with half of the partitions."""
+    """One behind the proxy and one not, each with half of the partitions."""
     (broker,) = cluster.brokers.values()
     zookeeper = {"connect": cluster.connect, "session_timeout": "3s"}
     tables = {
@@ -69,7 +69,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "FIRST_HOLD_DOWN", 1.0)
 
 
-async def test_it_leaves_and_comes_back(proxied: tuple[Cluster, int], unique: str, impatient: None) -> None:
+async def test_it_leaves_and_rejoins(proxied: tuple[Cluster, int], unique: str, impatient: None) -> None:
     with capture_logs() as logs:
         async with two_members(*proxied, unique) as (through, direct, proxy):
             proxy.silent = True

@@ -1,4 +1,4 @@
-"""Reads that leave a watch behind, on a real ZooKeeper: what is known is not asked for, and never out of date."""
+"""Reads that set a watch, on a real ZooKeeper: known content is not requested again, and is never out of date."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def received(zookeeper: ZooKeeperServer, asking: ZooKeeperSession) -> int:
     return (await received_by_session(zookeeper.host, zookeeper.port))[asking.id]
 
 
-async def test_a_node_is_asked_for_once_and_again_when_it_has_changed(zookeeper: ZooKeeperServer, unique: str) -> None:
+async def test_a_node_is_read_once_and_again_after_a_change(zookeeper: ZooKeeperServer, unique: str) -> None:
     node = f"/{unique}"
     reasons: list[str] = []
     async with session(zookeeper.connect, 60) as mine, session(zookeeper.connect, 60) as other:
@@ -36,7 +36,9 @@ async def test_a_node_is_asked_for_once_and_again_when_it_has_changed(zookeeper:
     assert sorted(reasons) == ["content", "content", "content", "list", "list", "list"]
 
 
-async def test_a_missing_node_is_known_to_be_missing_until_it_is_made(zookeeper: ZooKeeperServer, unique: str) -> None:
+async def test_a_missing_node_is_known_to_be_missing_until_it_is_created(
+    zookeeper: ZooKeeperServer, unique: str
+) -> None:
     reasons: list[str] = []
     async with session(zookeeper.connect, 60) as mine, session(zookeeper.connect, 60) as other:
         watches = Watches(mine, reasons.append)

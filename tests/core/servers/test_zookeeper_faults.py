@@ -1,6 +1,6 @@
-"""ZooKeeper and members that stand still or are not heard, under records that never stop coming.
+"""ZooKeeper and members that are suspended or unreachable, under steady records.
 
-Every message counts: each record is delivered by somebody, and nobody delivers what another one owns.
+Every message counts: each record is delivered by some member, and no member delivers what another one owns.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def stalling(servers: Servers) -> ZooKeeperServer:
 
 @pytest.fixture(scope="module")
 def stalling_cluster(servers: Servers, stalling: ZooKeeperServer) -> Iterator[Cluster]:
-    """Its broker's session outlives every stop of these tests: what members do is looked at, not what brokers do."""
+    """Its broker's session outlives every stop in these tests: the members' behaviour is tested, not the brokers'."""
     cluster = servers.cluster("stalling", zookeeper=stalling, config={"zookeeper.session.timeout.ms": 30_000})
     yield cluster
     cluster.kill()
 
 
 class Credulous(Lease):
-    """Always held: what a member without a lease believes."""
+    """Always held: the assumption of a member without a lease."""
 
     @property
     def held(self) -> bool:
@@ -56,7 +56,7 @@ class Credulous(Lease):
 async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:
-    """The lease ends before the session could: delivery stops; it goes on with the session, without a rebalance."""
+    """The lease ends before the session can expire: delivery stops and resumes in that session, without rebalance."""
     connect = stalling_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
     async with (
@@ -86,7 +86,7 @@ async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
 async def test_a_long_stop_of_zookeeper_loses_nothing(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:
-    """The server that wakes expires whoever it does not hear from first; both ways, the members go on as two."""
+    """The server that resumes expires the sessions it has not heard from first; either way both members continue."""
     connect = stalling_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
     async with (
@@ -116,7 +116,9 @@ async def test_a_long_stop_of_zookeeper_loses_nothing(
 
 
 async def blackhole(cluster: Cluster, zookeeper: ZooKeeperServer, group: str, lease: Lease | None, work: float) -> bool:
-    """One of two members loses ZooKeeper, but not Kafka, until the other one has all. Was everything in turn?"""
+    """One of two members loses ZooKeeper, but not Kafka, until the other one has all. Returns whether owners never
+    overlapped.
+    """
     chroot = "/" + cluster.connect.partition("/")[2]
     async with (
         FaultProxy(zookeeper.host, zookeeper.port) as proxy,
@@ -138,7 +140,7 @@ async def blackhole(cluster: Cluster, zookeeper: ZooKeeperServer, group: str, le
 
 
 @pytest.mark.parametrize("lease", [Lease, Credulous])
-async def test_a_member_that_loses_zookeeper_stops_before_its_heir_begins(
+async def test_a_member_that_loses_zookeeper_stops_before_its_successor_begins(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str, lease: type[Lease]
 ) -> None:
     """The control has no lease, and delivers what another one owns."""
@@ -146,10 +148,10 @@ async def test_a_member_that_loses_zookeeper_stops_before_its_heir_begins(
     assert await blackhole(stalling_cluster, stalling, unique, lease(), 0.0) is (lease is Lease)
 
 
-async def test_a_slow_application_that_loses_zookeeper_stops_as_soon(
+async def test_a_slow_application_that_loses_zookeeper_stops_as_early(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:
-    """What was made ready for it and not handed out is under the lease as well."""
+    """Messages that were made but not handed out are under the lease as well."""
     await create_topic(stalling_cluster.connect, unique, PARTITIONS)
     await backlog(stalling_cluster, unique, 12_000)
     assert await blackhole(stalling_cluster, stalling, unique, None, 0.02)
@@ -160,7 +162,7 @@ async def backlog(cluster: Cluster, topic: str, number: int) -> None:
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, topic, sent)
 
 
-@only_nightly  # test_networks has a thin line
+@only_nightly  # test_networks has a slow line
 async def test_a_rebalance_with_replies_byte_by_byte(
     stalling: ZooKeeperServer, stalling_cluster: Cluster, unique: str
 ) -> None:
@@ -184,10 +186,10 @@ async def test_a_rebalance_with_replies_byte_by_byte(
 
 
 @pytest.mark.parametrize("block", [False, True])
-async def test_a_member_that_slept_over_its_session_delivers_nothing_more_of_it(
+async def test_a_member_suspended_beyond_its_session_delivers_nothing_more(
     stalling_cluster: Cluster, unique: str, tmp_path: Path, block: bool
 ) -> None:
-    """Stopped amid a backlog: what it holds ready when it wakes is its heir's. `block`: it never gives way, either."""
+    """Suspended within a backlog: what it has ready belongs to its successor. `block`: it never yields, either."""
     connect = stalling_cluster.connect
     await create_topic(connect, unique, PARTITIONS)
     await backlog(stalling_cluster, unique, 24_000)
@@ -202,7 +204,7 @@ async def test_a_member_that_slept_over_its_session_delivers_nothing_more_of_it(
             zombie.signal(signal.SIGSTOP)
             await until(lambda: len(owners.holds(heir.consumer)) == PARTITIONS, 2 * T)
             seen = len(heir.delivered())
-            await until(lambda: len(heir.delivered()) > seen + 100)  # the control: it did take over
+            await until(lambda: len(heir.delivered()) > seen + 100)  # the control: it was taken over
             woken = clock.now()
             zombie.signal(signal.SIGCONT)
             await until(lambda: len(owners.holds(zombie.consumer)) == PARTITIONS // 2)
@@ -223,7 +225,7 @@ async def test_a_member_that_slept_over_its_session_delivers_nothing_more_of_it(
     assert not owners.moved_back
 
 
-async def test_a_daemon_that_slept_over_its_session_writes_nothing_more_of_it(
+async def test_a_daemon_suspended_beyond_its_session_writes_nothing_more(
     stalling_cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     connect = stalling_cluster.connect

@@ -24,7 +24,7 @@ from tests.support.zookeeper_sessions import session, until
 
 @pytest.fixture
 def connect(zookeeper: ZooKeeperServer, unique: str) -> str:
-    """A chroot of the test's own, not made yet."""
+    """A chroot of the test's own, not created yet."""
     return f"{zookeeper.connect}/{unique}"
 
 
@@ -75,7 +75,7 @@ async def test_refusals_have_names(connect: str) -> None:
                 await zk.get(path)
 
 
-async def test_a_request_too_large_is_refused_before_it_costs_the_connection(connect: str) -> None:
+async def test_a_request_that_is_too_large_is_refused_without_losing_the_connection(connect: str) -> None:
     async with session(connect) as zk:
         await zk.ensure("/a")
         with pytest.raises(ZooKeeperError, match=r"^/a: a request of 10000\d\d bytes"):
@@ -86,7 +86,7 @@ async def test_a_request_too_large_is_refused_before_it_costs_the_connection(con
         assert len((await zk.get("/a")).data) == 999_000
 
 
-async def test_the_chroot_is_where_paths_begin(zookeeper: ZooKeeperServer, unique: str) -> None:
+async def test_paths_are_relative_to_the_chroot(zookeeper: ZooKeeperServer, unique: str) -> None:
     async with session(zookeeper.connect) as plain, session(f"{zookeeper.connect}/{unique}/in") as rooted:
         with pytest.raises(NoNodeError):
             await rooted.create("/a")
@@ -102,7 +102,7 @@ async def test_the_chroot_is_where_paths_begin(zookeeper: ZooKeeperServer, uniqu
             await watch.wait()
 
 
-async def test_ephemerals_are_ours_and_go_with_us(connect: str) -> None:
+async def test_ephemeral_nodes_are_ours_and_end_with_the_session(connect: str) -> None:
     async with session(connect) as witness:
         await witness.ensure("/")
         async with session(connect) as zk:
@@ -135,7 +135,7 @@ async def test_after_close_every_call_is_refused(connect: str) -> None:
         assert scope.cancelled_caught
 
 
-async def test_closing_what_was_never_opened(connect: str) -> None:
+async def test_closing_a_session_that_was_never_opened(connect: str) -> None:
     zk = ZooKeeperSession(ConnectString.parse(connect), 6.0)
     await zk.close()
     with pytest.raises(SessionExpiredError):
@@ -191,7 +191,7 @@ async def test_a_refused_transaction_names_the_operation(
         assert await zk.exists("/n") is None
 
 
-async def test_watches_fire_once_and_say_what_was_read(connect: str) -> None:
+async def test_watches_trigger_once_and_reads_return_the_state(connect: str) -> None:
     async with session(connect) as zk, session(connect) as other:
         await zk.ensure("/a")
         events: list[str] = []
@@ -224,7 +224,7 @@ async def test_watches_fire_once_and_say_what_was_read(connect: str) -> None:
         assert sorted(events) == sorted(watches)
 
 
-async def test_an_event_comes_before_any_reply_that_shows_the_change(connect: str) -> None:
+async def test_an_event_precedes_any_reply_that_shows_the_change(connect: str) -> None:
     async with session(connect) as zk, session(connect) as other:
         await zk.ensure("/a")
         for value in range(200):
@@ -259,7 +259,7 @@ async def test_concurrent_calls_are_pipelined_in_order(connect: str) -> None:
         ended: list[int] = []
 
         async def write(number: int) -> None:
-            stat = await zk.set("/a", str(number).encode(), number)  # refused unless all before it ran before it
+            stat = await zk.set("/a", str(number).encode(), number)  # refused unless all writes before it were executed
             assert stat.version == number + 1
             ended.append(number)
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper over TLS and with users: what works, what is said of what does not, and whose nodes are whose."""
+"""A real ZooKeeper with TLS and users: what works, the errors for what does not, and who owns which nodes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def acl(session: ZooKeeperSession, path: str) -> list[tuple[str, str, int]
     return await session.ask(wire_frames.Request(path, request, decode))
 
 
-async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeeper, unique: str) -> None:
+async def test_every_authentication_and_the_owner_of_its_nodes(secure: SecuredZooKeeper, unique: str) -> None:
     bob = [("sasl", "bob", 31)]
     readable = [*bob, ("world", "anyone", 1)]
     root = f"/consumers/{unique}"
@@ -138,19 +138,19 @@ async def test_every_way_in_and_whose_the_nodes_are_then(secure: SecuredZooKeepe
         ((scheme, name, _),) = await acl(session, f"{root}-digest")
         assert (scheme, name.partition(":")[0]) == ("digest", "bob")
         assert PASSWORDS["bob"] not in name
-    async with opened(digested(password="another")) as session:  # is somebody else, and nobody tells
+    async with opened(digested(password="another")) as session:  # is a different user, without an error
         with pytest.raises(NotPermittedError):
             await session.get(f"{root}-digest")
 
 
-async def test_who_is_not_let_in_is_reported_why_in_one_line(
+async def test_a_refused_client_reports_the_reason_in_one_line(
     secure: SecuredZooKeeper,
     secured: Secured,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """At once and with exit status 78, where somebody has to change something; what may be a restart is tried again."""
+    """At once and with exit status 78 if the settings must change; what may be a restarting server is retried."""
     monkeypatch.setattr("kzconsumer.registry.sessions.LIMIT", 2.0)
     kzconsumer = CommandLine(capsys)
     tls, plain = f"{HOST}:{secure.secure_port}", secure.connect
@@ -188,10 +188,12 @@ async def test_who_is_not_let_in_is_reported_why_in_one_line(
         pass
 
 
-async def test_a_server_that_wants_everybody_to_authenticate(
+async def test_a_server_that_requires_authentication(
     servers: Servers, secured: Secured, zookeeper: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    """Its handshake takes anybody, the first request is refused. One without SASL refuses nobody: we do."""
+    """Its handshake accepts every client, and the first request is refused. A server without SASL refuses nobody: we
+    do.
+    """
     with secured_zookeeper(servers, secured, tmp_path, sasl_required=True) as strict:
         async with opened(strict.table(user="eve")) as session:
             await session.ensure("/consumers")
@@ -202,17 +204,17 @@ async def test_a_server_that_wants_everybody_to_authenticate(
 
 
 async def asked(table: Mapping[str, object]) -> None:
-    """Something that anyone may ask, of a server that lets us in."""
+    """A request that any user may send, to a server that accepts us."""
     async with opened(table) as session:
         await session.sync()
 
 
-async def test_a_session_says_who_it_is_on_every_connection_first(
+async def test_a_session_authenticates_first_on_every_connection(
     secure: SecuredZooKeeper, unique: str, tmp_path: Path
 ) -> None:
-    """Its nodes are closed to others, and a request that waits for the connection goes out behind the credentials.
+    """Its nodes are closed to others, and a request that waits for the connection is sent after the credentials.
 
-    A server that does not accept us any more is tried again: passwords are changed under running members, too.
+    A server that no longer accepts us is retried: passwords are also changed under running members.
     """
     path = f"/consumers/{unique}"
     async with FaultProxy(HOST, secure.port) as proxy:
@@ -242,7 +244,7 @@ async def test_a_session_says_who_it_is_on_every_connection_first(
 
 
 async def kept(session: ZooKeeperSession, path: str) -> None:
-    """The node can be read, if need be on the next connection."""
+    """The node can be read, if necessary on the next connection."""
     while True:
         try:
             await session.get(path)
@@ -251,7 +253,7 @@ async def kept(session: ZooKeeperSession, path: str) -> None:
         return
 
 
-async def test_a_group_that_others_cannot_see(
+async def test_a_group_that_other_users_cannot_read(
     secure: SecuredZooKeeper,
     cluster: Cluster,
     unique: str,
@@ -259,7 +261,7 @@ async def test_a_group_that_others_cannot_see(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Over TLS, over a restart of the server; the commands see it with the group's file, and not without."""
+    """Over TLS, across a restart of the server; the commands read it with the group's file, and not without."""
     await create_topic(cluster.connect, unique, 1)
     table = secure.table(tls={}, user="bob", acl="creator-only", connect=f"{HOST}:{secure.secure_port}/users")
 
@@ -313,7 +315,7 @@ async def test_beside_an_original_member_that_has_logged_in(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Both have their part of the topic. Its nodes have the ACL that ours have with creator-writes; ours are open."""
+    """Both own their part of the topic. With creator-writes our nodes have an ACL; otherwise ours are open."""
     await create_topic(cluster.connect, unique, 2)
     jaas = tmp_path / "client.conf"
     login = "org.apache.zookeeper.server.auth.DigestLoginModule required"
@@ -349,7 +351,7 @@ RECORD = b"PLANTED-record"
 PAGES = (*SHOW_NOTHING, "/metrics", "/health/live", "/health/ready", *(f"/api/v1/{name}" for name in DOCUMENTS))
 
 
-async def test_no_secret_is_shown_anywhere(
+async def test_no_secret_is_shown(
     secure: SecuredZooKeeper,
     secured: Secured,
     cluster: Cluster,
@@ -358,8 +360,9 @@ async def test_no_secret_is_shown_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Not in arguments, output, log, status or tracebacks, of daemon and commands, when it works and when not; nor is
-    what records hold."""
+    """Not in arguments, output, log, status or tracebacks of daemon and commands, with and without errors; nor is the
+    content of records.
+    """
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(lambda: produce(cluster.bootstrap, "1.1.1", unique, [(0, RECORD, RECORD)]))
     monkeypatch.setenv("KEY_PASSWORD", "PLANTED-key")
@@ -387,12 +390,12 @@ async def test_no_secret_is_shown_anywhere(
         return written(tmp_path, tables.pop("zookeeper"), str(group), **tables)
 
     async def run(status: int, until_reported: str, **changes: Mapping[str, object]) -> None:
-        """A daemon that is told to stop when it has told that, or ends by itself with another status than 0."""
+        """A daemon that is stopped once it has logged that, or that ends by itself with a status other than 0."""
         out = tmp_path / "out"
         process = started(file(**changes), out)
         try:
             await until(lambda: until_reported in out.read_text() or process.poll() is not None, LIMIT)
-            if status == 0:  # else it ends by itself, and not by the signal that would come on top
+            if status == 0:  # otherwise it ends by itself, not by a signal sent in addition
                 shown.extend(Path(f"/proc/{each}/cmdline").read_text() for each in session_of(process.pid))
                 shown.extend(await status_pages(f"{tmp_path}/status"))
                 process.terminate()
@@ -445,14 +448,14 @@ def encrypted(secured: Secured, password: str) -> str:
 
 
 def started(config: str, out: Path) -> subprocess.Popen[bytes]:
-    """What the sink `jsonlines` prints is in a file apart, `records`."""
+    """The output of the sink `jsonlines` is in a separate file, `records`."""
     with out.open("wb") as to, out.with_name("records").open("wb") as records:
         command = [sys.executable, "-m", "kzconsumer", "--config", config]
         return subprocess.Popen(command, stdout=records, stderr=to, start_new_session=True)
 
 
 async def status_pages(socket: str) -> list[str]:
-    """Everything that the status has, for who brings the token and for who does not."""
+    """Everything that the status serves, with the token and without it."""
     pages = []
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(socket)) as client:
         for path in PAGES:

@@ -1,6 +1,6 @@
 """One session over broken connections: what survives, what is lost, what expires. A real ZooKeeper, a faulty proxy.
 
-T is 3 s: a sync every 0.5 s, good for 1.5 s, silence noticed after 1 s.
+T is 3 s: a sync every 0.5 s, valid for 1.5 s, silence noticed after 1 s.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ async def test_a_request_in_flight_is_lost_and_never_sent_again(
             assert isinstance(result, ConnectionLostError)
         await zk.sync()
         node = await zk.get(root)
-        assert (node.data, node.stat.version) == (b"9", 10)  # executed once each, whatever we were told
+        assert (node.data, node.stat.version) == (b"9", 10)  # executed once each, whatever was reported to us
 
 
 async def test_calls_wait_for_the_connection_and_keep_their_order(zookeeper: ZooKeeperServer, root: str) -> None:
@@ -157,7 +157,7 @@ async def test_watches_survive_reconnects(zookeeper: ZooKeeperServer, root: str,
         assert not any(watch.fired for watch in quiet)
 
 
-async def test_many_watches_are_armed_again_in_pieces(zookeeper: ZooKeeperServer, root: str) -> None:
+async def test_many_watches_are_armed_again_in_several_requests(zookeeper: ZooKeeperServer, root: str) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, 6.0) as zk, session(zookeeper.connect) as other:
         await zk.ensure(root)
         paths = [f"{root}/{'long' * 40}-{number}" for number in range(6000)]  # 1.2 MB of paths: no single request
@@ -181,7 +181,7 @@ async def test_a_connection_lost_while_arming_hides_no_event(zookeeper: ZooKeepe
         watches = [watch for _, watch in await asyncio.gather(*(zk.watch_data(path) for path in paths))]
         await proxy.refuse()
         await other.set(paths[-1], b"changed", 0)
-        proxy.cut_reply_after = 41 + 20  # the handshake's answer, and the first SetWatches': it tells a newer zxid
+        proxy.cut_reply_after = 41 + 20  # the handshake, and the first SetWatches with a newer zxid
         await proxy.listen()
         with anyio.fail_after(5):
             await watches[-1].wait()
@@ -190,7 +190,7 @@ async def test_a_connection_lost_while_arming_hides_no_event(zookeeper: ZooKeepe
 
 
 @pytest.mark.parametrize("after", [1, 5, 19, 30])
-async def test_a_reply_cut_short_costs_the_connection_and_not_the_loop(
+async def test_a_truncated_reply_ends_the_connection_and_not_the_loop(
     zookeeper: ZooKeeperServer, root: str, after: int
 ) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
@@ -212,8 +212,8 @@ async def test_replies_in_single_bytes(zookeeper: ZooKeeperServer, root: str) ->
             assert await zk.children(root) == ["a"]
 
 
-async def test_an_answer_that_takes_long_to_arrive_is_no_silence(zookeeper: ZooKeeperServer, root: str) -> None:
-    """Longer than silence is borne, and the probes' answers behind it: no lease meanwhile, and no new connection."""
+async def test_a_reply_that_arrives_slowly_does_not_count_as_silence(zookeeper: ZooKeeperServer, root: str) -> None:
+    """Longer than the limit for silence, as are the probes' replies: no lease meanwhile, and no new connection."""
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
         await zk.create(root, bytes(2_000))
         await until(zk.trusted)
@@ -228,7 +228,9 @@ async def test_an_answer_that_takes_long_to_arrive_is_no_silence(zookeeper: ZooK
         assert proxy.accepted == accepted
 
 
-async def test_a_session_that_ended_on_the_server_is_over_for_everybody(zookeeper: ZooKeeperServer, root: str) -> None:
+async def test_a_session_that_ended_on_the_server_is_over_for_every_caller(
+    zookeeper: ZooKeeperServer, root: str
+) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk, session(zookeeper.connect) as witness:
         states: list[SessionState] = []
         zk.listeners.append(states.append)
@@ -259,7 +261,7 @@ async def test_a_session_that_ended_on_the_server_is_over_for_everybody(zookeepe
             with pytest.raises(SessionExpiredError):
                 await call
         await zk.wait_expired()
-        assert await witness.children(root) == []  # nothing that waited ran in a later session
+        assert await witness.children(root) == []  # no waiting request was executed in a later session
 
 
 async def test_a_session_ended_under_a_live_connection(zookeeper: ZooKeeperServer) -> None:
@@ -269,7 +271,7 @@ async def test_a_session_ended_under_a_live_connection(zookeeper: ZooKeeperServe
             await zk.wait_expired()
 
 
-async def test_silence_beyond_the_timeout_expires_us_and_never_while_trusted(
+async def test_silence_beyond_the_timeout_expires_the_session_after_its_lease(
     zookeeper: ZooKeeperServer, root: str
 ) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk, session(zookeeper.connect) as witness:
@@ -282,18 +284,18 @@ async def test_silence_beyond_the_timeout_expires_us_and_never_while_trusted(
             await gone.wait()
         assert not zk.trusted()
         assert zk.safe_until < start + T / 2 + 0.1 < clock.now()
-        assert not zk.expired  # nobody told us yet
+        assert not zk.expired  # we have not been notified yet
         proxy.silent = False
         with anyio.fail_after(T):
             await zk.wait_expired()
 
 
-async def test_the_lease_is_renewed_by_answers_only(zookeeper: ZooKeeperServer) -> None:
+async def test_only_answers_renew_the_lease(zookeeper: ZooKeeperServer) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
         first = zk.safe_until
         assert clock.now() < first <= clock.now() + T / 2
         await until(lambda: zk.safe_until > first + T / 2)  # the control: without a fault it grows
-        proxy.mute = True  # the server hears us, and renews the session; we hear nothing
+        proxy.mute = True  # the server receives from us and renews the session; we receive nothing
         await anyio.sleep(0.1)
         before = zk.safe_until
         await until(lambda: not zk.trusted())
@@ -315,7 +317,7 @@ async def test_the_lease_is_renewed_under_load(zookeeper: ZooKeeperServer, root:
             assert zk.safe_until > clock.now() + T / 6
 
 
-async def test_a_loop_that_stood_still_is_doubtful_until_a_new_sync(zookeeper: ZooKeeperServer) -> None:
+async def test_after_a_blocked_loop_the_lease_is_in_doubt_until_a_new_sync(zookeeper: ZooKeeperServer) -> None:
     async with session(zookeeper.connect, T) as zk:
         await until(lambda: zk.safe_until > clock.now() + T / 2 - 0.1)
         before = zk.safe_until
@@ -328,7 +330,7 @@ async def test_a_loop_that_stood_still_is_doubtful_until_a_new_sync(zookeeper: Z
         assert zk.state is SessionState.CONNECTED
 
 
-async def test_the_first_connection_is_waited_for_with_one_warning(zookeeper: ZooKeeperServer) -> None:
+async def test_waiting_for_the_first_connection_logs_one_warning(zookeeper: ZooKeeperServer) -> None:
     proxy = FaultProxy(zookeeper.host, zookeeper.port, listen=free_port())
     zk = ZooKeeperSession(ConnectString.parse(f"{proxy.connect},127.0.0.1:{free_port()}"), T)
     with capture_logs() as logs:
@@ -348,7 +350,7 @@ async def test_the_first_connection_is_waited_for_with_one_warning(zookeeper: Zo
     assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["connected"]
 
 
-async def test_a_first_connection_given_up(zookeeper: ZooKeeperServer) -> None:
+async def test_the_first_connection_times_out(zookeeper: ZooKeeperServer) -> None:
     zk = ZooKeeperSession(ConnectString.parse(f"127.0.0.1:{free_port()}"), T)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -360,7 +362,9 @@ async def test_a_first_connection_given_up(zookeeper: ZooKeeperServer) -> None:
 
 
 @pytest.mark.parametrize("fault", ["silent", "refused", "no name"])
-async def test_a_bad_host_does_not_keep_us_from_the_good_one(zookeeper: ZooKeeperServer, fault: str) -> None:
+async def test_an_unreachable_host_does_not_prevent_a_connection_to_another(
+    zookeeper: ZooKeeperServer, fault: str
+) -> None:
     async with to(zookeeper) as proxy:
         proxy.silent = True
         bad = {"silent": proxy.connect, "refused": f"127.0.0.1:{free_port()}", "no name": "no..name:1"}[fault]
@@ -371,7 +375,7 @@ async def test_a_bad_host_does_not_keep_us_from_the_good_one(zookeeper: ZooKeepe
                 await zk.exists("/")
 
 
-async def test_a_server_that_drops_us_after_the_handshake_is_not_hammered(zookeeper: ZooKeeperServer) -> None:
+async def test_a_server_that_disconnects_after_the_handshake_is_retried_slowly(zookeeper: ZooKeeperServer) -> None:
     async with to(zookeeper) as proxy, session(proxy.connect, T) as zk:
         zk.listeners.append(lambda state: proxy.reset() if state is SessionState.CONNECTED else None)
         proxy.reset()
@@ -388,7 +392,7 @@ async def test_close_is_bounded_without_a_server(zookeeper: ZooKeeperServer) -> 
         assert zk.state is SessionState.CLOSED
 
 
-async def test_close_tells_the_server_over_a_new_connection(zookeeper: ZooKeeperServer, root: str) -> None:
+async def test_close_ends_the_session_over_a_new_connection(zookeeper: ZooKeeperServer, root: str) -> None:
     async with to(zookeeper) as proxy, session(zookeeper.connect) as witness, session(proxy.connect, 20.0) as zk:
         states: list[SessionState] = []
         zk.listeners.append(states.append)
@@ -401,7 +405,7 @@ async def test_close_tells_the_server_over_a_new_connection(zookeeper: ZooKeeper
             await witness.get(f"{root}/e")
 
 
-async def test_a_cancelled_exit_still_tells_the_server(zookeeper: ZooKeeperServer, root: str) -> None:
+async def test_a_cancelled_exit_still_closes_the_session(zookeeper: ZooKeeperServer, root: str) -> None:
     async with session(zookeeper.connect) as witness:
         await witness.ensure(root)
         with anyio.CancelScope() as scope:
@@ -424,7 +428,7 @@ async def test_a_cancelled_close_leaves_no_task(zookeeper: ZooKeeperServer) -> N
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "zookeeper session"]
 
 
-async def test_a_session_survives_the_server_s_restart(servers: Servers) -> None:
+async def test_a_session_survives_a_restart_of_the_server(servers: Servers) -> None:
     server = servers.own_zookeeper("restarted")
     async with session(server.connect, 20.0) as zk:
         await zk.create("/e", b"", ephemeral=True)
@@ -439,8 +443,8 @@ async def test_a_session_survives_the_server_s_restart(servers: Servers) -> None
     server.kill()
 
 
-async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(servers: Servers, unique: str) -> None:
-    """One server of three: it listens, and closes every connection that wants a session."""
+async def test_a_server_without_quorum_is_reported_and_not_taken_for_a_tls_port(servers: Servers, unique: str) -> None:
+    """One server of three: it listens, and closes every connection that requests a session."""
     jars = resolve_jars(NEWEST.jars, servers.java)
     alone, *others = (EnsembleServer(number, servers.folder / unique, servers.java, jars) for number in (1, 2, 3))
     alone.reached = {other: other.quorum_port for other in others}
@@ -458,7 +462,7 @@ async def test_a_server_without_quorum_is_called_so_and_not_asked_for_tls(server
 
 
 def given_up(zk: ZooKeeperSession) -> FormerSession:
-    """As after a server's "expired" that was wrong, a timeout after the last answer."""
+    """As after a server's wrong "expired", a timeout after the last answer."""
     zk.end(SessionState.EXPIRED, "expired")
     zk._heartbeat._answered -= zk.timeout
     former = zk.former
@@ -466,9 +470,7 @@ def given_up(zk: ZooKeeperSession) -> FormerSession:
     return former
 
 
-async def test_a_session_that_was_given_up_is_ended_with_its_nodes_and_nobody_elses(
-    zookeeper: ZooKeeperServer, root: str
-) -> None:
+async def test_an_abandoned_session_is_closed_with_only_its_own_nodes(zookeeper: ZooKeeperServer, root: str) -> None:
     async with session(zookeeper.connect, 20) as old, session(zookeeper.connect) as zk, session(zookeeper.connect) as b:
         await zk.ensure(root)
         for path in ("owner", "registration"):
@@ -483,8 +485,8 @@ async def test_a_session_that_was_given_up_is_ended_with_its_nodes_and_nobody_el
         assert seconds_since(began) < 10  # its timeout is 20 s
 
 
-async def test_nodes_that_another_session_has_made_in_between_are_left(zookeeper: ZooKeeperServer, root: str) -> None:
-    """Under the same name and at the same version; once made when the old ones went, once when they had expired."""
+async def test_nodes_created_by_another_session_meanwhile_are_kept(zookeeper: ZooKeeperServer, root: str) -> None:
+    """Same name and version; created either when the old ones were deleted or when they had expired."""
     async with session(zookeeper.connect, 20) as old, session(zookeeper.connect) as zk, session(zookeeper.connect) as b:
         await zk.ensure(root)
         await old.create(f"{root}/e", ephemeral=True)

@@ -1,8 +1,8 @@
 """docs/tutorial.md and docs/plugins.md are executed: files are saved, commands run in order in one shell.
 
-The output that a page prints for a command (`$ ...`) must appear; `...` stands for lines that differ or do not matter.
-The environment is that of the tests, with everything installed. The Spark part of the tutorial runs in
-`make test-install` only.
+The output that a page prints for a command (`$ ...`) must appear; `...` stands for lines that vary or do not matter.
+The environment is that of the tests, with everything installed. The Spark part of the tutorial runs in `make
+test-install` only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def tutorial() -> str:
 
 
 def followed(page: str, folder: Path) -> tuple[str, list[tuple[str, str]]]:
-    """Saves the page's files; returns the script of all its commands, and each with what it should print."""
+    """Saves the page's files; returns the script of all its commands, and each command with its expected output."""
     script, printed = [f"set -eu\ntrap '{_END}' EXIT"], list[tuple[str, str]]()
     for marked, language, text in _BLOCK.findall(page):
         if marked:
@@ -55,12 +55,12 @@ def followed(page: str, folder: Path) -> tuple[str, list[tuple[str, str]]]:
     return "\n".join(script), printed
 
 
-def test_writing_a_plugin_works_as_its_page_says(tmp_path: Path) -> None:
+def test_writing_a_plugin_works_as_printed(tmp_path: Path) -> None:
     follow((ROOT / "docs" / "plugins.md").read_text(), tmp_path)
 
 
 @pytest.mark.timeout(600)
-def test_the_tutorial_leads_where_it_says(tmp_path: Path) -> None:
+def test_the_tutorial_works_as_printed(tmp_path: Path) -> None:
     follow(tutorial(), tmp_path)
 
 
@@ -87,6 +87,6 @@ def follow(page: str, tmp_path: Path) -> None:
     answers = said.split(_MARK)[1::2]
     assert len(answers) == len(printed)
     for (command, expected), answer in zip(printed, answers, strict=True):
-        expected = expected.replace("[", "[[]").replace("/tmp/tutorial", "*")  # which may be too long to be shown whole
+        expected = expected.replace("[", "[[]").replace("/tmp/tutorial", "*")  # may be too long to be shown
         lines = ["*" if line == "..." else line for line in expected.splitlines()]
         assert fnmatchcase("\n".join(answer.splitlines()), "\n".join(lines)), f"$ {command}\n{answer}"

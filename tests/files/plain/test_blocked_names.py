@@ -1,4 +1,4 @@
-"""A final name that cannot be linked: its own range fails, with the reason; nothing else of the target does."""
+"""A final name that cannot be linked: only its own range fails, with the reason; the rest is unaffected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def require_only_its_own_range_fails(target: Target, directory: str, reason: str
     assert "\n" not in str(raised.value)
     assert (texts(target), decisions(target)) == (["good"], [])
     assert not list(target.path.rglob(".*"))
-    # The next attempt, the daemon's questions, and the way out of `on_batch_failure = "quarantine"`.
+    # The next attempt, the daemon's lookups, and the remedy `on_batch_failure = "quarantine"`.
     assert target.discard(attempt)
     assert target.missing([spooled(0, 1), spooled(1, 1)]) == [spooled(1, 1)]
     assert target.set_aside(identity(1), 1)
@@ -97,12 +97,12 @@ def test_a_partition_directory_on_another_disk(target: Target, other_disk: Path)
     ],
     ids=["long", "file", "directory", "read-only"],
 )
-def test_other_names_that_cannot_be_linked(target: Target, blocked: Callable[[Target], str], reason: str) -> None:
+def test_further_names_that_cannot_be_linked(target: Target, blocked: Callable[[Target], str], reason: str) -> None:
     with permissions_count():
         require_only_its_own_range_fails(target, blocked(target), reason)
 
 
-def test_a_name_of_just_the_longest_length_is_published(target: Target) -> None:
+def test_a_name_of_the_maximum_length_is_published(target: Target) -> None:
     attempt = attempt_of(target)
     file = attempt / "staged"
     pq.write_table(pa.table({"text": ["x"]}), file)
@@ -114,7 +114,9 @@ def test_a_name_of_just_the_longest_length_is_published(target: Target) -> None:
     assert not list(target.path.rglob(".*"))
 
 
-def test_a_probe_of_a_dead_writer_goes_with_what_it_had_staged(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_of_a_dead_writer_is_removed_with_its_staged_files(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = PrivateDirectory(target.attempts)
     attempt = writer.path / "1"
     attempt.mkdir()
@@ -137,7 +139,7 @@ def test_a_probe_of_a_dead_writer_goes_with_what_it_had_staged(target: Target, m
 
 
 def decided(target: Target, number: int, directory: str) -> PrivateDirectory:
-    """A writer that is dead once its range has been decided for, and before any file of it is there."""
+    """A writer that is killed right after the decision for its range, before any of its files is there."""
     writer = PrivateDirectory(target.attempts)
     attempt = writer.path / "1"
     attempt.mkdir()
@@ -153,7 +155,7 @@ def blocked_after_the_decision(target: Target) -> PrivateDirectory:
     return writer
 
 
-def test_a_decided_range_that_cannot_be_finished_concerns_nobody_else(target: Target) -> None:
+def test_a_decided_range_that_cannot_be_finished_affects_no_other(target: Target) -> None:
     writer = blocked_after_the_decision(target)
     with capture_logs() as logs:
         assert target.missing([spooled(1, 1)]) == [spooled(1, 1)]
@@ -167,7 +169,7 @@ def test_a_decided_range_that_cannot_be_finished_concerns_nobody_else(target: Ta
     side = Files(ToFiles(path=str(target.path)))
     side.claim(OWNER)
     assert side.has([identity(0), identity(1)]) == [identity(0)]
-    # Its files are decided for: they are not given up, neither by whoever has staged them nor by setting it aside.
+    # Its files are decided for: neither the writer that staged them nor setting the range aside removes them.
     assert not target.discard(writer.path)
     with pytest.raises(OSError, match="day=2"):
         target.set_aside(identity(1), 1)
@@ -176,7 +178,7 @@ def test_a_decided_range_that_cannot_be_finished_concerns_nobody_else(target: Ta
     assert texts(target) == ["good", "late 1"]
 
 
-def test_a_sweep_goes_on_and_keeps_what_cannot_be_finished(target: Target) -> None:
+def test_a_sweep_continues_and_keeps_files_that_cannot_be_finished(target: Target) -> None:
     blocked, fine = blocked_after_the_decision(target), decided(target, 0, "day=1")
     for writer in (blocked, fine):
         os.close(writer._lock)  # as the kernel does when its process dies
@@ -190,7 +192,7 @@ def test_a_sweep_goes_on_and_keeps_what_cannot_be_finished(target: Target) -> No
     assert not list(target.attempts.iterdir())
 
 
-def test_what_another_user_has_left_does_not_end_a_sweep(tmp_path: Path) -> None:
+def test_files_of_another_user_do_not_end_a_sweep(tmp_path: Path) -> None:
     (tmp_path / "other.lock").touch(mode=0)
     with permissions_count():
         PrivateDirectory(tmp_path).remove()

@@ -1,4 +1,4 @@
-"""Which ranges become one item of a ledger follows from the ranges alone."""
+"""Which ranges become one item of a ledger depends on the ranges alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fold(items: list[Item]) -> list[Item]:
             return sorted(items)
 
 
-def test_the_newest_range_stays_and_what_ends_no_group() -> None:
+def test_the_newest_range_and_ranges_that_end_no_group_are_kept() -> None:
     end = closing()
     assert list(foldable(LINE, ranges(0, end), 0, 0, BITS)) == []
     assert list(foldable(LINE, ranges(0, end, end + 1), 0, 0, BITS)) == [], "it came while the items were listed"
@@ -52,7 +52,7 @@ def test_the_newest_range_stays_and_what_ends_no_group() -> None:
     assert list(foldable(LINE, ranges(0, inner, inner + 1), 0, inner, BITS)) == []
 
 
-def test_a_gap_is_bridged_once_a_range_behind_the_group_is_published() -> None:
+def test_a_gap_is_bridged_once_a_range_after_the_group_is_published() -> None:
     first = open_end()
     end = closing(after=first + 1)
     items = [Item(Span(0, first), 0), Item(Span(first + 1, end), 0)]
@@ -61,7 +61,7 @@ def test_a_gap_is_bridged_once_a_range_behind_the_group_is_published() -> None:
     assert spans(list(foldable(LINE, items, 0, end + 5, BITS))) == [Span(0, end)]
 
 
-def test_what_lies_in_a_gap_of_an_item_is_in_no_group() -> None:
+def test_ranges_in_a_gap_of_an_item_are_in_no_group() -> None:
     end = closing(level=1)
     late = Item(Span(1, 2), 0)
     items = [Item(Span(0, end), 1), late, Item(Span(end, end + 1), 0)]
@@ -70,14 +70,14 @@ def test_what_lies_in_a_gap_of_an_item_is_in_no_group() -> None:
     assert spans(list(foldable(LINE, items, 1, end, BITS))) == [Span(0, end)]
 
 
-def test_runs_are_what_gaps_leave() -> None:
+def test_runs_are_separated_by_gaps() -> None:
     of = runs(Span(0, 10), [Span(2, 3), Span(5, 9)])
     assert of == [Span(0, 2), Span(3, 5), Span(9, 10)]
     assert is_within([Span(0, 2), Span(4, 5)], of)
     assert not any(is_within([span], of) for span in (Span(2, 3), Span(1, 4), Span(0, 10), Span(9, 11), Span(6, 7)))
 
 
-def test_what_cannot_be_folded_yet_holds_up_its_own_group_only() -> None:
+def test_a_range_that_cannot_be_folded_yet_delays_only_its_group() -> None:
     first = open_end()
     end = closing(after=first)
     second = closing(after=end)
@@ -86,7 +86,7 @@ def test_what_cannot_be_folded_yet_holds_up_its_own_group_only() -> None:
     assert spans(list(foldable(LINE, items, 0, second, BITS))) == [Span(end, second)]
 
 
-def test_of_what_overlaps_each_is_in_one_item_at_most() -> None:
+def test_overlapping_ranges_are_each_in_at_most_one_item() -> None:
     chance = random.Random(1)
     for _ in range(300):
         items = {Item(Span(first := chance.randrange(60), first + chance.randint(1, 20)), 0) for _ in range(12)}
@@ -98,8 +98,8 @@ def test_of_what_overlaps_each_is_in_one_item_at_most() -> None:
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_whoever_folds_when_makes_the_same_items(seed: int) -> None:
-    """One that folds as ranges come, and one that comes late, with what an earlier look has left."""
+def test_items_do_not_depend_on_who_folds_and_when(seed: int) -> None:
+    """One process that folds as ranges arrive, and one that starts late with the result of an earlier pass."""
     chance = random.Random(seed)
     ends = sorted(chance.sample(range(2000), 80))
     everything = [each for each in ranges(*ends) if chance.random() < (0.6 if seed % 2 else 1)]

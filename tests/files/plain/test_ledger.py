@@ -1,4 +1,4 @@
-"""A ledger that is folded: the same answers, few files, nothing removed before what stands for it is on disk."""
+"""A folded ledger: the same answers, few files, and nothing is removed before its replacement is on disk."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def identity(number: int) -> RangeIdentity:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Iterator[Target]:
-    memory = Path("/dev/shm")  # hundreds of ranges are published, each with several waits for a disk
+    memory = Path("/dev/shm")  # hundreds of ranges are published, each with several syncs
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as place:
         made = Target(Path(place, "out"))
         made.claim(Owner(cluster="c", group="g"))
@@ -85,7 +85,7 @@ def test_a_range_that_overlaps_folded_ones_is_refused(target: Target) -> None:
     late(end, end + 1)
 
 
-def test_few_files_are_left_and_everything_is_known(target: Target) -> None:
+def test_few_files_remain_and_all_ranges_are_known(target: Target) -> None:
     publish(target, *range(RANGES))
     before = files(target, "parquet", True)
     assert target.fold() > RANGES // 2
@@ -94,7 +94,7 @@ def test_few_files_are_left_and_everything_is_known(target: Target) -> None:
     assert target.missing([spooled(number) for number in range(RANGES + 1)]) == [spooled(RANGES)]
     for number in range(RANGES):
         target.require_published(spooled(number))
-    # Of other offsets, epochs and partitions it says nothing.
+    # It does not have other offsets, epochs and partitions.
     others = [identity(1)._replace(until=99_999), identity(1)._replace(epoch=2), identity(1)._replace(partition=1)]
     assert target.missing(others) == others
     spans = published_spans(target, identity(0))
@@ -122,8 +122,8 @@ def test_a_zombie_finds_its_range_published_though_it_is_folded(target: Target) 
     assert target.decisions() == []
 
 
-def test_what_is_entered_again_after_it_was_folded_counts_once(target: Target) -> None:
-    """Somebody was held up between looking into the ledger and entering, and finds a void decision to enter."""
+def test_a_range_entered_again_after_folding_counts_once(target: Target) -> None:
+    """A writer was suspended between reading the ledger and entering, and finds a void decision to enter."""
     publish(target, *range(RANGES))
     target.fold()
     void = target.path / "_kzconsumer" / f"{range_name(identity(0))}.json"
@@ -137,7 +137,7 @@ def test_what_is_entered_again_after_it_was_folded_counts_once(target: Target) -
     assert published_spans(target, identity(0))[-1].until == (RANGES + 30) * EACH
 
 
-def test_what_is_kept_aside_stays_an_entry_within_what_is_folded(target: Target) -> None:
+def test_a_range_set_aside_remains_an_entry_among_folded_ones(target: Target) -> None:
     publish(target, *range(30))
     assert target.set_aside(identity(30), EACH)
     publish(target, *range(31, 90))
@@ -172,7 +172,7 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
     part = msgspec.structs.replace(spooled(0), until=2 * EACH + 1)
     with pytest.raises(Overlap):
         target.publish([StagedRange(part, 0, 0, ())], attempt, lambda: None)
-    # What comes late into a gap, though it never should, is an entry of its own and stays one.
+    # A range that arrives late in a gap, though it never should, is an entry of its own and stays one.
     publish(target, 1)
     publish(target, *range(2 * RANGES, 4 * RANGES, 2))
     target.fold()
@@ -185,9 +185,7 @@ def test_ranges_with_gaps_are_folded_and_nothing_is_published_in_a_gap(target: T
     assert files(target, "parquet", True).strays == (f"{stray.name} is of no range of the ledger",)
 
 
-def test_a_line_whose_entries_are_the_same_is_not_looked_at_again(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_with_unchanged_entries_is_not_read_again(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(target, *range(RANGES))
     assert len(entries(target)) > 1 << FAN_OUT_BITS
     folded: list[str] = []
@@ -199,7 +197,7 @@ def test_a_line_whose_entries_are_the_same_is_not_looked_at_again(
 
     monkeypatch.setattr(folding.Folder, "_fold_line", noted)
     target.fold()
-    # Enough of them for a second look, none of which ends a group.
+    # Enough of them for a second pass, none of which ends a group.
     more = [n for n in range(RANGES, RANGES + 200) if height("t.x+0+-5.1", (n + 1) * EACH) == 0]
     publish(target, *more[:40])
     target.fold()
@@ -211,7 +209,7 @@ def test_a_line_whose_entries_are_the_same_is_not_looked_at_again(
     assert len(folded) == 3
 
 
-def test_what_was_staged_a_while_ago_is_folded_later(target: Target) -> None:
+def test_ranges_staged_long_ago_are_folded_later(target: Target) -> None:
     publish(target, *range(RANGES))
     staged = [target.attempts / each.attempt for each in target.entries()]
     for directory in staged:
@@ -223,7 +221,7 @@ def test_what_was_staged_a_while_ago_is_folded_later(target: Target) -> None:
     assert target.fold() > RANGES // 2
 
 
-def test_a_range_of_which_something_is_staged_is_not_folded(target: Target) -> None:
+def test_a_range_with_staged_files_is_not_folded(target: Target) -> None:
     publish(target, *range(RANGES))
     staged = [target.attempts / each.attempt for each in target.entries()]
     for directory in staged:
@@ -249,7 +247,7 @@ def test_damage_of_folded_ranges_is_reported(target: Target) -> None:
     assert found.strays == (f"d=3/{copy.name} is of no range of the ledger",)
 
 
-def test_what_is_published_and_folded_while_files_are_listed_is_no_finding(
+def test_ranges_published_and_folded_during_a_listing_are_no_finding(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(target, *range(20))
@@ -271,12 +269,12 @@ def test_what_is_published_and_folded_while_files_are_listed_is_no_finding(
 
 
 class PowerFails(BaseException):
-    """At this call nothing is done any more."""
+    """After this call nothing is executed any more."""
 
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[str]]]:
-    """Have the n-th call that changes the disk fail; the calls that were made are listed."""
+    """Make the n-th call that changes the disk fail; the calls that were made are recorded."""
     calls: list[str] = []
     fails_at = [1 << 30]
     unsynced: set[Path] = set()
@@ -316,7 +314,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[st
     fails_at[0] = 1 << 30
 
 
-def test_broken_off_at_any_call_nothing_is_lost_and_the_next_one_finishes(
+def test_folding_interrupted_at_any_call_loses_nothing_and_is_finished_later(
     target: Target, monkeypatch: pytest.MonkeyPatch, failing: Callable[[int], list[str]]
 ) -> None:
     fold = folding.Folder.fold
@@ -346,5 +344,5 @@ def test_broken_off_at_any_call_nothing_is_lost_and_the_next_one_finishes(
     assert len(entries(target)) < 10
 
 
-def test_the_fan_out_is_what_the_docs_say() -> None:
+def test_the_fan_out_matches_the_docs() -> None:
     assert 1 << FAN_OUT_BITS == 16

@@ -1,7 +1,7 @@
-"""Writers, late writers, those that keep ranges aside, and processes that fold: in every order, killed anywhere.
+"""Writers, late writers, those that set ranges aside, and processes that fold: in any order, killed at any call.
 
-Whatever happens, a range is published once, by one writer, or kept aside; what was published stays so for whoever asks,
-whether its entry is there or folded; and the ledger's sums are those of the files.
+A range is published once, by one writer, or set aside; published ranges stay published for every reader, whether the
+entry exists or was folded; and the ledger's sums are those of the files.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def quick(tmp_path: Path) -> Iterator[Path]:
 def few_for_an_item(monkeypatch: pytest.MonkeyPatch) -> None:
     fold = folding.Folder.fold
     monkeypatch.setattr(folding.Folder, "fold", lambda self, scratch, settled: fold(self, scratch, settled, BITS))
-    # No power fails here: that what is removed was on disk before is a test of its own.
+    # No power failure here: another test shows that files are removed only after their replacement is on disk.
     for module in ("kzconsumer_files.publication", "kzconsumer_files.folding"):
         monkeypatch.setattr(f"{module}.sync_directory", lambda path: None)
 
@@ -67,7 +67,7 @@ class World:
         self.writers = 0
 
     def write(self, part: SpooledRange, who: str, *, look_first: bool = True) -> None:
-        """As a worker does. Without `look_first` the look was long ago."""
+        """As a worker does. Without `look_first` the lookup happened long ago."""
         target = Target(self.target.path)
         if look_first and part not in target.missing([part]):
             self.note(part, lambda: target.require_published(part))
@@ -78,7 +78,7 @@ class World:
         attempt.mkdir()
         file = attempt / "staged"
         file.write_text(f"{who} {self.writers}")
-        # Each writer has another directory for the same rows, as by a column of the current time.
+        # Each writer uses another directory for the same rows, as with a column of the current time.
         staged = StagedRange(part, part.records, 0, [(file, f"by={self.writers}/{data_file(part)}")])
         self.note(part, lambda: target.publish([staged], attempt, lambda: None))
         target.discard(attempt)
@@ -103,7 +103,7 @@ class World:
             self.published.add(part)
 
     def ask(self) -> None:
-        """What was published before the question is there, in the answers to all questions."""
+        """Ranges published before the lookup are in the answers to all lookups."""
         target = Target(self.target.path)
         before, aside = list(self.published), list(self.aside)
         assert target.missing(before) == []
@@ -124,7 +124,7 @@ class World:
             assert len(found) == 1, (part, sorted(spans))
 
     def require_right(self, parts: Sequence[SpooledRange]) -> None:
-        """When all is over, every range in `parts` is published or kept aside, once, and the sums are right."""
+        """At the end every range in `parts` is published or set aside, once, and the sums are correct."""
         target = self.target
         for part in parts:
             if part in target.missing([part]):
@@ -161,7 +161,7 @@ def chain(chance: random.Random, count: int) -> list[SpooledRange]:
 
 
 @pytest.mark.parametrize("seed", range(SCHEDULES))
-def test_whoever_writes_and_folds_in_whatever_order(quick: Path, seed: int) -> None:
+def test_publication_is_exactly_once_in_any_order(quick: Path, seed: int) -> None:
     chance = random.Random(seed)
     world = World(quick / "out")
     old = chance.randint(3, 16)
@@ -191,7 +191,7 @@ def test_whoever_writes_and_folds_in_whatever_order(quick: Path, seed: int) -> N
 
     names = ["owner", "late", "keeper", "asker", "folder 1", "folder 2"]
     ends = {name: chance.randint(1, 120) for name in chance.sample(names, chance.randint(0, 2))}
-    # That is what makes a zombie: stopped at some call until the others have done what they wanted.
+    # This makes a zombie: suspended at some call until the others have finished.
     stops = {name: chance.randint(1, 60) for name in chance.sample(names, chance.randint(0, 3))}
     current: Actor | None = None
 

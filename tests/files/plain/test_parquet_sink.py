@@ -1,4 +1,4 @@
-"""The sink `parquet` without a broker: the contract of sinks, what its files hold, and the options it refuses."""
+"""The sink `parquet` without a broker: the contract of sinks, the content of its files, and rejected options."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_the_first_of_two_writers_wins_and_a_range_without_records_is_know
     assert pq.read_table(tmp_path / data_file(first)).column("value").to_pylist() == [b"v0", b"v1", b"v2"]
 
 
-async def test_what_a_dead_writer_has_decided_for_is_published_by_the_next_one(tmp_path: Path) -> None:
+async def test_a_range_decided_for_by_a_dead_writer_is_published_by_the_next(tmp_path: Path) -> None:
     part = range_data("t", 0, 0, 3)
     async with made(tmp_path) as sink:
         await sink.write(Batch((part,)))
@@ -109,7 +109,7 @@ async def test_nothing_is_published_without_a_lease_and_a_write_that_waits_can_b
         assert len(list(tmp_path.glob("*.parquet"))) == 1
 
 
-async def test_a_disk_that_refuses_is_a_failure_of_the_sink(tmp_path: Path) -> None:
+async def test_a_disk_error_is_a_failure_of_the_sink(tmp_path: Path) -> None:
     async with made(tmp_path) as sink:
         await sink.write(Batch((range_data("t", 0, 0, 3),)))
         publishing = tmp_path / "_kzconsumer" / "publishing"

@@ -1,4 +1,4 @@
-"""What a range adds to an archive, when a segment ends, and what is found after a crash."""
+"""What a range adds to an archive, when a segment ends, and what is recovered after a crash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def records(count: int, timestamp: int = 1_700_000_000_000) -> list[Record]:
 
 
 def entry(kind: str, base: int, count: int, timestamp: int = 1_700_000_000_000) -> bytes:
-    """What a broker has on disk for some records: a batch, a wrapper, or so many messages."""
+    """What a broker has on disk for some records: a batch, a wrapper, or individual messages."""
     if kind == "batch":
         return record_batch(records(count, timestamp), base_offset=base)
     magic = 0 if kind.endswith("0") else 1
@@ -60,7 +60,7 @@ class Disk:
         assert (self.last.base, self.last.size) == (max(self.segments), len(self.segments[max(self.segments)]))
 
     def crash(self, size: int, more: bytes = b"") -> Recovered:
-        """The last segment keeps so many bytes, and the file system adds some; then it is recovered."""
+        """The last segment keeps so many bytes and the file system adds some; then it is recovered."""
         base = max(self.segments)
         found = self.segments[base][:size] + more
         recovered = recover(lambda at, length: found[at : at + length], len(found), base)
@@ -108,7 +108,7 @@ def test_a_run_of_messages_is_cut_at_the_end_of_the_archive(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["messages0", "messages1"])
-def test_a_run_of_messages_is_divided_where_a_segment_ends(kind: str) -> None:
+def test_a_run_of_messages_is_split_at_the_end_of_a_segment(kind: str) -> None:
     size = len(entry(kind, 0, 1))
     disk = Disk(Limits(3 * size, None))
     whole = entry(kind, 0, 10)
@@ -144,8 +144,8 @@ def test_a_segment_ends_by_the_age_of_its_first_record() -> None:
     assert list(disk.segments) == [0, 2, 4], "the age outlives a crash"
 
 
-def test_a_hole_at_the_end_is_an_empty_segment_behind_it() -> None:
-    """Otherwise the stored offset would lie beyond the archive's end at the next start."""
+def test_a_hole_at_the_end_becomes_an_empty_segment() -> None:
+    """Otherwise the stored offset would be beyond the archive's end at the next start."""
     disk = Disk()
     disk.write(0, 25, entry("batch", 0, 10))
     assert list(disk.segments) == [0, 25]
@@ -211,7 +211,7 @@ def test_recovery_finds_a_flipped_byte(kind: str) -> None:
     assert disk.last.end == (119 if kind.startswith("messages") else 110)
 
 
-def test_recovery_of_batches_larger_than_what_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_of_batches_larger_than_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "WINDOW", 100)
     disk = Disk()
     parts = [entry("batch", 0, 50), entry("batch", 50, 1), entry("batch", 51, 30)]
@@ -224,10 +224,10 @@ LOG = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 5), st.integers(
 
 
 @given(LOG, st.data())
-def test_whatever_is_replayed_or_torn_the_archive_becomes_the_log(
+def test_after_any_replay_and_crash_the_archive_equals_the_log(
     log: list[tuple[str, int, int]], data: st.DataObject
 ) -> None:
-    """Ranges of whole entries, written again from any committed point after a crash at any byte of the last segment."""
+    """Ranges of whole entries, rewritten from any committed position after a crash at any byte of the last segment."""
     entries: list[tuple[int, int, bytes]] = []
     end = 0
     for kind, count, hole in log:

@@ -1,4 +1,4 @@
-"""The archive on disk: what is written, recovered, refused, and who may write."""
+"""The archive on disk: what is written, recovered and refused, and who may write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.record_sets import Record, message_set
 
 
 class Lease:
-    """Held for ever, until a test ends it."""
+    """Held until a test ends it."""
 
     until = math.inf
 
@@ -41,7 +41,7 @@ async def opened(path: Path, *, lease: Lease | None = None, **options: object) -
 
 
 async def write(path: Path, *parts: RangeData, **options: object) -> None:
-    """By a sink of its own, as after a restart."""
+    """By a new sink, as after a restart."""
     async with opened(path, lease=None, **options) as sink:
         for part in parts:
             await sink.write(Batch((part,)))
@@ -69,7 +69,7 @@ async def test_segments_are_rolled_by_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 5000, os.urandom(5000), batch(20)[:-1], b"\0"])
-async def test_a_restart_cuts_off_what_is_not_whole_and_goes_on(tmp_path: Path, tail: bytes) -> None:
+async def test_a_restart_truncates_incomplete_entries_and_continues(tmp_path: Path, tail: bytes) -> None:
     await write(tmp_path, batches(0, 20))
     (segment,) = segments(directory(tmp_path))
     segment.write_bytes(segment.read_bytes() + tail)
@@ -88,7 +88,7 @@ async def test_a_restart_recovers_message_sets(tmp_path: Path, magic: int) -> No
     assert content(directory(tmp_path)) == whole
 
 
-async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_cut_off(tmp_path: Path) -> None:
+async def test_a_stored_offset_beyond_the_end_is_refused_and_nothing_is_truncated(tmp_path: Path) -> None:
     await write(tmp_path, batches(0, 30))
     (segment,) = segments(directory(tmp_path))
     damaged = bytearray(segment.read_bytes())
@@ -108,7 +108,7 @@ async def test_a_jump_without_a_range_is_refused_while_running_too(tmp_path: Pat
             await sink.write(Batch((batches(20, 30),)))
 
 
-async def test_members_on_different_disks_go_on_with_a_new_segment(
+async def test_members_on_different_disks_continue_with_a_new_segment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await write(tmp_path, batches(0, 30))
@@ -119,20 +119,20 @@ async def test_members_on_different_disks_go_on_with_a_new_segment(
 
 
 async def test_a_hole_of_the_log_outlives_a_restart(tmp_path: Path) -> None:
-    """Records that retention has taken, or a corrupt batch that was jumped over: no gap of the archive."""
+    """Records that retention has deleted, or a skipped corrupt batch: not a gap of the archive."""
     await write(tmp_path, raw_range(0, 50, batch(0)))
     await write(tmp_path, batches(50, 60))
     assert content(directory(tmp_path)) == batch(0) + batch(50)
 
 
-async def test_a_topic_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+async def test_a_recreated_topic_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     await write(tmp_path, batches(0, 10))
     with pytest.raises(SinkError, match="holds an earlier topic of that name"):
         await write(tmp_path, raw_range(0, 10, batch(0), incarnation=99))
     assert content(directory(tmp_path)) == log_bytes(0, 10)
 
 
-async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_of_another_group_or_without_owner_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "ours"):
         pass
     with pytest.raises(ConfigError, match="is the archive of group g of cluster c; this is group other of cluster c"):
@@ -149,9 +149,9 @@ async def test_a_directory_of_another_group_or_of_nobody_is_refused(tmp_path: Pa
             await sink.write(Batch((batches(0, 10),)))
 
 
-async def test_a_look_finds_what_a_start_would_and_touches_nothing(tmp_path: Path) -> None:
+async def test_a_check_finds_what_a_start_would_and_changes_nothing(tmp_path: Path) -> None:
     def look(path: Path, group: str = "g") -> None:
-        # Without a server it is not known which cluster this is.
+        # Without a server the cluster id is unknown.
         without = SinkContext(group=group, member="", cluster="", safe_until=lambda: 0.0)
         SegmentsSink({"path": str(path)}, without).check()
 
@@ -211,7 +211,7 @@ async def test_waiting_for_a_lock_can_be_cancelled(tmp_path: Path) -> None:
         assert content(directory(tmp_path)) == log_bytes(0, 10)
 
 
-async def test_who_lost_the_lease_writes_nothing_until_it_is_back(tmp_path: Path) -> None:
+async def test_without_the_lease_nothing_is_written_until_it_is_back(tmp_path: Path) -> None:
     lease = Lease()
     async with opened(tmp_path, lease=lease) as sink, opened(tmp_path) as successor:
         await sink.write(Batch((batches(0, 10),)))
@@ -221,13 +221,13 @@ async def test_who_lost_the_lease_writes_nothing_until_it_is_back(tmp_path: Path
             await anyio.sleep(0.1)
             assert content(directory(tmp_path)) == log_bytes(0, 10)
             with anyio.fail_after(10):
-                await successor.write(Batch((batches(10, 20),)))  # nobody holds the lock meanwhile
+                await successor.write(Batch((batches(10, 20),)))  # the lock is not held meanwhile
             assert content(directory(tmp_path)) == log_bytes(0, 20)
             lease.until = math.inf
         assert content(directory(tmp_path)) == log_bytes(0, 20), "it found its successor's work"
 
 
-async def test_two_sinks_that_take_turns_leave_neither_gap_nor_overlap(tmp_path: Path) -> None:
+async def test_two_alternating_sinks_leave_neither_gap_nor_overlap(tmp_path: Path) -> None:
     async with opened(tmp_path) as one, opened(tmp_path) as two:
         for first, until in ((0, 20), (20, 30), (10, 40)):
             await one.write(Batch((batches(first, until),)))
@@ -259,7 +259,7 @@ anyio.run(main)
 
 
 def written_until_killed(path: Path, at: int) -> int:
-    """Start a writer at an offset and kill it in mid-flow; how far it had told that it was."""
+    """Start a writer at an offset and kill it in mid-flow; returns the last progress that it reported."""
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(at)], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         for _ in range(5):
@@ -270,7 +270,7 @@ def written_until_killed(path: Path, at: int) -> int:
 
 @pytest.mark.long
 async def test_killed_in_the_middle_of_a_write(tmp_path: Path) -> None:
-    """What `write` returned for is there; what follows is torn, and the next one mends it."""
+    """What `write` returned for is there; the rest is torn, and the next writer repairs it."""
     at = 0
     for _ in range(3):
         at = written_until_killed(tmp_path, at)
@@ -282,7 +282,7 @@ async def test_killed_in_the_middle_of_a_write(tmp_path: Path) -> None:
         assert found == log_bytes(0, end)
 
 
-async def test_what_is_not_an_option(tmp_path: Path) -> None:
+async def test_invalid_options(tmp_path: Path) -> None:
     for options, fault in (
         ({}, "path: missing"),
         ({"path": "a", "segment_bytes": "2GiB"}, "segment_bytes"),

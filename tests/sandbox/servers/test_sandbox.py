@@ -1,4 +1,4 @@
-"""`kzconsumer sandbox` as a user meets it: real commands, real servers, and no server without its supervisor."""
+"""`kzconsumer sandbox` as a user runs it: real commands, real servers, and no server without its supervisor."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_up_status_down(sandbox: Commands) -> None:
     down = sandbox("down")
     assert (down.returncode, down.stdout) == (0, "the sandbox is stopped\n")
     assert not any(map(exists, servers_of(status)))
-    wait_gone([status["pid"]], 2.0)  # it lets go of its place as the last but one thing
+    wait_gone([status["pid"]], 2.0)  # releasing its place is one of its last steps
     assert not Path(status["folder"]).exists()
     assert not sandbox.state.exists()
     assert sandbox("status").stdout == "no sandbox is running\n"
@@ -102,7 +102,7 @@ def test_a_topic_is_made(sandbox: Commands) -> None:
     assert (again.returncode, again.stderr) == (1, "kzconsumer: topic orders exists already\n")
 
 
-def test_status_tells_what_does_not_serve(sandbox: Commands) -> None:
+def test_status_reports_what_does_not_serve(sandbox: Commands) -> None:
     sandbox.up("--kafka-version", "0.8.2.2", "--brokers", "2")
     status = sandbox.status()
     assert status["serving"]
@@ -125,7 +125,7 @@ def test_status_tells_what_does_not_serve(sandbox: Commands) -> None:
 def test_servers_die_with_a_killed_supervisor(sandbox: Commands) -> None:
     status = sandbox.up("--kafka-version", "1.1.1")
     servers = servers_of(status)
-    # The control: the servers do not end for another reason just then, and not for the end of the command `up`.
+    # The control: the servers do not end for another reason, nor because the command `up` ends.
     assert not wait_until(lambda: not all(map(exists, servers)), 1.0)
     os.kill(status["pid"], signal.SIGKILL)
     wait_gone(servers, 2.0)
@@ -172,7 +172,7 @@ def test_foreground_ends_on_a_signal(sandbox: Commands, number: signal.Signals) 
     assert not Path(status["folder"]).exists()
 
 
-def test_a_start_that_fails_shows_the_servers_own_words(sandbox: Commands, tmp_path: Path) -> None:
+def test_a_failed_start_shows_the_log_of_the_server(sandbox: Commands, tmp_path: Path) -> None:
     java = tmp_path / "jdk" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho this is not the Java you are looking for\nexit 3\n")

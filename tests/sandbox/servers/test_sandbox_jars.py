@@ -1,4 +1,4 @@
-"""Jars come whole from Maven's public repository, once per user, also when several ask at the same time."""
+"""Jars are fetched whole from Maven's public repository, once per user, even if several processes need them at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_progress_is_reported_and_a_second_time_nothing_happens(cache: Path) -> 
     assert resolve_jars(SMALL, Path("/no/java/needed")) == folder
 
 
-def test_a_set_of_other_pins_is_replaced(cache: Path) -> None:
+def test_a_set_with_other_versions_is_replaced(cache: Path) -> None:
     old = cache / "jars" / "small"
     old.mkdir(parents=True)
     (old / "contents.txt").write_text("org.slf4j:slf4j-api:1.7.35\n")
@@ -55,7 +55,7 @@ def test_a_set_of_other_pins_is_replaced(cache: Path) -> None:
     assert [path.name for path in folder.glob("*.jar")] == ["slf4j-api-1.7.36.jar"]
 
 
-def test_what_is_not_there_is_named(cache: Path) -> None:
+def test_a_missing_artifact_is_named(cache: Path) -> None:
     nothing = JarSet("nothing", (Artifact("org.slf4j", "slf4j-api", "0.0.0-never"),), 1)
     with pytest.raises(
         SandboxError, match=r"cannot fetch the jars of nothing(.|\n)*slf4j-api;0\.0\.0-never: not found"

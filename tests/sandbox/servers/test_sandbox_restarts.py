@@ -51,7 +51,7 @@ async def test_zookeeper_comes_back_with_its_data(tmp_path: Path, unique: str) -
         await create_topic(sandbox.zookeeper_connect, unique + "-2", 1)
 
 
-async def test_all_is_gone_after_an_exception(tmp_path: Path) -> None:
+async def test_everything_is_removed_after_an_exception(tmp_path: Path) -> None:
     pids: list[int] = []
     try:
         async with two_brokers(tmp_path) as sandbox:

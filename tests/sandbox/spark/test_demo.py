@@ -1,4 +1,4 @@
-"""The demo as a user runs it: the count at the end, and that nothing is left of it."""
+"""The demo as a user runs it: the count at the end, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_nothing_is_missing_after_a_kill_9_and_nothing_is_left(tmp_path: Path) -
 
 
 @pytest.mark.timeout(120)
-async def test_the_count_finds_what_is_lost_and_what_is_doubled(tmp_path: Path) -> None:
-    """The negative control: 7 is lost, 3 and 4 are there twice (4 at two offsets), 100 was never produced."""
+async def test_the_count_finds_lost_and_duplicated_records(tmp_path: Path) -> None:
+    """The negative control: 7 is lost, 3 and 4 are duplicated (4 at two offsets), 100 was never produced."""
     numbers = [number for number in range(100) if number != 7] + [100, 3, 4]
     offsets = [number // 8 for number in numbers[:-1]] + [99]
     table = pa.table(

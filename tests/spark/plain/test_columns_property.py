@@ -1,4 +1,4 @@
-"""The pure parts of columns: offsets to look at, types of several schemas, decoding of any bytes, widths of a table."""
+"""The pure parts of columns: which offsets to sample, types of several schemas, decoding of any bytes, table widths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logs = st.dictionaries(
 
 
 @given(logs, st.integers(1, 300))
-def test_the_newest_are_as_many_as_there_are_and_fairly_shared(
+def test_the_newest_offsets_are_complete_and_distributed_evenly(
     logs: dict[TopicPartition, tuple[int, int]], count: int
 ) -> None:
     ranges = last_offsets(logs, count)
@@ -108,7 +108,7 @@ def test_any_bytes_become_a_value_or_a_reason_without_them(schema: Any, data: li
             assert (value is None) != (reason is None)
 
 
-def test_a_value_that_its_column_cannot_hold_costs_no_other() -> None:
+def test_a_value_that_its_column_cannot_hold_does_not_affect_others() -> None:
     far = {
         "type": "record",
         "name": "R",

@@ -1,4 +1,4 @@
-"""A Delta table as the Spark sink writes it, without Spark: the contract of sinks, and what others do to the table."""
+"""A Delta table as the Spark sink writes it, without Spark: the contract of sinks, and changes by others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Offsets = list[tuple[int, int]]
 
 
 class DeltaSink:
-    """The destination with the Spark left out, so that a kill may come between any two of its own steps."""
+    """The destination without Spark, so that a kill can happen between any two of its own steps."""
 
     def __init__(self, directory: Path) -> None:
         self._target = claimed(directory / "table")
@@ -98,7 +98,7 @@ def free() -> None:
 
 
 def once(run: Callable[[], object]) -> Callable[[], None]:
-    """What a writer is stopped by right before its commit, the first time: somebody else does something."""
+    """Suspends a writer right before its first commit while another one does something."""
     left = [run]
 
     def step() -> None:
@@ -108,8 +108,8 @@ def once(run: Callable[[], object]) -> Callable[[], None]:
     return step
 
 
-def test_of_two_writers_the_first_wins_and_the_second_sees_it(out: Path, writer: Writer, tmp_path: Path) -> None:
-    """The second one had read the log before the first one wrote to it, as a zombie has."""
+def test_of_two_writers_the_first_wins_and_the_second_finds_it(out: Path, writer: Writer, tmp_path: Path) -> None:
+    """The second one has read the log before the first one wrote to it, like a zombie."""
     other = Writer(claimed(out), tmp_path / "other")
     same = range_data("t", 0, 0, 10), range_data("t", 1, 0, 4)
     published: list[int] = []
@@ -141,7 +141,7 @@ TABLES = 15
 
 
 def at_once(directory: Path, name: str, number: int) -> None:
-    """Let two processes go on together."""
+    """Release two processes at the same time."""
     (directory / f"{name}-{number}").touch()
     deadline = time.monotonic() + 60
     while len(list(directory.glob(f"racer-?-{number}"))) < 2:
@@ -150,7 +150,7 @@ def at_once(directory: Path, name: str, number: int) -> None:
 
 
 @pytest.mark.long
-def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
+def test_two_processes_create_a_table_and_write_the_same_ranges(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RACER, str(tmp_path)]
     racers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE) for name in ("racer-a", "racer-b")]
     output = [int(each.communicate(timeout=100)[0]) for each in racers]
@@ -159,7 +159,7 @@ def test_two_processes_make_a_table_and_write_the_same_ranges(tmp_path: Path) ->
         assert rows(tmp_path / f"table-{number}") == [at for partition in range(3) for at in offsets(partition, 0, 10)]
 
 
-def test_rules_that_a_table_is_given_meanwhile_are_seen(writer: Writer, out: Path) -> None:
+def test_constraints_added_to_a_table_meanwhile_are_respected(writer: Writer, out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 5)))
     add: Any = {"small": '"offset" < 1000000'}
     rule = once(lambda: DeltaTable(out).alter.add_constraint(add))
@@ -170,14 +170,14 @@ def test_rules_that_a_table_is_given_meanwhile_are_seen(writer: Writer, out: Pat
         claimed(out)
 
 
-def test_a_range_that_the_table_has_some_of_is_refused(writer: Writer) -> None:
+def test_a_range_that_is_partly_in_the_table_is_refused(writer: Writer) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 10)))
     with pytest.raises(Overtaken, match=r"has t-0 up to offset 10, within t-0\[5\.\.15\)"):
         writer.publish(writer.stage(range_data("t", 0, 5, 15)))
     assert writer.target.has([RangeIdentity("t", 0, 0x2A, 0, 5, 15)]) == []
 
 
-def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(writer: Writer, out: Path) -> None:
+def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer, out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 1, 0, 3)))
     aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
     late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
@@ -198,12 +198,12 @@ def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(writer: Write
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])
-def test_what_is_kept_aside_while_the_table_is_made(writer: Writer, out: Path, when: str) -> None:
-    """Its writer makes the table, so that there is no log in which it could be said."""
+def test_a_range_set_aside_while_the_table_is_created(writer: Writer, out: Path, when: str) -> None:
+    """Its writer creates the table, so that there is no log yet in which it could be recorded."""
     part = range_data("t", 0, 0, 10)
 
     class Early(DeltaTarget):
-        """Finds no table yet, the first time, though one is made at that moment."""
+        """Finds no table the first time, though one is created at that moment."""
 
         looked = False
 
@@ -246,8 +246,8 @@ def test_ranges_without_records_are_known_too(writer: Writer, out: Path) -> None
     assert sorted(counted) == [(0, 0, 0), (1, 2, 2), (2, 2, 2)]
 
 
-def test_what_is_done_to_the_table_forgets_no_range(writer: Writer, out: Path) -> None:
-    """OPTIMIZE, VACUUM, a checkpoint, and the entries before it gone."""
+def test_table_maintenance_forgets_no_range(writer: Writer, out: Path) -> None:
+    """OPTIMIZE, VACUUM, a checkpoint, and the removal of earlier log entries."""
     for first in range(0, 50, 10):
         writer.publish(writer.stage(range_data("t", 0, first, first + 10)))
     found = held(writer.target.to, True)
@@ -273,7 +273,7 @@ def test_what_is_done_to_the_table_forgets_no_range(writer: Writer, out: Path) -
     assert len(held(writer.target.to, True).ranges) == 2
 
 
-def test_a_file_that_is_gone_is_reported(writer: Writer, out: Path) -> None:
+def test_a_missing_file_is_reported(writer: Writer, out: Path) -> None:
     writer.publish(writer.stage(range_data("t", 0, 0, 10), range_data("t", 1, 0, 10)))
     lost, cut = sorted(out.glob("*.parquet"))
     lost.unlink()
@@ -284,7 +284,7 @@ def test_a_file_that_is_gone_is_reported(writer: Writer, out: Path) -> None:
     assert not any(each.faults for each in held(writer.target.to, False).ranges)
 
 
-def test_groups_share_a_table_and_not_their_offsets(writer: Writer, out: Path, tmp_path: Path) -> None:
+def test_groups_share_a_table_with_separate_offsets(writer: Writer, out: Path, tmp_path: Path) -> None:
     other = Writer(claimed(out, Owner(cluster="c", group="h")), tmp_path / "other")
     for each in (writer, other):
         assert each.publish(each.stage(range_data("t", 0, 0, 5))) == 1
@@ -293,7 +293,7 @@ def test_groups_share_a_table_and_not_their_offsets(writer: Writer, out: Path, t
     assert other.target.fingerprint == writer.target.fingerprint != claimed(tmp_path / "elsewhere").fingerprint
 
 
-def test_readers_pass_over_files_by_what_the_log_says(writer: Writer, out: Path) -> None:
+def test_readers_skip_files_by_their_statistics(writer: Writer, out: Path) -> None:
     start = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)  # the first record's, in whole seconds
     for first in (0, 10_000):
         records = [record(offset) for offset in range(first, first + 10)]
@@ -308,7 +308,7 @@ def test_readers_pass_over_files_by_what_the_log_says(writer: Writer, out: Path)
     )
     assert stats["nullCount"] == dict.fromkeys(("topic", "partition", "offset", "timestamp", "timestampType"), 0)
     for file in out.glob("*-00000000000000000000-*.parquet"):
-        file.unlink()  # whoever reads it now has not looked at the statistics
+        file.unlink()  # a reader that reads the file now has not used the statistics
     late = DeltaTable(out).to_pyarrow_table(
         columns=["offset"], filters=[("timestamp", ">", start + datetime.timedelta(seconds=10, milliseconds=4))]
     )
@@ -345,7 +345,7 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(
         ({"a": "long"}, ("b",), '"b" is no column'),
     ],
 )
-def test_what_no_table_can_have_is_refused(
+def test_columns_that_no_table_can_have_are_refused(
     out: Path, tmp_path: Path, columns: dict[str, object], partition_by: tuple[str, ...], fault: str
 ) -> None:
     writer = Writer(claimed(out, partition_by=partition_by), tmp_path / "scratch")
@@ -354,8 +354,8 @@ def test_what_no_table_can_have_is_refused(
     assert not (out / "_delta_log").exists()
 
 
-def test_values_of_partitions_are_read_as_they_were(out: Path, tmp_path: Path) -> None:
-    """However Spark has written them into names of directories."""
+def test_partition_values_round_trip(out: Path, tmp_path: Path) -> None:
+    """However Spark has encoded them in the names of directories."""
     columns = spark_columns(offset="long", kind="string", day="date", Größe="integer")
     writer = Writer(claimed(out, partition_by=("kind", "day", "Größe")), tmp_path / "scratch")
     kinds = {"a%2Fb%3Dc": "a/b=c", "x y+z%25": "x y+z%", "ä": "ä", "__HIVE_DEFAULT_PARTITION__": None}
@@ -378,13 +378,13 @@ def test_a_table_of_the_users_with_columns_of_its_own(out: Path, tmp_path: Path)
     DeltaTable.create(out, Schema.from_json(json.dumps({"type": "struct", "fields": [note, *reversed(fields)]})))
     writer = Writer(claimed(out), tmp_path / "scratch")
     assert writer.publish(writer.stage(range_data("t", 0, 0, 2))) == 1
-    write_deltalake(out, DeltaTable(out).to_pyarrow_table(), mode="append")  # nobody is kept from it
+    write_deltalake(out, DeltaTable(out).to_pyarrow_table(), mode="append")  # other writers are not restricted
     assert writer.publish(writer.stage(range_data("t", 0, 2, 4))) == 1
     assert rows(out) == sorted(offsets(0, 0, 4) + offsets(0, 0, 2))
     assert set(DeltaTable(out).to_pyarrow_table().column("note").to_pylist()) == {None}
 
 
-def test_places_that_are_none(out: Path, tmp_path: Path) -> None:
+def test_invalid_locations(out: Path, tmp_path: Path) -> None:
     files = tmp_path / "files"
     Target(files).claim(OWNER)
     with pytest.raises(NotOurs, match="is a target of files: give another path"):

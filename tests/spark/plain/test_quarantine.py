@@ -1,4 +1,4 @@
-"""The quarantine of bad records on a real file system: by range, once, and never two truths."""
+"""The quarantine of bad records on a real file system: by range, once, and never contradictory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def bad(*offsets: int, value: bytes = b"x") -> pa.Table:
     return pa.table({"offset": pa.array(offsets, pa.int64()), "value": [value] * len(offsets)})
 
 
-def test_the_first_writer_wins_and_who_finds_other_records_bad_is_reported(tmp_path: Path) -> None:
+def test_the_first_writer_wins_and_a_different_result_is_reported(tmp_path: Path) -> None:
     ours, theirs = Quarantine(tmp_path), Quarantine(tmp_path)
     ours.require_same(PART, [])
     ours.put(PART, bad(5, 3))

@@ -1,4 +1,4 @@
-"""What a function is told of its batch, and what becomes of the steps it does once."""
+"""What a function learns about its batch, and how its one-time steps are handled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCOPE = scope("c", "g", "spark")
 
 
 class Calls:
-    """A batch and what is asked of it."""
+    """A batch and the calls that it receives."""
 
     def __init__(self, *done: str, error: Exception | None = None) -> None:
         self.made: list[str] = []
@@ -76,7 +76,7 @@ def test_a_step_that_fails_or_is_not_recorded_is_done_again() -> None:
     assert calls.made == ["lease", "lease", "did table", "lease", "did table", "recorded table"]
 
 
-def test_what_comes_after_the_function_returned_is_refused() -> None:
+def test_calls_after_the_function_returned_are_refused() -> None:
     calls = Calls()
     with pytest.raises(RuntimeError, match='step "table" was called after'):
         calls.batch.once("table", calls.batch.close)
@@ -87,7 +87,7 @@ def test_what_comes_after_the_function_returned_is_refused() -> None:
     assert calls.made == ["lease"]
 
 
-def test_the_daemon_is_asked_and_its_answer_counts() -> None:
+def test_the_daemon_is_asked_and_its_answer_decides() -> None:
     said: list[StepDone] = []
     answers = [StepRecorded(), StepRecorded(error="no partition of the batch is ours any more")]
 
@@ -125,7 +125,7 @@ def _keyword(df: object, batch_id: int, *, batch: object = None) -> None: ...
         (print, False),
     ],
 )
-def test_a_function_is_given_the_batch_if_it_asks_for_it(function: Callable[..., object], takes: bool) -> None:
+def test_a_function_gets_the_batch_if_it_has_a_parameter_for_it(function: Callable[..., object], takes: bool) -> None:
     assert takes_batch(function) is takes
 
 
@@ -133,7 +133,7 @@ async def _later() -> None: ...
 
 
 @pytest.mark.parametrize(("make", "kind"), [(_later, "coroutine"), (lambda: (each for each in "ab"), "generator")])
-def test_what_a_function_returns_is_not_work_to_be_done(make: Callable[[], object], kind: str) -> None:
+def test_a_function_must_not_return_unfinished_work(make: Callable[[], object], kind: str) -> None:
     with pytest.raises(TypeError, match=f"the function returned a {kind}: it must do its work before it returns"):
         require_done(make())
     require_done(5)

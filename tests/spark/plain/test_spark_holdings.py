@@ -1,4 +1,4 @@
-"""What the Spark sink says its directory holds, while ranges are published, after damage, and of dead writers."""
+"""What the Spark sink reports about its directory: while ranges are published, after damage, and about dead writers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def target(tmp_path: Path) -> Target:
 
 
 def publish(target: Target, first: int, directory: str = "", kind: str = "parquet", quarantined: int = 0) -> Path:
-    """A range of three records; the file in which a reader finds them."""
+    """A range of three records; returns the file in which a reader finds them."""
     attempt = target.attempts / f"by-test-{first}" / "1"
     attempt.mkdir(parents=True)
     rows = pa.table({"n": range(3)})
@@ -60,7 +60,7 @@ def publish(target: Target, first: int, directory: str = "", kind: str = "parque
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("parquet", 3), ("orc", 3), ("json", 3), ("csv", None)])
-def test_rows_are_counted_where_files_can_tell(target: Target, kind: str, rows: int | None) -> None:
+def test_rows_are_counted_if_the_format_allows_it(target: Target, kind: str, rows: int | None) -> None:
     publish(target, 0, kind=kind)
     publish(target, 3, "_day=1/hour=2", kind=kind)
     found = files(target, kind, True)
@@ -72,7 +72,7 @@ def test_rows_are_counted_where_files_can_tell(target: Target, kind: str, rows: 
     assert {each.rows for each in files(target, kind, False).ranges} == {None}
 
 
-def test_what_is_gone_cut_off_or_of_no_range_is_reported(target: Target) -> None:
+def test_missing_truncated_and_foreign_files_are_reported(target: Target) -> None:
     gone, cut, good = (publish(target, first) for first in (0, 3, 6))
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
@@ -93,11 +93,11 @@ def test_what_is_gone_cut_off_or_of_no_range_is_reported(target: Target) -> None
     ]
 
 
-def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_reported(
+def test_a_range_being_published_is_no_stray_but_a_dead_writers_is_reported(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = publish(target, 0)
-    # As a writer leaves it that dies before the entry: decided for, the file there.
+    # The state left by a writer that is killed before the entry: decided for, with the file in place.
     entry = target.path / "_kzconsumer" / f"{range_name(spooled(0))}.json"
     decision = entry.parent / "publishing" / entry.name
     entry.rename(decision)
@@ -106,7 +106,7 @@ def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_reported(
     assert found.leftovers == (
         "t-0[0..3) is decided for and not there yet: the next start, or the next write of it, finishes it",
     )
-    # Between the first look and the last it is finished: in whichever order, the file is never a stray.
+    # Between the first read and the last it is finished: in either order, the file never counts as a stray.
     seen = holdings._visible
 
     def then_entered(top: Path) -> list[str]:
@@ -120,7 +120,7 @@ def test_a_range_on_its_way_is_no_stray_and_a_dead_writers_is_reported(
     assert file.exists()
 
 
-def test_dead_attempts_are_leftovers_and_stay(target: Target) -> None:
+def test_dead_attempts_are_reported_as_leftovers_and_kept(target: Target) -> None:
     (target.attempts / "dead").mkdir()
     (target.attempts / "dead" / "file").write_bytes(b"12345")
     (target.attempts / "dead.lock").touch()
@@ -134,7 +134,7 @@ def sink(path: Path, group: str = "g", **options: object) -> SparkSink:
     return SparkSink({"destination": "parquet", "path": str(path), **options}, context)
 
 
-async def test_a_sink_that_was_not_entered_says_it_and_makes_nothing(target: Target, tmp_path: Path) -> None:
+async def test_a_sink_that_was_not_entered_reports_that_and_creates_nothing(target: Target, tmp_path: Path) -> None:
     publish(target, 0)
     there = sorted(target.path.rglob("*"))
     found = await sink(target.path).holdings(count_rows=True)
@@ -154,7 +154,7 @@ async def test_a_sink_that_was_not_entered_says_it_and_makes_nothing(target: Tar
         await function.holdings(count_rows=False)
 
 
-async def test_records_put_aside_are_as_many_as_the_ledger_says(target: Target, tmp_path: Path) -> None:
+async def test_quarantined_records_match_the_count_in_the_ledger(target: Target, tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.mkdir()
     for first, there in ((0, 2), (3, 1), (6, None)):
@@ -164,11 +164,11 @@ async def test_records_put_aside_are_as_many_as_the_ledger_says(target: Target, 
     value = {"format": "json", "schema": "id BIGINT", "on_error": "quarantine"}
     found = await sink(target.path, value=value, quarantine=str(bad)).holdings(count_rows=True)
     output = [each.faults for each in found.ranges]
-    assert output[0] == output[2] == ()  # one that is not there was taken care of
+    assert output[0] == output[2] == ()  # a missing one was dealt with by the operator
     assert output[1] == (f"{bad / data_file(spooled(3))} holds 1 records, the ledger says 2",)
 
 
-def test_another_target_takes_everything_along() -> None:
+def test_another_target_has_its_own_directories() -> None:
     plain = {"destination": "parquet", "path": "out", "value": {"format": "json", "schema": "id INT"}}
     assert SparkSink.elsewhere(plain, "new/") == {**plain, "path": "new/"}
     aside = SparkSink.elsewhere({**plain, "quarantine": "bad"}, "new/")
@@ -179,7 +179,7 @@ def test_another_target_takes_everything_along() -> None:
         SparkSink.elsewhere({"destination": "function", "function": "a:b"}, "new")
 
 
-def test_a_range_that_was_kept_aside_is_not_held(target: Target) -> None:
+def test_a_range_that_was_set_aside_is_not_held(target: Target) -> None:
     publish(target, 0)
     assert target.set_aside(RangeIdentity("t", 0, -5, 1, 3, 6), 3)
     held = files(target, "parquet", count_rows=True)

@@ -1,4 +1,4 @@
-"""A target keeps the format, layout and columns that its first rows had: others would hide rows from readers."""
+"""A target keeps the format, layout and columns of its first rows: others would hide rows from readers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_another_layout_is_refused(
         assert "\n" not in str(raised.value)
 
 
-async def test_it_is_a_fault_of_the_settings_and_verify_says_it(tmp_path: Path) -> None:
+async def test_another_layout_is_a_fault_of_the_settings_that_verify_reports(tmp_path: Path) -> None:
     side(tmp_path).claim(OWNER)
     output = SinkContext(group="g", member="m", cluster="c", safe_until=lambda: math.inf)
     sink = SparkSink({"destination": "parquet", "path": str(tmp_path), "partition_by": ["day"]}, output)
@@ -76,15 +76,15 @@ async def test_it_is_a_fault_of_the_settings_and_verify_says_it(tmp_path: Path) 
         await sink.holdings(count_rows=True)
 
 
-def test_a_target_of_before_gets_the_layout_of_the_first_that_comes(tmp_path: Path) -> None:
-    Target(tmp_path).claim(OWNER)  # the marker alone, as it was
+def test_an_earlier_target_gets_the_layout_of_the_next_writer(tmp_path: Path) -> None:
+    Target(tmp_path).claim(OWNER)  # the marker alone, as in earlier versions
     side(tmp_path).find(OWNER)
     side(tmp_path, partition_by=["day"]).claim(OWNER)
     with pytest.raises(NotOurs):
         side(tmp_path).find(OWNER)
 
 
-def test_of_two_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
+def test_one_of_two_layouts_claimed_concurrently_is_refused(tmp_path: Path) -> None:
     both = Barrier(2)
 
     def claim(out: Path, kind: str) -> str:
@@ -132,7 +132,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused(
     target.take_columns(schema(*AS_IT_WAS), whole=True)
 
 
-def test_a_column_more_that_may_be_null_is_taken_and_logged(tmp_path: Path) -> None:
+def test_an_additional_nullable_column_is_accepted_and_logged(tmp_path: Path) -> None:
     target = layout(tmp_path)
     target.take_columns(schema(*AS_IT_WAS), whole=True)
     more = (*AS_IT_WAS[:2], column("value", struct(column("a", "integer"), column("b"))), column("day", "date"))
@@ -143,7 +143,7 @@ def test_a_column_more_that_may_be_null_is_taken_and_logged(tmp_path: Path) -> N
     assert (line["event"], line["columns"]) == ("columns added to the target", ["value.b", "day"])
     with pytest.raises(Misfit, match=r'column "value.b" is missing'):
         target.take_columns(schema(*AS_IT_WAS), whole=True)
-    # A batch may lack what no record of it has: with a registry columns follow from the records.
+    # A batch may lack a column that none of its records has: with a registry, columns depend on the records.
     target.take_columns(schema(*AS_IT_WAS), whole=False)
 
 
@@ -156,7 +156,7 @@ def test_csv_is_read_by_position(tmp_path: Path) -> None:
             target.take_columns(schema(*other), whole=False)
 
 
-def test_of_two_that_bring_columns_at_once_both_fit_or_one_is_refused(tmp_path: Path) -> None:
+def test_columns_added_concurrently_both_fit_or_one_is_refused(tmp_path: Path) -> None:
     both = Barrier(2)
 
     def take(path: Path, kind: str) -> str:

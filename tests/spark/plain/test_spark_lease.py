@@ -1,4 +1,4 @@
-"""The worker's lease: it holds, it is waited for, it is lost."""
+"""The worker's lease: held, waited for, or lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_lease_that_ran_out_is_lost_after_the_patience() -> None:
         Lease(clock.now() - 1, patience=0.05).require()
 
 
-def test_a_renewal_lets_a_waiting_batch_go_on() -> None:
+def test_a_renewal_lets_a_waiting_batch_continue() -> None:
     lease = Lease(-math.inf, patience=60)
     renewal = threading.Timer(0.05, lease.renew, [clock.now() + 60])
     renewal.start()

@@ -1,4 +1,4 @@
-"""The Spark sink's options table: each fault one clear line."""
+"""The options table of the Spark sink: each fault is one clear line."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_the_documented_table_is_read() -> None:
     assert (read.path, read.master, read.conf, read.attempts) == ("out/", "local[2]", {"spark.driver.memory": "1g"}, 3)
 
 
-def test_each_destination_tells_the_worker_what_to_do() -> None:
+def test_each_destination_configures_the_worker() -> None:
     files = ToFiles(path="/d", format="orc", partition_by=("day",), write_options={"compression": "zstd"})
     given: dict[str, object] = {"path": "/d", "partition_by": ["day"], "write_options": {"compression": "zstd"}}
     assert read_options({"destination": "files", "format": "orc"} | given).to == files
@@ -136,7 +136,7 @@ def test_each_destination_tells_the_worker_what_to_do() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("commented", [False, True])
-def test_the_page_of_columns_shows_what_is_read(number: int, commented: bool) -> None:
+def test_the_examples_on_the_columns_page_are_read(number: int, commented: bool) -> None:
     block = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)[number]
     if commented:
         block = re.sub(r"^#(\w+ = )", r"\1", block, flags=re.MULTILINE)
@@ -144,7 +144,7 @@ def test_the_page_of_columns_shows_what_is_read(number: int, commented: bool) ->
 
 
 @pytest.mark.parametrize("master", ["local", "local[1]", "local[*]", "local[2, 3]"])
-def test_every_local_master_is_taken(master: str) -> None:
+def test_every_local_master_is_accepted(master: str) -> None:
     assert read_options(PARQUET | {"master": master}).master == master
 
 
@@ -187,7 +187,7 @@ def test_the_users_settings_come_before_our_defaults() -> None:
         ("-03:00", "GMT-03:00", "<-0300>+03:00"),
     ],
 )
-def test_the_time_zone_is_utc_or_what_the_settings_say(given: str | None, java: str, environment: str) -> None:
+def test_the_time_zone_is_utc_or_the_configured_one(given: str | None, java: str, environment: str) -> None:
     """For Spark, Java and Python alike, in the worker and in executors."""
     conf = {"spark.sql.session.timeZone": given} if given else {}
     for master in ("local[1]", "spark://h:7077"):
@@ -224,7 +224,7 @@ def test_a_time_zone_that_java_and_python_read_differently_is_refused(zone: str)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "+02:00", "-18:00", "+00:00", "Europe/Berlin", "America/Los_Angeles"])
-def test_every_other_time_zone_is_taken(zone: str) -> None:
+def test_every_other_time_zone_is_accepted(zone: str) -> None:
     assert read_options(PARQUET | {"conf": {"spark.sql.session.timeZone": zone}})
 
 
@@ -248,7 +248,7 @@ def test_a_machine_without_time_zones_says_so() -> None:
 
 
 @pytest.mark.parametrize("master", ["spark://h:7077", "spark://h1:7077,h2.example:7078"])
-def test_the_driver_of_a_cluster_is_where_executors_reach_it(master: str) -> None:
+def test_the_driver_address_of_a_cluster_is_reachable_for_executors(master: str) -> None:
     assert isinstance(read_options(PARQUET | CLUSTER | {"master": master}), FilesOptions)
     assert "spark.driver.host" not in settings(start(FILES, {}, master))
     assert settings(start(FILES, {}))["spark.driver.host"] == "127.0.0.1"
@@ -261,7 +261,7 @@ def test_only_the_files_destination_changes_how_files_are_read() -> None:
     assert settings(start(ToFunction(function="a:b"), {key: "5"}))[key] == "5"
 
 
-def test_what_shapes_the_rows_tells_destinations_apart() -> None:
+def test_settings_that_shape_rows_distinguish_destinations() -> None:
     context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
 
     def output(**options: object) -> str:
@@ -310,7 +310,7 @@ Exception in thread "main" java.lang.IllegalArgumentException: Not allowed to sp
     ],
     ids=["out of memory", "heap size", "heap size twice", "error"],
 )
-def test_what_java_warns_of_is_no_fault_of_the_settings(tmp_path: Path, log: str, fault: str | None) -> None:
+def test_warnings_of_java_are_not_faults_of_the_settings(tmp_path: Path, log: str, fault: str | None) -> None:
     begun = msgspec.structs.replace(start(FILES, {}), scratch=str(tmp_path))
     (tmp_path / LOG_NAME).write_text(log)
     output = fault_of_settings(RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), begun)
@@ -323,8 +323,8 @@ def test_what_java_warns_of_is_no_fault_of_the_settings(tmp_path: Path, log: str
         assert output.endswith(fault)
 
 
-async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> None:
-    """No memory, no process left: an argument too long is an error of the same call."""
+async def test_a_worker_that_cannot_be_started_counts_as_dead() -> None:
+    """Not enough memory or processes: an overlong argument is an error of the same call."""
     with pytest.raises(WorkerDied, match="cannot be started: Argument list too long"):
         await WorkerProcess.open(start(FILES, {}), {"TOO_LONG": "x" * (1 << 22)})
 
@@ -338,6 +338,6 @@ async def test_a_worker_process_that_cannot_be_started_is_one_that_died() -> Non
         ({"attempts": 5000}, 1e9),
     ],
 )
-def test_the_longest_start_is_known(given: dict[str, object], limit: float) -> None:
+def test_the_start_deadline_is_known(given: dict[str, object], limit: float) -> None:
     context = SinkContext(group="g", member="g", cluster="", safe_until=lambda: 0.0)
     assert SparkSink(PARQUET | given, context).start_limit == limit

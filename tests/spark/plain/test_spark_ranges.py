@@ -1,4 +1,4 @@
-"""Names of ranges, the match of Spark's part files to ranges, and the columns of spool files."""
+"""Names of ranges, matching Spark's part files to ranges, and the columns of spool files."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_the_files_of_a_range_in_one_directory_are_numbered() -> None:
     assert data_file(spooled(), "orc") == f"{range_name(spooled())}.orc"
 
 
-def test_messages_survive_the_pipe() -> None:
+def test_messages_round_trip_through_the_pipe() -> None:
     batch = RunBatch(number=5, ranges=(spooled(),))
     line = encode(batch)
     assert line.endswith(b"\n")
     assert decode_command(line) == batch
 
 
-def test_parts_are_matched_by_what_they_hold() -> None:
+def test_parts_are_matched_by_their_content() -> None:
     ranges = [spooled(0), spooled(1)]
     matched = match_parts([part("x", 1), part("y", 0)], ranges)
     assert matched == [(ranges[0], Path("y")), (ranges[1], Path("x"))]
@@ -85,14 +85,14 @@ def test_parts_that_are_not_one_whole_file_a_range_are_refused(parts: list[Part]
         match_parts(parts, [spooled()])
 
 
-def test_a_footer_says_what_a_file_holds(tmp_path: Path) -> None:
+def test_a_footer_describes_the_content_of_a_file(tmp_path: Path) -> None:
     table = pa.table({"topic": ["t"] * 4, "partition": pa.array([2] * 4, pa.int32()), "offset": [5, 6, 9, 11]})
     pq.write_table(table, tmp_path / "p", row_group_size=2)
     assert read_part(tmp_path / "p") == Part(tmp_path / "p", ("t", "t"), (2, 2), (5, 11), 4)
 
 
 @pytest.mark.parametrize("missing", ["topic", "partition", "offset"])
-def test_a_footer_that_does_not_say_is_refused(tmp_path: Path, missing: str) -> None:
+def test_a_footer_without_the_description_is_refused(tmp_path: Path, missing: str) -> None:
     table = pa.table({"topic": ["t"], "partition": [2], "offset": [5]})
     pq.write_table(table.drop_columns([missing]), tmp_path / "column")
     pq.write_table(table, tmp_path / "statistics", write_statistics=[c for c in table.column_names if c != missing])
@@ -121,7 +121,7 @@ def test_columns_that_are_null_throughout_are_left_out() -> None:
     ]  # fmt: skip
 
 
-def test_spool_files_are_plain_and_whole(tmp_path: Path) -> None:
+def test_spool_files_are_uncompressed_and_complete(tmp_path: Path) -> None:
     written = write_spool(SpoolPlace.in_directory(tmp_path), [range_data("t", 0, 0, 300), range_data("t", 1, 5, 9, [])])
     assert [(each.records, each.file is None) for each in written] == [(300, False), (0, True)]
     assert [each.name for each in tmp_path.iterdir()] == [data_file(written[0])]

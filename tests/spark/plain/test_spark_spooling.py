@@ -1,4 +1,4 @@
-"""Spool files of the Spark sink: written ahead, taken once, and gone when nobody needs them any more."""
+"""Spool files of the Spark sink: written ahead, used once, and removed when no longer needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows(spooled: Spooled) -> list[int]:
     return [pq.read_metadata(each.file).num_rows for each in spooled.files if each.file is not None]
 
 
-async def test_what_is_prepared_is_taken_and_not_written_again(tmp_path: Path) -> None:
+async def test_prepared_files_are_used_and_not_written_again(tmp_path: Path) -> None:
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     ahead = files(tmp_path)
@@ -39,7 +39,7 @@ async def test_what_is_prepared_is_taken_and_not_written_again(tmp_path: Path) -
     assert len(files(tmp_path)) == 2
 
 
-async def test_what_was_lost_since_goes_with_the_rest(tmp_path: Path) -> None:
+async def test_files_of_lost_ranges_are_removed_with_the_rest(tmp_path: Path) -> None:
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     taken = await spool.take(ONE[1:])
@@ -48,20 +48,20 @@ async def test_what_was_lost_since_goes_with_the_rest(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
-async def test_a_batch_that_never_came_is_forgotten(tmp_path: Path) -> None:
+async def test_a_prepared_batch_that_is_never_written_is_removed(tmp_path: Path) -> None:
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     await spool.prepare(ONE)
     await spool.prepare(NEXT)
     assert len(files(tmp_path)) == 2
-    other = await spool.take([range_data("t", 2, 0, 4)])  # nor does this one come
+    other = await spool.take([range_data("t", 2, 0, 4)])  # this one is not written either
     assert rows(other) == [4]
     assert len(files(tmp_path)) == 1
     await spool.remove(other)
     assert files(tmp_path) == []
 
 
-async def test_a_range_that_is_written_and_comes_again_has_two_files(tmp_path: Path) -> None:
-    """Its claim was lost and is ours again, while the batch goes on for its other partitions."""
+async def test_a_range_delivered_again_during_its_write_has_two_files(tmp_path: Path) -> None:
+    """Its claim was lost and made again while the batch continues for its other partitions."""
     spool = Spooling(SpoolPlace.in_directory(tmp_path))
     taken = await spool.take(ONE)
     await spool.prepare(ONE)

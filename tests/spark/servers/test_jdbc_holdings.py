@@ -1,4 +1,4 @@
-"""What the Spark sink says a PostgreSQL table holds: the ledger, and the rows that are there, counted by range."""
+"""What the Spark sink reports about a PostgreSQL table: the ledger, and the existing rows, counted by range."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def to(database: Postgres, monkeypatch: pytest.MonkeyPatch, unique: str) -> ToJd
 
 
 def publish(to: ToJdbc, first: int, partition: int = 0, epoch: int = 0, owner: Owner = OWNER) -> None:
-    """Three records, as a worker publishes them."""
+    """Three records, published like a worker does."""
     table = JdbcTable(to)
     table.claim(owner)
     part = SpooledRange(
@@ -53,7 +53,7 @@ def counted(to: ToJdbc, owner: Owner = OWNER) -> list[tuple[int, int, int | None
     return [(each.identity.partition, each.identity.first, each.rows) for each in found(to, owner).held(True).ranges]
 
 
-def test_rows_are_counted_by_range_and_those_of_none_are_reported(to: ToJdbc, database: Postgres) -> None:
+def test_rows_are_counted_by_range_and_foreign_rows_are_reported(to: ToJdbc, database: Postgres) -> None:
     with pytest.raises(NotOurs, match="has nothing of group g"):
         found(to)
     for first in (0, 3, 10):
@@ -64,7 +64,7 @@ def test_rows_are_counted_by_range_and_those_of_none_are_reported(to: ToJdbc, da
     assert held.ranges[1].identity == RangeIdentity("t", 0, -5, 0, 3, 6)
     assert (held.strays, held.leftovers) == ((), ())
     assert {each.rows for each in found(to).held(False).ranges} == {None}
-    # Deleted, doubled, of no range: each is seen where it is.
+    # Deleted, duplicated, of no range: each is reported for its range.
     database.query(f'DELETE FROM "{to.table}" WHERE "partition" = 1')
     database.query(f'DELETE FROM "{to.table}" WHERE "offset" = 4')
     database.query(f'INSERT INTO "{to.table}" VALUES (%s, 0, 10), (%s, 0, 7), (%s, 0, 13), (%s, 5, 1)', ["t"] * 4)
@@ -75,7 +75,7 @@ def test_rows_are_counted_by_range_and_those_of_none_are_reported(to: ToJdbc, da
     )
 
 
-def test_rows_that_may_be_of_two_ranges_are_not_counted(to: ToJdbc, database: Postgres) -> None:
+def test_rows_of_ambiguous_ranges_are_not_counted(to: ToJdbc, database: Postgres) -> None:
     publish(to, 0)
     publish(to, 0, epoch=1)
     publish(to, 0, partition=1)
@@ -89,7 +89,7 @@ def test_rows_that_may_be_of_two_ranges_are_not_counted(to: ToJdbc, database: Po
     assert {rows for _, _, rows in counted(to)} == {None}
 
 
-def test_a_range_that_was_kept_aside_is_not_held(to: ToJdbc) -> None:
+def test_a_range_that_was_set_aside_is_not_held(to: ToJdbc) -> None:
     publish(to, 0)
     table = JdbcTable(to)
     table.find(OWNER)

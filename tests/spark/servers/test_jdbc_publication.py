@@ -1,4 +1,4 @@
-"""Publishing into PostgreSQL without Spark: two writers of one range, writers that stop or die, whose stages go."""
+"""Publishing into PostgreSQL without Spark: two writers of one range, suspended and dead writers, removal of stages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stages(database: Postgres) -> int:
     return len(database.query(f"SELECT 1 FROM pg_tables WHERE tablename LIKE '{STAGE}%%'"))
 
 
-def test_an_id_is_one_groups_in_one_table(to: ToJdbc) -> None:
+def test_an_id_belongs_to_one_group_per_table(to: ToJdbc) -> None:
     def claimed(output: ToJdbc, owner: Owner) -> str:
         table = JdbcTable(output)
         table.claim(owner)
@@ -67,7 +67,7 @@ def test_an_id_is_one_groups_in_one_table(to: ToJdbc) -> None:
     assert len(others - {same}) == 2
 
 
-def test_what_cannot_be_reached_is_one_line_without_the_password(
+def test_an_unreachable_database_is_reported_in_one_line_without_the_password(
     to: ToJdbc, database: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_PASSWORD", "not-the-secret")
@@ -113,7 +113,7 @@ print(won, flush=True)
 
 
 def fill(table: JdbcTable, connection: object, stage: str, rows: dict[SpooledRange, int], writer: str) -> None:
-    """What Spark does: the rows of some ranges into a stage."""
+    """Spark's part: the rows of some ranges into a stage."""
     table.stages.drop(connection, stage)  # type: ignore[arg-type]
     name = table.stages.make(connection, stage, ["n", "writer"])  # type: ignore[arg-type]
     for part, count in rows.items():
@@ -140,7 +140,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]:
-    """By first offset: which writers' rows there are, and how many of both partitions."""
+    """By first offset: the writers whose rows exist, and how many of both partitions."""
     query = f'SELECT n / 3 * 3, writer, count(*) FROM "{to.table}" GROUP BY 1, 2'
     found: dict[int, set[tuple[str, int]]] = {}
     for first, name, count in database.query(query):
@@ -148,7 +148,7 @@ def published(database: Postgres, to: ToJdbc) -> dict[int, set[tuple[str, int]]]
     return found
 
 
-def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
+def test_readers_see_the_rows_of_one_of_two_writers(database: Postgres, to: ToJdbc) -> None:
     ranges = int(os.environ.get("KZCONSUMER_RACES", "25"))
     racers = [writer(to, name, ranges) for name in "ab"]
     for n in range(ranges):
@@ -169,7 +169,7 @@ def test_of_two_writers_readers_see_one(database: Postgres, to: ToJdbc) -> None:
 
 
 @pytest.mark.parametrize("fate", ["killed", "frozen"])
-def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres, to: ToJdbc, fate: str) -> None:
+def test_a_writer_that_never_commits_delays_others_only_briefly(database: Postgres, to: ToJdbc, fate: str) -> None:
     zombie = writer(to, "a", 1, "stop")
     await_ready(zombie)
     go(zombie)
@@ -185,7 +185,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
     with table.connect() as connection:
         stage = table.stages.own(connection)
         if fate == "killed":
-            # The server notices that its client is gone a moment later.
+            # The server notices a moment later that its client is gone.
             deadline = time.monotonic() + 30
             while database.query("SELECT 1 FROM pg_stat_activity WHERE state = 'idle in transaction'"):
                 assert time.monotonic() < deadline
@@ -206,7 +206,7 @@ def test_a_writer_that_never_commits_holds_nobody_up_for_long(database: Postgres
     assert stages(database) == 0
 
 
-def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> None:
+def test_the_stage_of_a_living_writer_is_kept(database: Postgres, to: ToJdbc) -> None:
     alive = writer(to, "a", 1, "stop")
     await_ready(alive)
     go(alive)
@@ -222,7 +222,7 @@ def test_a_stage_of_the_living_is_left_alone(database: Postgres, to: ToJdbc) -> 
 
 
 def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to: ToJdbc) -> None:
-    """It alone: the rest of its batch is there."""
+    """Only that range: the rest of its batch is published."""
     table = JdbcTable(to)
 
     def publish(first: int, **other: int) -> int:
@@ -250,8 +250,8 @@ def test_a_range_that_overlaps_a_published_one_is_refused(database: Postgres, to
     assert publish(4, epoch=1) == 1, "a new epoch; the rest of the batch was there"
 
 
-def test_a_range_that_overlaps_is_found_in_a_ledger_whose_ranges_overlap(database: Postgres, to: ToJdbc) -> None:
-    """As one of before they were refused."""
+def test_an_overlap_is_found_in_a_ledger_with_overlapping_ranges(database: Postgres, to: ToJdbc) -> None:
+    """As written by versions that did not refuse them."""
     table = JdbcTable(to)
     for first, until in ((0, 100), (10, 20), (30, 40)):
         query = "INSERT INTO kzconsumer_ledger VALUES (%s, 't', 0, -5, 0, %s, %s, 3, 3, 0)"
@@ -260,7 +260,7 @@ def test_a_range_that_overlaps_is_found_in_a_ledger_whose_ranges_overlap(databas
         table.set_aside(RangeIdentity("t", 0, -5, 0, 50, 60), 3)
 
 
-def test_all_ranges_are_asked_for_at_once(to: ToJdbc, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ranges_are_looked_up_in_one_query(to: ToJdbc, monkeypatch: pytest.MonkeyPatch) -> None:
     table = JdbcTable(to)
     ranges = [RangeIdentity("t", n, -5, 0, 0, 3) for n in range(3000)]
     assert table.set_aside(ranges[7], 3)
@@ -281,8 +281,8 @@ def test_all_ranges_are_asked_for_at_once(to: ToJdbc, monkeypatch: pytest.Monkey
     assert len(asked) <= 4, "with what each connection begins with"
 
 
-def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> None:
-    """The second one waits for the first, and does not see the table as it was before."""
+def test_two_concurrent_writers_of_overlapping_ranges(database: Postgres, to: ToJdbc) -> None:
+    """The second one waits for the first and does not use its earlier snapshot of the table."""
     first = writer(to, "a", 1, "stop")
     await_ready(first)
     go(first)
@@ -308,8 +308,8 @@ def test_two_writers_of_ranges_that_overlap(database: Postgres, to: ToJdbc) -> N
     assert published(database, to) == {0: {("a", 4)}}
 
 
-def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(database: Postgres, to: ToJdbc) -> None:
-    """Also not by a member that was about to commit it, and has stopped: keeping aside waits for its end."""
+def test_a_range_set_aside_is_not_published_by_a_late_writer(database: Postgres, to: ToJdbc) -> None:
+    """Not even by a member that was about to commit it and was suspended: setting aside waits for its end."""
     zombie = writer(to, "a", 1, "stop")
     await_ready(zombie)
     go(zombie)
@@ -328,7 +328,7 @@ def test_what_is_kept_aside_is_not_published_by_whoever_comes_late(database: Pos
         fill(table, connection, stage, rows, "b")
         with pytest.raises(KeptAside, match=r"^t\+0\+"):
             table.publish(connection, rows, {}, stage, ["n", "writer"], lambda: None)
-        with pytest.raises(KeptAside):  # which is what whoever finds its plan meets
+        with pytest.raises(KeptAside):  # this is what a member that finds its plan gets
             table.missing(connection, list(rows))
     assert published(database, to) == {0: {("b", 3)}}
     assert table.has([aside, other]) == [other]

@@ -1,8 +1,8 @@
-"""Exactly once into a destination through whatever happens to members, their Sparks and ZooKeeper, at random moments.
+"""Exactly once into a destination under random faults of members, their Sparks and ZooKeeper.
 
 A producer never stops; two daemons write, into files or into a database. One round each by default;
 `KZCONSUMER_CHAOS=30` (`make chaos-spark`) plays so many, from a seed that is printed, or that `KZCONSUMER_CHAOS_SEED`
-gives: each round has a seed of its own, one up. `make nightly` plays five.
+gives: each round adds one to the seed. `make nightly` plays five.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.timeout(500 + 200 * ROUNDS)
 
 
 async def one_round(group: SparkGroup, seed: int) -> str:
-    """Something happens while records flow; returns what it was, when both members are at work again."""
+    """One fault while records flow; returns its name once both members are at work again."""
     chance = Random(seed)
     fault, name = FAULTS[seed % len(FAULTS)], chance.choice("ab")
     await group.whole(2)
@@ -57,7 +57,7 @@ async def one_round(group: SparkGroup, seed: int) -> str:
     return f"{fault.__name__} {name}"
 
 
-# With many rounds only: what differs from Parquet is played without Spark, in tests/spark/plain/test_delta_target.py.
+# With many rounds only: tests/spark/plain/test_delta_target.py has the differences from Parquet without Spark.
 DELTA = pytest.param("delta", marks=pytest.mark.skipif(ROUNDS == 1, reason="make chaos-spark DESTINATION=delta"))
 
 
@@ -72,7 +72,7 @@ def target(request: pytest.FixtureRequest, unique: str, tmp_path: Path, monkeypa
     return PostgresTable(database, unique)
 
 
-async def test_every_record_is_there_once(
+async def test_every_record_is_written_exactly_once(
     three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, target: Destination
 ) -> None:
     await create_topic(cluster_of_three.connect, unique, PARTITIONS)
@@ -105,7 +105,7 @@ async def test_every_record_is_there_once(
 
 
 @pytest.mark.skipif(CONTROL is None, reason="the negative control: make chaos-spark-control")
-async def test_what_appends_without_a_plan_doubles(
+async def test_appending_without_a_plan_doubles_records(
     three: Ensemble, cluster_of_three: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))

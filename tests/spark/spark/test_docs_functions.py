@@ -1,7 +1,7 @@
 """The function of docs/spark-functions.md that writes into a database, held to the contract by the test printed there.
 
-Run as printed, but for where the database is, by a Spark that runs tasks again, and without kills:
-tests/spark/spark/test_spark_contract.py has those.
+Run as printed, except for the address of the database, by a Spark that runs tasks again, and without kills, which are
+in tests/spark/spark/test_spark_contract.py.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def put(text: str, *changes: tuple[str, str]) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_the_function_that_is_printed_keeps_to_the_contract(database: Postgres, tmp_path: Path) -> None:
+def test_the_printed_function_keeps_the_contract(database: Postgres, tmp_path: Path) -> None:
     with start_blocking_portal() as portal:
         proxied = portal.wrap_async_context_manager(FaultProxy(HOST, database.port))
         with proxied as proxy:
-            proxy.lose_answer_to = JDBC_COMMIT  # a stage is committed, its task does not hear of it and runs again
+            proxy.lose_answer_to = JDBC_COMMIT  # the task runs again after its commit
             _test_what_is_printed(database, proxy.port, tmp_path)
             assert proxy.lose_answer_to is None
 

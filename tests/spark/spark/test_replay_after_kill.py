@@ -1,4 +1,4 @@
-"""kill -9 of a member whose Spark has a planned range in hand: the next member writes that range, and no other."""
+"""kill -9 of a member whose Spark has a planned range: the next member writes exactly that range."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def send(cluster: Cluster, topic: str, first: int, until: int) -> None:
 
 
 async def planned(cluster: Cluster, topic: str) -> Plan:
-    """The first plan that is seen to stand."""
+    """The first plan that is found in ZooKeeper."""
     path = GroupPaths(topic).claim_record(TopicPartition(topic, 0))
     async with session(cluster.connect) as zookeeper:
         with anyio.fail_after(LIMIT):
@@ -46,7 +46,7 @@ async def planned(cluster: Cluster, topic: str) -> Plan:
 
 
 def ranges(path: Path) -> list[tuple[int, int]]:
-    """What the ledger says is published."""
+    """The ranges that the ledger lists as published."""
     names = [file.stem.split("+") for file in (path / "_kzconsumer").glob("*+*.json")]
     return sorted((int(first), int(last)) for *_, first, last in names)
 
@@ -58,7 +58,7 @@ async def committed(cluster: Cluster, topic: str, offset: int) -> None:
 
 
 async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Killed with the range planned, the next one with it published; three Sparks in all, of which nothing is left."""
+    """Killed with the range planned, the next one with it published; three Sparks in all, none of which remains."""
     await create_topic(cluster.connect, unique, 1)
     out = tmp_path / "out"
     with daemon(tmp_path / "first", cluster.connect, unique, {unique: 1}, sink(out)) as first:
@@ -68,7 +68,7 @@ async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique
         first.signal(signal.SIGKILL)
         await first.ended()
         wait_gone(spark, 20)
-    await send(cluster, unique, 100, 300)  # another cut would take these along
+    await send(cluster, unique, 100, 300)  # a different cut would include these
     with daemon(tmp_path / "second", cluster.connect, unique, {unique: 1}, sink(out)) as second:
         spark = await spark_of(second)
         await until(lambda: ranges(out), LIMIT)
@@ -87,7 +87,7 @@ async def test_the_next_member_writes_the_planned_range(cluster: Cluster, unique
 
 
 async def spark_of(member: Daemon) -> list[int]:
-    """Every process of its Spark, which is up."""
+    """Every process of its Spark, once it is running."""
     await until(lambda: member.events("spark ready"), LIMIT)
     found = session_of(member.events("spark ready")[0]["pid"])
     assert len(found) >= 2

@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 def ranges(first: int, until: int) -> tuple[RangeData, ...]:
-    """Large enough that an executor can be met while it writes one: some 60 MB each."""
+    """Large enough to catch an executor while it writes one: some 60 MB each."""
     value = bytes(range(256)) * 16
     return tuple(
         range_data("t", partition, first, until, [record(offset, value=value) for offset in range(first, until)])
@@ -79,7 +79,7 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
         "spool": str(tmp_path / "shared"),
         "scratch": str(tmp_path / "scratch"),
         "start_timeout": "240s",
-        "attempts": 1,  # so that it is Spark that tries again
+        "attempts": 1,  # so that Spark itself retries
         "conf": {
             "spark.cores.max": str(PARTITIONS),
             "spark.executor.cores": "1",
@@ -89,16 +89,14 @@ def options(cluster: SparkCluster, tmp_path: Path, destination: str, out: Path) 
     }
 
 
-async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing(
-    cluster: SparkCluster, tmp_path: Path
-) -> None:
+async def test_a_task_of_a_dead_executor_is_run_again_without_duplicates(cluster: SparkCluster, tmp_path: Path) -> None:
     out, written = tmp_path / "out", anyio.Event()
     async with SparkSink(options(cluster, tmp_path, "parquet", out), CONTEXT) as sink:
         with anyio.fail_after(LIMIT):
             while len(cluster.executors) < PARTITIONS:
                 await anyio.sleep(0.05)
         until = 0
-        while not written.is_set():  # a batch may be too quick for whoever wants to meet it
+        while not written.is_set():  # a batch may be too quick for the test to catch an executor
             assert until < MOST_BATCHES * 15_000, "no two tasks were seen to write"
             with anyio.fail_after(LIMIT):
                 async with anyio.create_task_group() as group:
@@ -113,7 +111,7 @@ async def test_a_task_that_a_dead_executor_left_is_run_again_and_doubles_nothing
     assert not [file for file in (tmp_path / "shared").rglob("*") if file.is_file()]
 
 
-async def test_a_delta_table_is_of_what_executors_wrote(cluster: SparkCluster, tmp_path: Path) -> None:
+async def test_a_delta_table_has_the_files_that_executors_wrote(cluster: SparkCluster, tmp_path: Path) -> None:
     out = tmp_path / "out"
     parts = ranges(0, 50)
     output = options(cluster, tmp_path, "delta", out) | {"partition_by": ["partition"]}

@@ -1,4 +1,4 @@
-"""Key and value decoded, sorted out and selected by a real Spark: one session, many cases; a registry over HTTP."""
+"""Key and value decoded, rejected and selected by a real Spark: one session, many cases; a registry over HTTP."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def plain(schema: object, value: object) -> bytes:
     return framed(0, schema, value)[5:]
 
 
-def test_nothing_said_changes_nothing(session: SparkSession, tmp_path: Path) -> None:
+def test_default_settings_change_nothing(session: SparkSession, tmp_path: Path) -> None:
     case = Case(session, tmp_path)
     frame, parts = spooled(session, tmp_path / "spool", values(b"a"))
     assert case.shaping.shape(frame, parts).frame is frame
 
 
-def test_text_and_json_are_columns_and_select_and_where_pick_of_them(session: SparkSession, tmp_path: Path) -> None:
+def test_text_and_json_are_columns_for_select_and_where(session: SparkSession, tmp_path: Path) -> None:
     case = Case(
         session,
         tmp_path,
@@ -129,7 +129,7 @@ def test_text_and_json_are_columns_and_select_and_where_pick_of_them(session: Sp
 
 
 def test_all_columns_and_more(session: SparkSession, tmp_path: Path) -> None:
-    """Among those that `*` stands for are a destination's own, which are there once all the same."""
+    """`*` includes a destination's own columns, which still occur only once."""
     case = Case(session, tmp_path, select="*, offset + 1 AS next")
     frame, parts = spooled(session, tmp_path / "spool", values(b"a"))
     shaped = case.shaping.shape(frame.selectExpr("*", "topic AS _kz_topic", "partition AS _kz_partition"), parts)
@@ -137,7 +137,7 @@ def test_all_columns_and_more(session: SparkSession, tmp_path: Path) -> None:
     assert [(row["next"], row["_kz_topic"], row["_kz_partition"]) for row in rows(shaped.frame)] == [(1, "t", 0)]
 
 
-def test_the_page_shows_what_its_settings_make(session: SparkSession, tmp_path: Path) -> None:
+def test_the_page_shows_the_columns_of_its_settings(session: SparkSession, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "spark-columns.md").read_text()
     toml = page.split("```toml\n")[1].split("```")[0]
     table = page.split("--config group.toml\n")[1].split("```")[0]
@@ -158,7 +158,7 @@ def test_the_page_shows_what_its_settings_make(session: SparkSession, tmp_path: 
 BAD_JSON = [b"no JSON", b'{"id": "x"}', b"", b"[1]", b"\xff", b"null"]
 
 
-def test_bad_json_is_distinguished_from_good(session: SparkSession, tmp_path: Path) -> None:
+def test_invalid_json_is_detected(session: SparkSession, tmp_path: Path) -> None:
     case = Case(
         session, tmp_path, value=FieldOptions(format="json", schema="id INT, a STRUCT<b: INT>", on_error="column")
     )
@@ -169,7 +169,7 @@ def test_bad_json_is_distinguished_from_good(session: SparkSession, tmp_path: Pa
     assert found[4]["_corrupt_value"]["reason"] == "is not UTF-8"
 
 
-def test_a_bad_record_fails_the_batch_by_its_position_and_says_nothing_of_its_content(
+def test_a_bad_record_fails_the_batch_with_its_position_but_not_its_content(
     session: SparkSession, tmp_path: Path
 ) -> None:
     case = Case(session, tmp_path, value=FieldOptions(format="json", schema="id INT"), where="offset < 2")
@@ -181,7 +181,7 @@ def test_a_bad_record_fails_the_batch_by_its_position_and_says_nothing_of_its_co
     assert len(case.rows(values(b"{}", first=3), values(b"{}", partition=1))) == 1
 
 
-def test_bad_records_are_put_aside_by_range_and_the_first_writer_wins(session: SparkSession, tmp_path: Path) -> None:
+def test_bad_records_are_quarantined_by_range_and_the_first_writer_wins(session: SparkSession, tmp_path: Path) -> None:
     case = Case(
         session,
         tmp_path,
@@ -211,7 +211,7 @@ def test_bad_records_are_put_aside_by_range_and_the_first_writer_wins(session: S
     assert second[0]["reason"] == "key is not UTF-8"
     assert {row["topic"] for row in first + second} == {"t"}
 
-    # A replay finds them there; with other settings the same range would be something else, and that is told.
+    # A replay finds them there; with other settings the same range would differ, which is reported.
     inode = (case.quarantine / files[0]).stat().st_ino
     assert case.shape(*batch).quarantined == shaped.quarantined
     assert (case.quarantine / files[0]).stat().st_ino == inode
@@ -267,7 +267,7 @@ def test_avro_of_a_file(session: SparkSession, tmp_path: Path) -> None:
     ]
 
 
-def test_a_schema_changes_in_mid_topic_and_each_id_is_asked_for_once(
+def test_a_schema_changes_within_a_topic_and_each_id_is_requested_once(
     session: SparkSession, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     registry.register("evolving-value", 101, ORDER)
@@ -293,7 +293,7 @@ def test_a_schema_changes_in_mid_topic_and_each_id_is_asked_for_once(
     asked = [path for path in registry.asked if path in ("/schemas/ids/101", "/schemas/ids/102")]
     assert asked == ["/schemas/ids/101", "/schemas/ids/102"]
 
-    # Bad: no frame, an id that nobody knows, bytes that are not of the schema.
+    # Bad: no frame, an id that the registry does not know, bytes that do not match the schema.
     shaped = case.shape(values(new, b"\x01abcdef", b"\x00\x00", framed(999, ORDER, {"id": 1}), old[:-1]))
     assert len(rows(shaped.frame)) == 1
     (file,) = case.quarantine.glob("*.parquet")
@@ -305,7 +305,7 @@ def test_a_schema_changes_in_mid_topic_and_each_id_is_asked_for_once(
     case.shaping.close()
 
 
-def test_a_subject_is_the_readers_schema_as_it_is_when_a_new_id_comes(
+def test_the_reader_schema_of_a_subject_is_read_again_for_a_new_id(
     session: SparkSession, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     registry.register("orders-value", 201, ORDER)
@@ -323,7 +323,7 @@ def test_a_subject_is_the_readers_schema_as_it_is_when_a_new_id_comes(
     assert sorted(row["amount"] for row in case.rows(values(old, new))) == [1.5, 2.5], "a default is the reader's"
 
 
-def test_schemas_may_refer_to_others_and_clash(session: SparkSession, registry: SchemaRegistry, tmp_path: Path) -> None:
+def test_schemas_with_references_and_conflicts(session: SparkSession, registry: SchemaRegistry, tmp_path: Path) -> None:
     address = {"type": "record", "name": "shop.Address", "fields": [{"name": "city", "type": "string"}]}
     customer = {"type": "record", "name": "Customer", "fields": [{"name": "home", "type": "shop.Address"}]}
     registry.register("address", 301, address)
@@ -347,7 +347,7 @@ def registry_schema(registry: SchemaRegistry, number: int) -> object:
     return json.loads(registry.by_id[number]["schema"])
 
 
-def test_a_registry_that_is_down_fails_the_batch_and_a_moments_trouble_does_not(
+def test_only_a_lasting_failure_of_the_registry_fails_the_batch(
     session: SparkSession, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
     registry.register("down-value", 401, ORDER)
@@ -437,7 +437,7 @@ JSON = FieldOptions(format="json", schema="id BIGINT")
         ({"value": FieldOptions(format="json", schema="file:/nowhere/ddl")}, r"schema: .*No such file"),
     ],
 )
-def test_what_is_wrong_in_the_settings_is_one_line_before_any_batch(
+def test_faults_of_the_settings_are_one_line_before_any_batch(
     session: SparkSession, tmp_path: Path, columns: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^\[sink.options\] {fault}") as caught:
@@ -446,10 +446,8 @@ def test_what_is_wrong_in_the_settings_is_one_line_before_any_batch(
 
 
 @pytest.mark.parametrize("select", ["*, key AS _kz_topic", "key AS _kz_topic", "*, key AS _kz_row"])
-def test_a_column_by_a_name_of_the_sinks_own_is_refused_where_it_is_seen(
-    session: SparkSession, tmp_path: Path, select: str
-) -> None:
-    """As late as with the records, where a registry knows the columns."""
+def test_a_column_named_like_one_of_the_sink_is_refused(session: SparkSession, tmp_path: Path, select: str) -> None:
+    """Only with the first records if a registry determines the columns."""
     frame, _ = spooled(session, tmp_path / "spool", values(b"a"))
     columns = read_options({"destination": "parquet", "path": "/d", "select": select}).columns
     with pytest.raises(sql.SqlFault, match=r"select: the column _kz_(topic|row) needs another name"):

@@ -1,7 +1,7 @@
-"""The contract of sinks on a real Spark: what the parquet destination promises, and what a function can keep to.
+"""The contract of sinks with a real Spark: what the parquet destination promises, and what a function can keep.
 
-Each member process has a Spark of its own, which takes ten seconds and more to start: few kills, and each test does
-with the members that are there.
+Each member process has a Spark of its own, which takes ten seconds and more to start: few kills, and each test reuses
+the members.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class TestFunction(OnSpark):
     def read_back(self, directory: Path) -> Iterable[bytes]:
         return stored(directory, "records")
 
-    def test_a_step_that_is_recorded_is_not_done_again(self) -> None:
+    def test_a_recorded_step_is_not_done_again(self) -> None:
         log = self.group.log()
         log.write(self.group.one(), batch := log.batch(self.records))
         log.again(self.group.one(), batch)
@@ -66,8 +66,8 @@ class TestFunction(OnSpark):
         noted = [token for token in stored(self.group.directory, "notes") if f"+{log.topic}+" in token]
         assert len(noted) == len(set(noted)) == 3
 
-    def test_a_function_keyed_on_batch_id_is_found_out(self) -> None:
-        """The negative control: the same function, but for the key."""
+    def test_a_function_keyed_on_batch_id_is_detected(self) -> None:
+        """The negative control: the same function with another key."""
         mode = self.group.directory / "mode"
         mode.touch()
         try:

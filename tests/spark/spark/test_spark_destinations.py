@@ -1,6 +1,6 @@
-"""What destinations publish through a real Spark, compared with what came in: formats, layouts, shapes, a database.
+"""What destinations publish through a real Spark, compared with the input: formats, layouts, shapes, a database.
 
-One Spark session for all of them, in this process, as the worker makes it.
+All share one Spark session in this process, made like the worker's.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 class Shaping:
-    """A shaping that is one function of the frame; `quarantined` are told of, whatever the frame has."""
+    """A shaping that is one function of the frame; `quarantined` are reported, whatever the frame has."""
 
     leaves_out_rows = True
     columns = None
@@ -73,7 +73,7 @@ class Shaping:
 
 
 def batch(directory: Path) -> list[SpooledRange]:
-    """Three ranges: with gaps, of which `evens` leaves nothing, and without records."""
+    """Three ranges: with gaps, one of which `evens` leaves empty, and one without records."""
     directory.mkdir()
     ranges = (
         range_data("t.a", 0, 0, 2000),
@@ -84,7 +84,7 @@ def batch(directory: Path) -> list[SpooledRange]:
 
 
 def evens(frame: DataFrame) -> DataFrame:
-    """Other columns than came in, fewer rows, and no column that tells where a row is from."""
+    """Other columns than the input, fewer rows, and no column with a row's origin."""
     return frame.where("offset % 2 = 0").select(
         sql.col("offset").alias("n"),
         sql.col("value").cast("string").alias("text"),
@@ -100,7 +100,7 @@ def entries(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("compression", ["snappy", "zstd"])
-def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_path: Path, compression: Codec) -> None:
+def test_arrow_writes_the_same_files_as_spark(session: SparkSession, tmp_path: Path, compression: Codec) -> None:
     headers = [{"key": "a", "value": b"1"}, {"key": "", "value": None}]
     records = [
         record(3, key=None, headers=headers),
@@ -135,8 +135,8 @@ def test_arrow_writes_the_files_that_spark_writes(session: SparkSession, tmp_pat
     assert output["arrow"] == output["spark"]
 
 
-def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSession, tmp_path: Path) -> None:
-    """Its records would be nowhere: whoever decided for that may have died before it had kept them."""
+def test_a_range_that_was_set_aside_does_not_count_as_written(session: SparkSession, tmp_path: Path) -> None:
+    """Otherwise its records would be lost: the member that set it aside may have been killed before storing them."""
     part = range_data("t", 0, 0, 5)
     (tmp_path / "spool").mkdir()
     ranges = write_spool(SpoolPlace.in_directory(tmp_path / "spool"), (part,))
@@ -149,7 +149,7 @@ def test_a_range_that_was_kept_aside_is_not_taken_for_written(session: SparkSess
     assert list((tmp_path / "out").glob("*.parquet")) == []
 
 
-def test_who_asks_spark_for_more_gets_sparks_files() -> None:
+def test_options_that_arrow_lacks_are_left_to_spark() -> None:
     plain = ToFiles(path="/out", write_options={"compression": "ZSTD"})
     assert codec(plain, {"spark.driver.memory": "2g"}) == "zstd"
     assert codec(ToFiles(path="/out"), {}) == "snappy"
@@ -189,7 +189,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     rows = read.format(kind).load(str(out), multiLine=kind == "csv").orderBy("n").collect()
     assert [(row.n, row.text, row.day.day) for row in rows] == [(n, f"v{n}", n % 6 + 1) for n in range(0, 2000, 2)]
     assert all(row.awkward == 'line\nbreak, "quoted"' for row in rows)
-    # The same ranges again, as another would write them.
+    # The same ranges again, as from another writer.
     other = FilesDestination(
         session, to, LEASE, Shaping(lambda frame: evens(frame).withColumn("day", sql.lit("2030-01-01")))
     )
@@ -199,7 +199,7 @@ def test_shaped_rows_in_any_format_below_the_users_directories(
     assert not any((out / "_kzconsumer" / "attempts").iterdir())
 
 
-def test_records_as_they_came_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
+def test_unshaped_records_below_the_users_directories(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), partition_by=("partition",))
     claimed_destination(to).claim(OWNER)
     destination = FilesDestination(session, to, LEASE)
@@ -224,8 +224,8 @@ def test_a_batch_that_spark_cannot_write_leaves_nothing(session: SparkSession, t
     assert not any((tmp_path / "out" / "_kzconsumer" / "attempts").iterdir())
 
 
-def test_delta_tables_of_records_as_they_came_and_of_others(session: SparkSession, tmp_path: Path) -> None:
-    """By Arrow and by Spark; the same ranges again; what has failed is no part of the table."""
+def test_delta_tables_of_unshaped_and_shaped_records(session: SparkSession, tmp_path: Path) -> None:
+    """By Arrow and by Spark; the same ranges again; failed batches leave nothing in the table."""
     ranges = batch(tmp_path / "spool")
     choices: dict[str, Codec | None] = {"arrow": "snappy", "spark": None}
     for by, chosen in choices.items():
@@ -270,7 +270,7 @@ def test_columns_that_earlier_rows_do_not_fit_are_refused_before_a_range_is_plan
     ):
         with pytest.raises(ConfigError, match=output):
             FilesDestination(session, to, LEASE, columns(select))
-    with pytest.raises(Misfit, match='column "n" is'):  # where columns are known with the records only
+    with pytest.raises(Misfit, match='column "n" is'):  # if columns are known only with the records
         FilesDestination(
             session, to, LEASE, Shaping(lambda frame: frame.selectExpr("true AS n", *RANGE_COLUMNS))
         ).write(2, ranges[1:2])
@@ -361,7 +361,7 @@ def rows_of(database: Postgres, to: ToJdbc, columns: str) -> list[tuple[Any, ...
     return database.query(f'SELECT {columns} FROM public."{to.table.removeprefix("public.")}" ORDER BY 1, 2, 3')
 
 
-def test_records_as_they_came_in_a_table_made_for_them(
+def test_unshaped_records_in_a_table_created_for_them(
     session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
 ) -> None:
     to = claimed(jdbc)
@@ -395,7 +395,7 @@ def test_records_as_they_came_in_a_table_made_for_them(
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
 
 
-def test_shaped_rows_in_a_table_of_the_users_and_a_key(
+def test_shaped_rows_in_an_existing_table_with_a_key(
     session: SparkSession, database: Postgres, jdbc: ToJdbc, tmp_path: Path
 ) -> None:
     name = jdbc.table.removeprefix("public.")
@@ -442,13 +442,13 @@ def test_a_failure_leaves_nothing_and_the_next_attempt_has_a_stage_of_its_own(
     assert rows_of(database, to, 'topic, "partition", "offset"') == []
     assert database.query("SELECT tablename FROM pg_tables WHERE tablename LIKE 'kzconsumer_stage%%'") == []
     assert destination.write(1, ranges) == (2003, 3, 0)
-    # A connection that is gone costs one attempt at most.
+    # A lost connection fails at most one attempt.
     database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kzconsumer'")
     assert destination.write(1, ranges) == (0, 0, 3)
     destination.close()
 
 
-def test_rows_that_spark_loses_are_missed(session: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_spark_loses_are_noticed(session: SparkSession, tmp_path: Path) -> None:
     to = ToFiles(path=str(tmp_path / "out"), format="json")
     claimed_destination(to).claim(OWNER)
     part, *_ = batch(tmp_path / "spool")

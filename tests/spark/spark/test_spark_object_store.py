@@ -1,4 +1,4 @@
-"""The Spark sink on a standalone cluster that shares no directory with it: spool files go through an object store."""
+"""The Spark sink on a standalone cluster without a shared directory: spool files go through an object store."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def options(store: ObjectStore, cluster: SparkCluster, tmp_path: Path) -> dict[s
     }
 
 
-async def test_executors_read_what_the_member_put_there(
+async def test_executors_read_the_spool_files_of_the_member(
     store: ObjectStore, cluster: SparkCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ahead of time, too; and nothing of it is left."""
+    """Also those written ahead; and none is left behind."""
     monkeypatch.setenv(FUNCTION_DIRECTORY, str(tmp_path))
     first = (range_data("t", 0, 0, 3), range_data("t", 1, 5, 7))
     second = (range_data("t", 0, 3, 5),)
@@ -80,9 +80,7 @@ async def test_executors_read_what_the_member_put_there(
     assert [len(batch["files"]) for batch in seen] == [2, 1]
 
 
-async def test_a_store_that_does_not_take_them_is_reported_before_spark_starts(
-    store: ObjectStore, tmp_path: Path
-) -> None:
+async def test_an_unusable_store_is_reported_before_spark_starts(store: ObjectStore, tmp_path: Path) -> None:
     output = options(store, SparkCluster(tmp_path / "none"), tmp_path) | {"spool": "s3a://nobodys/spool"}
     with pytest.raises(ConfigError, match=r"\[sink\.options\] spool: s3a://nobodys/spool: .*[Bb]ucket"):
         async with SparkSink(output, CONTEXT):

@@ -1,4 +1,4 @@
-"""The streaming query that runs batches, on a real Spark: one outcome for each, also when there is none to be had."""
+"""The streaming query that runs batches, on a real Spark: one outcome for each, also if it cannot be known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batch(number: int) -> RunBatch:
     return RunBatch(number=number, ranges=(one,))
 
 
-def test_each_batch_has_its_outcome_and_what_was_not_begun_never_begins(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_batch_has_an_outcome_and_a_batch_not_begun_never_begins(spark: SparkSession, tmp_path: Path) -> None:
     written: list[tuple[int, int]] = []
 
     def write(number: int, ranges: Sequence[SpooledRange]) -> Written:
@@ -50,7 +50,7 @@ def test_each_batch_has_its_outcome_and_what_was_not_begun_never_begins(spark: S
         return write(number, ranges)
 
     query = RangeQuery(spark, tmp_path / "second", 20, Tracebacks())
-    assert isinstance(query.run(batch(20), write_and_spoil), Done)  # it is durable; Spark fails only then
+    assert isinstance(query.run(batch(20), write_and_spoil), Done)  # it is durable; only then does Spark fail
     over = query.run(batch(21), write)
     assert isinstance(over, Failed)
     assert (over.number, "commits" in over.error) == (21, True), over.error
@@ -60,7 +60,7 @@ def test_each_batch_has_its_outcome_and_what_was_not_begun_never_begins(spark: S
 
 
 def test_checkpoint_files_are_written_without_other_programs(spark: SparkSession) -> None:
-    """Spark has the class under the name that is set, or the session would have been left with its default."""
+    """Spark has the class under the configured name; otherwise the session would use its default."""
     manager = spark.conf.get("spark.sql.streaming.checkpointFileManagerClass", "")
     assert manager is not None
     assert manager.endswith("FileSystemBasedCheckpointFileManager")

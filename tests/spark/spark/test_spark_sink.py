@@ -1,4 +1,4 @@
-"""The Spark sink with a real Spark: what it publishes, what it hands to a function, and who dies with whom.
+"""The Spark sink with a real Spark: what it publishes, what it passes to a function, and which processes end together.
 
 Starting Spark takes ten seconds and more, so each test does much with one worker.
 """
@@ -77,7 +77,7 @@ async def wait_for(file: Path, lines: int) -> None:
 
 @asynccontextmanager
 async def killed_while_starting(workers: int) -> AsyncIterator[None]:
-    """SIGKILL to so many of our next workers, each as soon as it is there, before it can have started Spark."""
+    """SIGKILL to so many of our next workers, each as soon as it exists, before it can have started Spark."""
 
     async def kill() -> None:
         killed: set[int] = set()
@@ -96,8 +96,8 @@ async def killed_while_starting(workers: int) -> AsyncIterator[None]:
         group.cancel_scope.cancel()
 
 
-async def test_a_worker_that_dies_while_it_starts_is_started_as_often_as_a_batch_is_tried(tmp_path: Path) -> None:
-    """Not so where the settings are at fault: then no other start can be better."""
+async def test_a_worker_that_dies_at_its_start_is_restarted_as_often_as_a_batch_is_retried(tmp_path: Path) -> None:
+    """Not if the settings are at fault: another start would not help."""
     options = {"destination": "parquet", "path": str(tmp_path / "out"), "scratch": str(tmp_path / "scratch")}
     sink = SparkSink({**options, "retry_backoff": "100ms"}, context())
     with capture_logs() as logs:
@@ -129,7 +129,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         record(9, timestamp_type=1),
     ]
     async with killed_while_starting(1), SparkSink(options, lease) as sink:
-        # Ranges of very different sizes in one batch, with gaps, without records, of one partition number twice.
+        # Ranges of very different sizes in one batch, with gaps, without records, with one partition number twice.
         await sink.write(
             Batch(
                 (
@@ -164,12 +164,12 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
         entry = json.loads((out / "_kzconsumer/big+2+2a.0+00000000000000000007+00000000000000000009.json").read_text())
         assert (entry["records_in"], entry["records_out"], entry["files"]) == (0, 0, [])
 
-        # A range that is there stays as it is, beside one that is new.
+        # A published range stays as it is, beside one that is new.
         again = range_data("big", 1, 100, 101, [record(100, value=b"other")])
         await sink.write(Batch((again, range_data("big", 1, 101, 102))))
         assert [row["value"] for row in published(out) if row["partition"] == 1] == [b"v100", b"v101"]
 
-        # Past the lease nothing is written; with a new one the same batch goes on.
+        # After the lease nothing is written; with a new one the same batch continues.
         before = published(out)
         until = clock.now() - 1
         await anyio.sleep(1.2)  # a heartbeat carries it
@@ -180,7 +180,7 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
             until = math.inf
         assert len(published(out)) == len(before) + 5
 
-        # A batch that cannot be staged is tried again, then given up; the next one finds everything in order.
+        # A batch that cannot be staged is retried, then fails; the next one finds everything in order.
         attempts = out / "_kzconsumer" / "attempts"
         (staging,) = [each for each in attempts.iterdir() if each.is_dir()]
         staging.rename(tmp_path / "aside")
@@ -205,10 +205,10 @@ async def test_parquet_is_published_by_range_and_the_first_writer_wins(tmp_path:
     assert not [file for file in scratch.rglob("*") if file.is_file()]
 
 
-async def test_two_members_put_one_record_into_the_directory_of_one_day(
+async def test_two_members_write_a_record_into_the_directory_of_the_same_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the time zone of each is: TIME is the 14th in UTC and in New York, and the 15th in Tokyo."""
+    """Whatever each one's time zone is: TIME is the 14th in UTC and in New York, and the 15th in Tokyo."""
     options = {
         "destination": "parquet",
         "path": str(tmp_path / "out"),
@@ -263,7 +263,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         identity = RangeIdentity("t", 0, 0x2A, 0, 0, 3000)
         assert await sink.has([identity, identity._replace(until=2999)]) == [identity]
 
-        # The database commits what a task has staged, Spark does not hear of it, and runs the task again.
+        # The database commits what a task has staged, but Spark does not get the reply and runs the task again.
         proxy.lose_answer_to = JDBC_COMMIT
         with capture_logs() as logs:
             await sink.write(Batch((range_data("t", 1, 5, 9),)))
@@ -274,7 +274,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
         expected += [(1, n, b"v%d" % n) for n in range(5, 9)]
         assert rows() == expected
 
-        # Held up by a lock in the middle of its transaction, killed, and tried again by another worker.
+        # Blocked by a lock in the middle of its transaction, killed, and retried by another worker.
         pid = worker_of(sink)
         with database.connect() as blocking, blocking.transaction():
             blocking.execute(f'LOCK TABLE "{unique}" IN SHARE MODE')
@@ -297,7 +297,7 @@ async def test_postgresql_gets_each_range_once_though_the_worker_is_killed(
     assert not left, "the second worker sweeps what the first one left"
 
 
-async def test_a_delta_table_gets_each_range_once_and_no_columns_that_it_has_not(tmp_path: Path) -> None:
+async def test_a_delta_table_gets_each_range_once_and_no_additional_columns(tmp_path: Path) -> None:
     path = tmp_path / "table"
     DeltaTable.create(path, Schema.from_json(spark_columns()))
     options = {
@@ -362,14 +362,14 @@ async def test_a_function_is_called_as_by_foreach_batch(
         assert seen["table"] == ["a", "b"], "Spark must read a target as the published rows and nothing else"
         assert call["pid"] == worker_of(sink)
 
-        # What it raises is tried again under the same number, then told in one line.
+        # An exception is retried under the same number, then reported in one line.
         fail.touch()
         with pytest.raises(SinkError, match=r"could not write t-0\[2\.\.4\) in 2 attempts: ValueError: told to fail$"):
             await sink.write(Batch((range_data("t", 0, 2, 4),)))
         fail.unlink()
         assert [each["batch_id"] - call["batch_id"] for each in called()] == [0, 1, 1]
 
-        # The worker dies in the middle of a call: another one makes the same call.
+        # The worker is killed in the middle of a call: another one makes the same call.
         stall.touch()
         async with anyio.create_task_group() as group:
             group.start_soon(sink.write, Batch((range_data("t", 0, 4, 6),)))

@@ -1,4 +1,4 @@
-"""The sticky assignor: shares as even as can be, and few partitions that change hands."""
+"""The sticky assignor: shares as even as possible, and few partitions that move."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_it_is_found_by_its_name() -> None:
     assert load(ASSIGNORS, "sticky") is assign
 
 
-def test_it_is_the_same_for_ever() -> None:
-    """A change of this result is a change of the rules: members of two versions would fight. It needs another name."""
+def test_the_result_never_changes() -> None:
+    """A different result is a change of the rules: members of two versions would compete. It needs another name."""
     found = assign(group(["a", "b", "c"], 8))
     assert "".join(thread.consumer for _, thread in sorted(found.items())) == "cabcbbca"
 
@@ -52,8 +52,8 @@ def test_topics_with_the_same_threads_are_shared_evenly(context: AssignmentConte
 
 
 @given(st.lists(MEMBERS, min_size=2, max_size=12, unique=True), st.integers(8, 24))
-def test_never_much_more_moves_than_must(members: list[str], share: int) -> None:
-    """What must move on a join is the joiner's share; a leave moves the same partitions back."""
+def test_few_partitions_move_beyond_the_minimum(members: list[str], share: int) -> None:
+    """On a join, the joiner's share must move; a leave moves the same partitions back."""
     *before, joiner = members
     without, within = assign(group(before, share * len(members))), assign(group(members, share * len(members)))
     moved = changed(without, within)
@@ -61,7 +61,7 @@ def test_never_much_more_moves_than_must(members: list[str], share: int) -> None
     assert len(moved) <= 2.5 * share
 
 
-def test_little_moves_and_much_less_than_with_range() -> None:
+def test_few_partitions_move_and_far_fewer_than_with_range() -> None:
     """Over joins to groups of 3 to 12 members, each of which may be the one that joins."""
     moved: Counter[str] = Counter()
     for size in range(3, 13):

@@ -1,8 +1,8 @@
-"""A ZooKeeper ensemble in memory: one tree that decides, servers that follow it late, sessions that expire.
+"""A ZooKeeper ensemble in memory: one authoritative tree, servers that follow it with a delay, sessions that expire.
 
 `Ensemble` owns the sessions and the decided transactions; each `Server` its tree, which lags behind, its connections
-and their watches. The order is ZooKeeper's: a connection's requests are answered in turn, an event comes before any
-reply that shows the change, and a session that moved to another connection is not served on the old one.
+and their watches. The order is ZooKeeper's: a connection's requests are answered in turn, an event precedes any reply
+that shows the change, and a session that moved to another connection is not served on the old one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOBODY = 0
 
 
 class Peer(Protocol):
-    """The network's part of a connection."""
+    """The network's side of a connection."""
 
     def deliver(self, data: bytes) -> None: ...
 
@@ -52,7 +52,7 @@ class Transaction:
 
 
 class Ensemble:
-    """See the module. `committed` are called with every transaction that was executed, when it is decided."""
+    """See the module. `committed` are called with every executed transaction, when it is decided."""
 
     def __init__(self, world: World, servers: int = 3, lag: tuple[float, float] = (0.0005, 0.01)) -> None:
         self.world = world
@@ -64,17 +64,17 @@ class Ensemble:
         self._last_session = 0x10_0000_0000
 
     def operate(self, *operations: Operation) -> None:
-        """An operator's transaction; refused ones have no effect."""
+        """An operator's transaction; a refused one has no effect."""
         self.transact(NOBODY, list(operations))
 
     def make(self, path: str, data: bytes = b"") -> None:
-        """A persistent node with its parents."""
+        """Creates a persistent node with its parents."""
         names = path.strip("/").split("/")
         for depth in range(1, len(names) + 1):
             self.operate(Create("/" + "/".join(names[:depth]), data if depth == len(names) else b""))
 
     def transact(self, session: int, operations: list[Operation]) -> tuple[int, list[Stat | None], int, int]:
-        """Decide: the zxid, the stats, and the index and code of a refusal."""
+        """Decides: the zxid, the stats, and the index and code of a refusal."""
         transaction = Transaction(self.tree.zxid + 1, session, operations, int(self.world.now * 1000))
         stats, index, code = self.tree.transact(operations, session, transaction.zxid, transaction.time_ms)
         self._decided(transaction, executed=code == 0)
@@ -89,15 +89,15 @@ class Ensemble:
         return session
 
     def stop_leader(self, stale: Server, stopped: float, alone: float) -> None:
-        """The leader stands still, then goes on, and does not know for a while that the others wait for a new one.
+        """The leader is suspended, then resumes, and does not know for a while that the others elect a new one.
 
-        Meanwhile it says "expired" of every session that it knows, on its own account; the others keep them, and the
-        new leader lets their time begin anew.
+        Meanwhile it reports "expired" for every session that it knows, on its own; the others keep them, and the new
+        leader restarts their timeouts.
         """
         for server in self.servers:
             server.set_cut_off(True)
 
-        def goes_on() -> None:
+        def resume() -> None:
             stale.disowns = True
             for connection in list(stale.connections):
                 connection.close()
@@ -109,16 +109,16 @@ class Ensemble:
             for server in self.servers:
                 server.set_cut_off(False)
 
-        self.world.after(stopped, goes_on)
+        self.world.after(stopped, resume)
         self.world.after(stopped + alone, elected)
         for session in self.sessions.values():
-            session.expires = max(session.expires, self.world.now + stopped + alone + 1.0)  # nobody is there to end it
+            session.expires = max(session.expires, self.world.now + stopped + alone + 1.0)  # no server ends it now
 
     def touch(self, session: Session) -> None:
         session.expires = self.world.now + session.timeout + self.world.random.uniform(0, TICK)
 
     def close(self, session: Session) -> int:
-        """End a session: its ephemerals go in one transaction. Returns its zxid."""
+        """End a session: its ephemerals are deleted in one transaction. Returns its zxid."""
         if session.alive:
             session.alive = False
             gone: list[Operation] = [Delete(path, -1) for path in self.tree.ephemerals(session.id)]
@@ -144,7 +144,7 @@ class Ensemble:
 
 
 class Server:
-    """One server: what was decided comes to it late, and its clients read what it has."""
+    """One server: decided transactions reach it late, and its clients read its state."""
 
     def __init__(self, ensemble: Ensemble, lag: tuple[float, float]) -> None:
         self.ensemble = ensemble
@@ -211,7 +211,7 @@ class Server:
 
 @dataclass(eq=False)
 class Connection:
-    """The server's side of one connection. Each answer waits for its turn, and a write's for the server to have it."""
+    """The server's side of one connection. Each answer waits for its turn, that of a write for its arrival here."""
 
     server: Server
     peer: Peer
@@ -250,7 +250,7 @@ class Connection:
         self.server.forget(self)
 
     def answer(self) -> None:
-        """Send what has its turn and is known here."""
+        """Send the answers whose turn has come and whose result is known here."""
         while self.open and self._answers and self._answers[0][0] <= self.server.tree.zxid:
             _, make = self._answers.pop(0)
             self.peer.deliver(make())
@@ -261,7 +261,7 @@ class Connection:
             self._later(0, frames.established(0, bytes(16), 0))
             return
         if self.server.cut_off:
-            return  # it cannot ask about the session: no answer
+            return  # it cannot look up the session: no answer
         if hello.last_zxid > self.server.tree.zxid:
             self.close()
             return
@@ -304,7 +304,8 @@ class Connection:
             self._later(ensemble.tree.zxid, frames.reply(request.xid, ensemble.tree.zxid, code))
             return
         if request.kind == frames.CLOSE:
-            # Applied here it fires the session's own watches, is answered, and closes the connection, in this order.
+            # When applied here it triggers the session's own watches, is answered, and closes the connection, in this
+            # order.
             zxid = ensemble.close(session)
             self._later(zxid, frames.reply(request.xid, zxid))
             return
@@ -364,7 +365,9 @@ class Connection:
             self._again("child", path, EventType.CHILDREN_CHANGED, node.pzxid if node else None, request.since)
 
     def _again(self, kind: str, path: str, changed: EventType, at: int | None, since: int) -> None:
-        """A watch on a node last written at `at` (None: it is gone), by a client that has seen all up to `since`."""
+        """A watch on a node last written at `at` (None: deleted), set by a client that has seen everything up to
+        `since`.
+        """
         if at is None:
             self.peer.deliver(frames.event(EventType.DELETED, path))
         elif at > since:

@@ -1,7 +1,7 @@
-"""A whole group in one simulated world: members that are `kzconsumer.connect` itself, and what must never happen.
+"""A whole group in one simulated world: members that are `kzconsumer.connect` itself, and the checks of their promises.
 
-`SimulatedGroup` owns the world, its ensemble and the members; faults come from its caller, what must never happen is
-looked at by `promises`, and `come_to_rest` says what has to be so when nothing happens any more.
+`SimulatedGroup` owns the world, its ensemble and the members; faults come from its caller, `promises` checks what must
+never happen, and `come_to_rest` what must hold when nothing happens any more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tests.support.simulated.member import GROUP, Member, Subscription, listed
 from tests.support.simulated.network import SimulatedNetwork
 from tests.support.simulated.partition_logs import PartitionLogs, SimulatedFetchers
 from tests.support.simulated.promises import Promises
-from tests.support.simulated.virtual_time import Process, World, told_by
+from tests.support.simulated.virtual_time import Process, World, clock_of
 
 SESSION_TIMEOUT = 6.0
 COMMIT_INTERVAL = 1.0
@@ -96,13 +96,13 @@ class SimulatedGroup:
         member.process.call_soon(member.stopping.set)
 
     def kill(self, member: Member) -> None:
-        """As SIGKILL: it never runs again, and its connections end."""
+        """As SIGKILL: it never runs again, and its connections break."""
         self.trouble(member, float("inf"))
         member.dead = member.process.frozen = True
         self.network.cut(member.process, arrives=True)
 
     def trouble(self, member: Member, seconds: float) -> None:
-        """A fault of this duration concerns the member; it may lose its session over it, and be late to know."""
+        """A fault of this duration affects the member; it may lose its session and notice that late."""
         member.troubled = max(member.troubled, self.world.now + seconds + 2 * SESSION_TIMEOUT)
 
     def freeze(self, member: Member, seconds: float) -> None:
@@ -127,7 +127,7 @@ class SimulatedGroup:
         self.world.after(seconds, lambda: self.ensemble.servers[server].set_cut_off(False))
 
     def stop_leader(self, server: int, stopped: float, alone: float) -> None:
-        """It stands still, then says for a while that sessions have expired which the others keep. One at a time."""
+        """It is suspended, then for a while reports sessions as expired that the others keep. One at a time."""
         if self._no_leader_until > self.world.now:
             return
         self._no_leader_until = self.world.now + stopped + alone
@@ -136,7 +136,7 @@ class SimulatedGroup:
         self.ensemble.stop_leader(self.ensemble.servers[server], stopped, alone)
 
     def expire(self, member: Member) -> None:
-        """An operator ends its session, which no lease can foresee."""
+        """An operator ends its session, which no lease can predict."""
         self.trouble(member, 0.0)
         for session in self.ensemble.sessions.values():
             if session.alive and self.network.processes.get(session.id) is member.process:
@@ -154,7 +154,7 @@ class SimulatedGroup:
         member.seeks.append(member.process.create_task(member.seek(partition, offset)))
 
     def poison(self, seconds: float, registration: bytes = b"a topic") -> None:
-        """A registration that nobody can read: everybody waits until it leaves."""
+        """An unreadable registration: every member waits until it leaves."""
         path = self.paths.member("unreadable")
         self.ensemble.operate(Create(path, registration))
         self.world.after(seconds, lambda: self.ensemble.operate(Delete(path, -1)))
@@ -165,7 +165,7 @@ class SimulatedGroup:
         self.world.after(seconds, lambda: self.logs.set_broker(up=True))
 
     def lose_brokers(self, member: Member) -> None:
-        """No broker answers it, until `find_brokers`."""
+        """It reaches no broker until `find_brokers`."""
         member.without_brokers = True
         self.logs.out_of_reach.add(member.process)
 
@@ -182,7 +182,7 @@ class SimulatedGroup:
         self.ensemble.operate(SetData(self.paths.offset(partition), b"%d" % offset, -1))
 
     def check(self) -> None:
-        """Raises AssertionError when anything was not as it must be."""
+        """Raises AssertionError if any promise was broken."""
         for member in self.members:
             task = member.task
             if task is not None and task.done() and (member.active or task.exception() is not None):
@@ -195,7 +195,7 @@ class SimulatedGroup:
         assert not violations, "\n".join([*self.promises.trace, "", *violations])
 
     def come_to_rest(self, within: float, still: float) -> None:
-        """No more faults and records: then everything is owned, read and committed, and stays as it is."""
+        """No more faults and records: then everything is owned, read and committed, and stays so."""
         self.logs.stop()
         self.logs.set_broker(up=True)
         self.ensemble.operate(Delete(self.paths.member("unreadable"), -1))
@@ -224,7 +224,7 @@ class SimulatedGroup:
         self.check()
 
     def settled(self) -> str:
-        """What is not yet as it has to be when nothing happens any more; empty when all is."""
+        """What does not hold yet although nothing happens any more; empty if everything does."""
         tree = self.ensemble.tree
         active = {member.consumer: member for member in self.members if member.active}
         registered = set(tree.nodes[self.paths.ids].children) if self.paths.ids in tree.nodes else set()
@@ -255,7 +255,7 @@ class SimulatedGroup:
             self.network.set_silent(member.process, False)
 
     def _assigned(self) -> Mapping[TopicPartition, ConsumerThreadId]:
-        """As every member has to compute it from what ZooKeeper holds."""
+        """As every member must compute it from the content of ZooKeeper."""
         tree = self.ensemble.tree
         members = {
             name: decode_registration(tree.nodes[self.paths.member(name)].data)
@@ -272,7 +272,7 @@ class SimulatedGroup:
     # -- its end
 
     def end(self) -> None:
-        """End all processes, without a look at what they do."""
+        """End all processes without further checks."""
         self.promises.watching = False
         self.network.losing.clear()
         self.network.latency.clear()
@@ -302,7 +302,7 @@ def simulated_group(
     looks: str = "1h",
     unowned_alarm: str = "1h",
 ) -> Iterator[SimulatedGroup]:
-    """A group without members, on a clock of its own. `looks`: the interval of its reconciles."""
+    """A group without members, on a clock of its own. `looks`: the interval of its reconciliation."""
     group = SimulatedGroup(seed, assignor, reset, lag, looks, unowned_alarm)
     world = group.world
 
@@ -321,7 +321,7 @@ def simulated_group(
         if event["event"].startswith("work not finished in time"):
             group.promises.released_late(next(member for member in reversed(group.members) if member.name == who))
         group.events.append({"level": level, "member": who, **event})
-        group.promises.tell(f"{who} {level} {event.pop('event')} {event}")
+        group.promises.note(f"{who} {level} {event.pop('event')} {event}")
         raise structlog.DropEvent
 
     async def no_kernels(_: Sessions) -> None:
@@ -330,7 +330,7 @@ def simulated_group(
     logging = structlog.get_config()
     structlog.configure(processors=[traced])
     with (
-        told_by(world),
+        clock_of(world),
         mock.patch.object(rebalancer, "random", world.random),
         mock.patch.object(reconciler, "random", world.random),
         mock.patch.object(kzconsumer.member, "FetcherManager", fetchers),

@@ -1,6 +1,6 @@
 """An application that is a member of a simulated group: `kzconsumer.connect` in a process of its own.
 
-Owns what it was told by its listener. What it gets it works on for as long as its pace says, and shows to the group.
+It processes what it gets at its own pace, and reports it to the group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Subscription = Mapping[str, int] | int
 
 
 class Observer(Protocol):
-    """Who looks at what members do."""
+    """Observes what members do."""
 
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed: ...
 
@@ -51,7 +51,7 @@ class Handed:
 
 @dataclass(eq=False)
 class Member(RebalanceListener):
-    """One application: what it was told and what it does with records."""
+    """One application: what its listener was called with, and how it processes records."""
 
     group: Observer
     name: str

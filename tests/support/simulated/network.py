@@ -1,7 +1,7 @@
-"""The way between processes and servers: bytes arrive late and in order, or not at all.
+"""The network between processes and servers: bytes arrive late and in order, or not at all.
 
-`SimulatedNetwork` owns the connections and what is wrong with them. Faults are those of TCP: a connection that breaks
-with requests or replies on the way, a process that nothing reaches and that reaches nobody, slow lines.
+`SimulatedNetwork` owns the connections and their faults. Faults are those of TCP: a connection that breaks with
+requests or replies in flight, a process without any network, slow lines.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ class SimulatedNetwork:
         return self.world.random.uniform(*self.latency.get(process, QUICK))
 
     def cut(self, process: Process, arrives: bool) -> None:
-        """Break its connections; what it sent and what is on its way to a server still arrives, or not."""
+        """Break its connections; what it sent and what is in flight to a server still arrives, or not."""
         for line in [line for line in self.lines if line.process is process]:
             line.cut(arrives)
 
     def set_silent(self, process: Process, silent: bool) -> None:
-        """Nothing arrives, nothing is refused; what is on its way goes on afterwards."""
+        """Nothing arrives, nothing is refused; data in flight continues afterwards."""
         if silent:
             self.silent.add(process)
             return
         self.silent.discard(process)
         for line in [line for line in self.lines if line.process is process]:
-            line.go_on()
+            line.resume()
 
 
 class Line(asyncio.Transport):
@@ -113,7 +113,7 @@ class Line(asyncio.Transport):
         self._to_client.clear()
         self._client_loses()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._server_reads()
         self._client_reads()
 
@@ -148,7 +148,7 @@ class Line(asyncio.Transport):
     def _client_reads(self) -> None:
         for data in self._arrived(self._to_client):
             if data is None:
-                self.process.call_soon(self._client_loses)  # after what came before it
+                self.process.call_soon(self._client_loses)  # after what was sent before it
             elif not self._client_closed:
                 self.process.call_soon(self._read, data)
 

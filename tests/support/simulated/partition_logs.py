@@ -1,7 +1,7 @@
-"""The topics' records without brokers: logs that grow with time, and the fetch side of a member that reads them.
+"""The records of topics without brokers: logs that grow with time, and the fetching side of a member.
 
-`PartitionLogs` owns which partitions there are, how long their logs are and who reaches no broker. `SimulatedFetchers`
-stands in for `FetcherManager` alone: what it puts into the queues and the reset policy it asks are the product's.
+`PartitionLogs` owns the existing partitions, the length of their logs and who reaches no broker. `SimulatedFetchers`
+replaces `FetcherManager` alone: the queues it fills and the reset policy it uses are the product's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PartitionLogs:
         self.set_broker(up=True)
 
     def set_broker(self, *, up: bool) -> None:
-        """The only one registers, or goes; its logs stay."""
+        """The only one registers, or leaves; its logs stay."""
         path = paths.broker(0)
         self._ensemble.operate(Create(path, b'{"version":1,"host":"kafka","port":9092}') if up else Delete(path, -1))
 
@@ -61,7 +61,7 @@ class PartitionLogs:
         return list(self._born)
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Make the topic, or give it more partitions."""
+        """Create the topic, or add partitions."""
         before = sum(partition.topic == topic for partition in self._born)
         for number in range(before, before + partitions):
             self._born[TopicPartition(topic, number)] = self._ensemble.world.now
@@ -88,7 +88,7 @@ class PartitionLogs:
         self._stopped = self._ensemble.world.now
 
     async def call(self, request: ListOffsetsRequest, *, timeout: float) -> dict[TopicPartition, ListedOffset]:
-        """As a broker answers."""
+        """Answers like a broker."""
         await anyio.sleep(0.002)
         return {
             partition: ListedOffset(0, 0 if when == EARLIEST else self.end(partition), -1)
@@ -97,7 +97,7 @@ class PartitionLogs:
 
 
 class SimulatedFetchers:
-    """As `FetcherManager`: fetches what is started, until it is closed."""
+    """Like `FetcherManager`: fetches what is started, until it is closed."""
 
     def __init__(self, logs: PartitionLogs, leaders: Leaders, reset: OffsetReset) -> None:
         self._logs = logs
@@ -118,7 +118,7 @@ class SimulatedFetchers:
         return 0 if state in self._states else None
 
     def forget(self) -> None:
-        """Fetch nothing of what was started, as if by mistake."""
+        """Stop fetching, as if by a bug."""
         self._states.clear()
 
     async def run(self) -> None:
@@ -149,7 +149,7 @@ class SimulatedFetchers:
 
 @cache
 def _records() -> pa.RecordBatch:
-    """One log for all: who reads it knows its topic and partition from the claim."""
+    """One log for all: the reader knows topic and partition from the claim."""
     count = LONGEST
     columns: list[pa.Array[Any]] = [
         pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int8()), pa.array(["any"])),

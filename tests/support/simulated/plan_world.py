@@ -1,8 +1,8 @@
-"""Members that plan, publish and commit two partitions' ranges in a simulated world, and what must never come of it.
+"""Members that plan, publish and commit ranges of two partitions in a simulated world, and the checks of exactly once.
 
-`PlanWorld` owns the destination and who did what to the offsets; its members run the product's session, owner registry,
-committer and adopter. Faults come from its caller. Logs never end; what a truncation takes has other records after it,
-in an epoch of its own.
+`PlanWorld` owns the destination and all writes to the offsets; its members run the product's session, owner registry,
+committer and adopter. Faults come from its caller. Logs never end; the records of a truncation are replaced by others,
+in an epoch of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORIGINAL = b"g_original-0"
 
 
 class PlanWorld:
-    """See the module. It is the destination, too: an identity that is there is never written again."""
+    """See the module. It is also the destination: an identity that is there is never written again."""
 
     fingerprint = FINGERPRINT
     remembers = True
@@ -55,7 +55,7 @@ class PlanWorld:
         self.moved_back = 0
         self.streamed = 0
         self.planning = True
-        self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by others
+        self._elsewhere: set[tuple[TopicPartition, int, int]] = set()  # and epoch, offset: consumed by other programs
         self._begins = {(partition, 0): 0 for partition in PARTITIONS}  # and epoch -> where it began
         self._stored_last: dict[tuple[TopicPartition, int], int] = {}
         self._violations: list[str] = []
@@ -114,7 +114,7 @@ class PlanWorld:
                 self.ensemble.close(session)
 
     def delete_owner(self) -> None:
-        """Somebody's unconditional delete hits an owner node of ours."""
+        """A foreign unconditional delete hits an owner node of ours."""
         path = PATHS.owner(self.random.choice(PARTITIONS))
         if self.ensemble.tree.data(path) not in (None, ORIGINAL):
             self.ensemble.operate(Delete(path, -1))
@@ -128,8 +128,9 @@ class PlanWorld:
             self.ensemble.operate(SetData(PATHS.offset(partition), b"%d" % (stored + records), -1))
 
     def move_back(self, partition: TopicPartition, records: int) -> None:
-        """Somebody who knows no claim records sets the offset back, or deletes it: an original member's late commit, a
-        tool of Kafka's. Consumed it was all the same."""
+        """A program that does not know claim records sets the offset back, or deletes it: a late commit of an original
+        member, a tool of Kafka's. It was consumed nevertheless.
+        """
         path = PATHS.offset(partition)
         stored = self._stored(partition)
         if stored is None:
@@ -137,11 +138,11 @@ class PlanWorld:
         moved = None if self.random.random() < 0.2 else max(0, stored - records)
         self.ensemble.operate(Delete(path, -1) if moved is None else SetData(path, b"%d" % moved, -1))
         at = partition, self._record(partition).epoch
-        self._stored_last[at] = min(self._stored_last.get(at, 0), moved or 0)  # it is not our members that went back
+        self._stored_last[at] = min(self._stored_last.get(at, 0), moved or 0)  # not set back by our members
         self.moved_back += 1
 
     def visit(self, seconds: float, records: int) -> None:
-        """An original member has a partition for a while, if nobody else has, and commits as it leaves."""
+        """An original member owns a partition for a while, if no other does, and commits as it leaves."""
         partition = self.random.choice(PARTITIONS)
         path = PATHS.owner(partition)
         if self._stored(partition) is None or self.ensemble.tree.data(path) is not None:
@@ -155,7 +156,7 @@ class PlanWorld:
         self.world.after(seconds, leave)
 
     def reset(self, offset: int) -> None:
-        """As the tool for stopped groups: plan cleared, epoch raised, all in one transaction."""
+        """Like the tool for stopped groups: plan cleared, epoch raised, in one transaction."""
         partition = self.random.choice(PARTITIONS)
         if self.ensemble.tree.data(PATHS.owner(partition)) is None and self._stored(partition) is not None:
             record = ClaimRecord(1, "range", "0x2a", self._record(partition).epoch + 1, FINGERPRINT)
@@ -165,7 +166,7 @@ class PlanWorld:
             )
 
     def check(self) -> None:
-        """Everything below the stored offset is in the destination, or somebody else has it."""
+        """Everything below the stored offset is in the destination, or was consumed by another program."""
         assert not self._violations, self._violations[0]
         for process in self.world.processes:
             assert not process.errors, process.errors
@@ -186,9 +187,9 @@ class PlanWorld:
             assert not lost, f"of epoch {epoch}, stored at {stored}, these are nowhere: {lost[:5]}"
 
     def _look(self, session: int, operations: Sequence[Operation]) -> None:
-        """At every transaction: where an epoch begins, and that a member takes offsets back with a new one only.
+        """At every transaction: where an epoch begins, and that a member sets offsets back only in a new one.
 
-        What somebody else writes under a live owner is set right, whichever way that is.
+        What another program writes under a live owner is corrected, in either direction.
         """
         for partition in PARTITIONS:
             if (stored := self._stored(partition)) is None:
@@ -205,7 +206,7 @@ class PlanWorld:
                 self._stored_last[partition, epoch] = stored
 
     def end(self) -> None:
-        """End all processes, whatever they do."""
+        """End all processes."""
         self._over = True
         self.network.losing.clear()
         for process in self.world.processes:
@@ -259,12 +260,12 @@ class PlanWorld:
         await anyio.sleep(self.random.uniform(0.0, 2.0))
 
     async def _stream(self, session: ZooKeeperSession) -> None:
-        """A member without a destination has a partition for a while: it begins where the stored offset is."""
+        """A member without a destination owns a partition for a while: it begins at the stored offset."""
         partition = self.random.choice(PARTITIONS)
         owners = OwnerRegistry(session, PATHS, "range")
         committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
         claimed = await owners.claim(partition, ConsumerThreadId("g_s", 0), INCARNATION)
-        if not isinstance(claimed, Claimed):  # blocked, or a plan stands that only a destination can finish
+        if not isinstance(claimed, Claimed):  # blocked, or there is a plan that only a destination can finish
             await anyio.sleep(self.random.uniform(0.1, 1.0))
             return
         ((_, tracker, position, _),) = await Adopter(committer, None).adopt([(partition, INCARNATION, claimed)])
@@ -313,7 +314,7 @@ class PlanWorld:
             with anyio.move_on_after(self.random.choice([None, None, None, 0.01])):
                 plans = {t: self._plan(t.processed, until, t.epoch) for t, until in ends.items()}
                 ours = await committer.plan(plans)
-            if ours is None:  # cancelled: nothing of it is written
+            if ours is None:  # cancelled: none of it is written
                 await committer.commit()
                 return trackers
             ends = {tracker: until for tracker, until in ends.items() if tracker in ours}
@@ -331,7 +332,7 @@ class PlanWorld:
         for tracker, until in ends.items():
             tracker.written = tracker.processed, until
             tracker.mark(tracker.processed, until)
-        if self.random.random() < 0.9:  # a commit may fail, and what it had to store comes with the next plan
+        if self.random.random() < 0.9:  # a commit may fail; its offset is then stored with the next plan
             await committer.commit()
 
     def _plan(self, first: int, until: int, epoch: int) -> Plan:
@@ -363,7 +364,7 @@ class PlanWorld:
 
 @contextmanager
 def plan_world(seed: int) -> Iterator[PlanWorld]:
-    """Without members; whatever runs in it is ended with it."""
+    """Without members; everything that runs in it ends with it."""
     scene = PlanWorld(seed)
     try:
         yield scene

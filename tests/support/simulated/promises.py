@@ -1,6 +1,6 @@
-"""What must never happen in a group, looked at when it could: at every transaction and at every record handed out.
+"""The promises to a group, checked at every transaction and at every record handed out.
 
-`Promises` owns what was handed out, worked on and stored, who owns what in truth, and the list of violations.
+`Promises` owns what was handed out, processed and stored, the true owners, and the list of violations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REVOKE_DEADLINE = GroupSettings(id="g").revoke_deadline
 
 
 class Promises:
-    """See the module. After `rest`, nothing is looked at any more."""
+    """See the module. After `rest`, nothing is checked any more."""
 
     def __init__(self, ensemble: Ensemble, network: SimulatedNetwork, members: list[Member]) -> None:
         self.world = ensemble.world
@@ -41,30 +41,30 @@ class Promises:
         self._start: dict[TopicPartition, int] = {}
         self._stored: dict[TopicPartition, int] = {}
         self._claims: dict[TopicPartition, tuple[int, int]] = {}  # the owner node's czxid and session
-        self._unclean: set[int] = set()  # claims that were ended by others
+        self._unclean: set[int] = set()  # claims that were ended by other programs
         self._disturbed: dict[TopicPartition, float] = {}
-        self._meddled: set[TopicPartition] = set()  # an outsider set the offset last
-        self._sought: dict[TopicPartition, set[int]] = {}  # where applications wanted to go on
+        self._meddled: set[TopicPartition] = set()  # a foreign program set the offset last
+        self._sought: dict[TopicPartition, set[int]] = {}  # where applications sought to
         ensemble.committed.append(self._committed)
 
     def disturb(self, partition: TopicPartition) -> None:
-        """An outsider meddles with the partition: its owner may be found to be wrong for a moment."""
+        """A foreign program changes the partition: its owner may appear wrong for a moment."""
         self._disturbed[partition] = self.world.now + GRACE
         if (claim := self._claims.get(partition)) is not None:
             self._unclean.add(claim[0])
 
     def may_go_to(self, partition: TopicPartition, offset: int) -> None:
-        """An application is about to seek: its owner may store this, whatever was worked on."""
+        """An application is about to seek: its owner may store this, whatever was processed."""
         self._sought.setdefault(partition, set()).add(offset)
 
     def disturb_owned(self, session: int) -> None:
-        """An outsider takes all that a session owns."""
+        """A foreign program removes all that a session owns."""
         for partition, (_, holder) in self._claims.items():
             if holder == session:
                 self.disturb(partition)
 
     def unfinished(self, partition: TopicPartition, end: int) -> str:
-        """What is still to be done up to the end of the log; empty when nothing is."""
+        """What remains to be done up to the end of the log; empty if nothing does."""
         missing = set(range(self._start.get(partition, 0), end)) - self._finished.get(partition, set())
         if missing:
             return f"{partition} is not read at {sorted(missing)[:5]}"
@@ -74,14 +74,14 @@ class Promises:
 
     def violated(self, what: str) -> None:
         if self.watching:
-            self.tell(f"VIOLATION {what}")
+            self.note(f"VIOLATION {what}")
             self.violations.append(f"at {self.world.now:.3f}: {what}")
 
-    def tell(self, what: str) -> None:
+    def note(self, what: str) -> None:
         self.trace.append(f"{self.world.now:9.3f} {what}")
 
     def handed_out(self, member: Member, partition: TopicPartition, offsets: range) -> Handed:
-        """An application has these records in its hands."""
+        """An application has received these records."""
         now = self.world.now
         claim, session = self._claims.get(partition, (0, NOBODY))
         holder = self.network.processes.get(session)
@@ -115,18 +115,18 @@ class Promises:
         return handed
 
     def done(self, partition: TopicPartition, offsets: range, handed: Handed) -> None:
-        """It has worked on them."""
+        """It has processed them."""
         handed.done = self.world.now
         self._finished.setdefault(partition, set()).update(offsets)
 
     def released_late(self, member: Member) -> None:
-        """It has waited the whole revoke deadline for work in hand: that has to be why."""
+        """It has waited the whole revoke deadline for work in hand, which must be the reason."""
         began = self.world.now - REVOKE_DEADLINE
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
 
     def _may_come_again(self, earlier: Handed) -> bool:
-        """At-least-once: the claim did not end in order, or nobody had to wait for the work on it any longer."""
+        """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""
         if earlier.claim in self._unclean or not earlier.claim:
             return True
         done = self.world.now if earlier.done is None else earlier.done
@@ -137,7 +137,7 @@ class Promises:
         """Every transaction that ZooKeeper executed."""
         nodes = self.ensemble.tree.nodes
         if operations and not all(isinstance(operation, Check) for operation in operations):
-            self.tell(f"{self.network.processes.get(session)} writes {', '.join(map(_shown, operations))}")
+            self.note(f"{self.network.processes.get(session)} writes {', '.join(map(_shown, operations))}")
         for operation in operations:
             kind, partition = self._about(operation.path)
             if kind == "owners":
@@ -173,7 +173,7 @@ class Promises:
         if session == NOBODY:
             self._meddled.add(partition)
             self._finished.setdefault(partition, set()).update(range(offset))  # skipped, if they were not read
-            self._handed.pop(partition, None)  # may all come again
+            self._handed.pop(partition, None)  # may all be redelivered
             return
         process = self.network.processes.get(session)
         if self._claims.get(partition, (0, NOBODY))[1] != session:

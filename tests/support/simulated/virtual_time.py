@@ -1,7 +1,7 @@
-"""Time that passes only when nobody has anything to do, and processes as event loops that it passes for.
+"""A clock that advances only when no process has anything to do, and processes as event loops that run on it.
 
-`World` owns the clock, the agenda of what is to happen, and the processes. Each process is an asyncio loop of its own,
-so one can be frozen, as by SIGSTOP: the others go on, and it finds the time gone when it wakes.
+`World` owns the clock, the agenda of future events, and the processes. Each process is an asyncio loop of its own, so
+one can be frozen, as by SIGSTOP: the others continue, and it finds the time gone when it resumes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_TURNS = 100_000
 
 
 class Network(Protocol):
-    """What processes reach the outside by."""
+    """How processes reach each other."""
 
     async def connect(
         self, process: Process, factory: Callable[[], P], host: str, port: int
@@ -37,7 +37,7 @@ class Network(Protocol):
 
 
 class _NoFiles(selectors.BaseSelector):
-    """Nothing to wait for: all that happens is on the agenda."""
+    """Nothing to wait for: everything that happens is on the agenda."""
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return selectors.SelectorKey(fileobj, 0, events, data)
@@ -76,7 +76,7 @@ class Process(asyncio.SelectorEventLoop):
 
     @property
     def due(self) -> float:
-        """When it has something to do next."""
+        """When it next has something to do."""
         if self._ready:  # type: ignore[attr-defined]
             return self.world.now
         scheduled = self._scheduled  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ class Process(asyncio.SelectorEventLoop):
 
 
 class World:
-    """See the module. All chance comes from `random`, so a world is what its seed and its events make it."""
+    """See the module. All randomness comes from `random`, so a world is determined by its seed and its events."""
 
     network: Network
 
@@ -112,7 +112,7 @@ class World:
         self.at(self.now + seconds, happens)
 
     def pass_time(self, seconds: float, until: Callable[[], object] | None = None, every: float = 0.1) -> bool:
-        """Let time pass, or until the condition, asked `every` so often, holds; returns whether it did."""
+        """Let time pass, or until the condition, checked `every` so often, holds; returns whether it did."""
         end = self.now + seconds
         while until is not None and self.now < end:
             self._pass_to(min(end, self.now + every))
@@ -150,8 +150,8 @@ class World:
 
 
 @contextmanager
-def told_by(world: World) -> Iterator[None]:
-    """The product's sessions live by this world's clock and chance: by the machine's, one moment's load is a fault."""
+def clock_of(world: World) -> Iterator[None]:
+    """The product's sessions use this world's clock and randomness: with the machine's, its load would cause faults."""
 
     def instant() -> Instant:
         return Instant(world.now, world.now)

@@ -1,6 +1,6 @@
 """ZooKeeper's tree of nodes: operations applied one at a time, undone when their transaction fails, and their events.
 
-Pure. An ensemble holds one tree that decides and one for each server, to which the same transactions come later.
+An ensemble holds one authoritative tree and one for each server, to which the same transactions are applied later.
 Compared with a real server by tests/core/servers/test_simulated_zookeeper.py.
 """
 
@@ -51,7 +51,7 @@ class Znode:
 
 
 class Tree:
-    """`events` collects what watches would be told; whoever applies takes it."""
+    """`events` collects the events for watches, until the caller takes them."""
 
     def __init__(self) -> None:
         self.nodes = {"/": Znode(b"", 0, 0, 0)}
@@ -74,7 +74,7 @@ class Tree:
     def transact(
         self, operations: list[Operation], session: int, zxid: int, time_ms: int
     ) -> tuple[list[Stat | None], int, int]:
-        """All operations or none: their stats, and the index and code of the one that was refused (-1 and 0: none)."""
+        """All operations or none: their stats, and the index and code of the refused one (-1 and 0: none)."""
         stats: list[Stat | None] = []
         undo: list[Callable[[], None]] = []
         output = len(self.events)

@@ -1,6 +1,6 @@
 """The server's side of ZooKeeper's wire format: requests from bytes, replies and events to bytes (3.8).
 
-Pure. The simulated servers read and write with it, so that the product's own session runs against them unchanged.
+The simulated servers use it, so that the product's own session runs against them unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Handshake(NamedTuple):
 
 
 class Request(NamedTuple):
-    """`operations` of writes; `paths` of reads and syncs; `watches` of a SetWatches: data, exist, child."""
+    """`operations` of writes, `paths` of reads and syncs, `watches` of a SetWatches: data, exist, child."""
 
     xid: int
     kind: int

@@ -1,6 +1,6 @@
-"""Kafka's own tools and ours look at one group, and read each other's files: they agree.
+"""Kafka's own tools and ours report the same about one group, and read each other's files.
 
-The tools are those of the last releases that have them; each is a Java process, and those that only look run together.
+The tools are those of the last releases that have them; each is a Java process, and those that only read run together.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PARTITIONS, EACH = 4, 10
 
 
 async def tool(command: list[str]) -> str:
-    """What a tool prints, on either stream: some tell their results as log lines."""
+    """The output of a tool on both streams: some report their results as log lines."""
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120)
     return done.stdout + done.stderr
 
 
 @pytest.fixture
 async def offsets_stored(cluster_of: Callable[[str], Cluster], unique: str) -> Cluster:
-    """A group's topic with 10 records in each of 4 partitions; stored are the offsets 1, 4, 7 and 10."""
+    """A group's topic with 10 records in each of 4 partitions; the offsets 1, 4, 7 and 10 are stored."""
     cluster = cluster_of("1.1.1")
     await create_topic(cluster.connect, unique, PARTITIONS)
     records = [Sent(partition, None, b"x") for partition in range(PARTITIONS) for _ in range(EACH)]
@@ -46,7 +46,7 @@ async def offsets_stored(cluster_of: Callable[[str], Cluster], unique: str) -> C
     return cluster
 
 
-async def test_a_running_group_looks_the_same(
+async def test_both_describe_a_running_group_alike(
     servers: Servers, offsets_stored: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Owner, stored offset, end and lag of each partition; and whether each has an owner that is registered."""
@@ -94,10 +94,10 @@ async def test_a_running_group_looks_the_same(
         assert "Rebalance operation failed" in verified
 
 
-async def test_a_group_with_the_brokers_looks_the_same(
+async def test_both_describe_a_group_with_offsets_in_the_brokers_alike(
     servers: Servers, offsets_stored: Cluster, unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Offsets with the brokers alone, beside old ones in ZooKeeper: all look at the brokers', the newer tool too."""
+    """Offsets in the brokers alone, beside old ones in ZooKeeper: all read the brokers', including the newer tool."""
     cluster = offsets_stored
     offsets = {"storage": "kafka", "dual_commit": False, "commit_interval": "1h"}
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
@@ -132,7 +132,7 @@ async def test_a_group_with_the_brokers_looks_the_same(
             assert {int(n): (int(at), int(end), int(lag)) for n, at, end, lag in rows} == ours, answer
 
 
-async def test_files_are_the_same_both_ways(
+async def test_offset_files_are_interchangeable(
     servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ExportZkOffsets and ours write the same lines; each reads what the other has written."""
@@ -163,10 +163,10 @@ async def test_files_are_the_same_both_ways(
     assert (await kzconsumer("offsets", "export", unique)).out == ours.read_text()
 
 
-async def test_a_group_that_is_deleted(
+async def test_a_deleted_and_restored_group(
     servers: Servers, offsets_stored: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After ours Kafka's tool finds no such group; after a restore it finds it as it was, and deletes it itself."""
+    """After ours, Kafka's tool does not find the group; after a restore it finds and deletes it."""
     cluster = offsets_stored
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
     command = ["kafka.admin.ConsumerGroupCommand", "--zookeeper", cluster.connect]

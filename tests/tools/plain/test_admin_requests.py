@@ -1,4 +1,6 @@
-"""What the controller is asked for, in the form of each version, and what is refused because it would not be done."""
+"""Requests to the controller in the form of each version, and requests that are refused because they would have no
+effect.
+"""
 
 from __future__ import annotations
 
@@ -74,14 +76,14 @@ def test_a_reassignment_is_written_as_every_controller_reads_it() -> None:
         (cluster(1, 2), UNREADABLE, {("odd", 0): (1,)}, "/brokers/topics/odd: no JSON"),
     ],
 )
-def test_what_a_controller_would_leave_undone_is_refused(
+def test_requests_that_a_controller_would_ignore_are_refused(
     at: ClusterDescription, shown: TopicDescription, wanted: requests.Wanted, output: str
 ) -> None:
     with pytest.raises(Refused, match=output):
         requests.reassignments(at, [shown], wanted)
 
 
-def test_who_acts_on_requests() -> None:
+def test_which_controllers_act_on_requests() -> None:
     requests.require_controller(cluster(1))
     for at, output in (
         (cluster(1, controller=None), "there is no controller"),
@@ -92,7 +94,7 @@ def test_who_acts_on_requests() -> None:
             requests.require_controller(at)
 
 
-def test_an_election_is_of_those_who_can_lead() -> None:
+def test_an_election_only_names_possible_leaders() -> None:
     assert requests.elections(cluster(1, 2), [topic(), topic("gone", deleting=True, leader=2), OLD], None) == []
     (found,) = requests.elections(cluster(1, 2), [topic(leader=2)], {"t": None})
     assert found == Election("t", 0, 2, 1, None)
@@ -113,7 +115,7 @@ def test_an_election_is_of_those_who_can_lead() -> None:
             requests.elections(at, [topic()], scope)
 
 
-def test_a_deletion_is_refused_where_it_would_not_end_or_hurts() -> None:
+def test_a_deletion_that_would_not_finish_or_is_harmful_is_refused() -> None:
     requests.require_deletable(cluster(1, 2), [topic()], {})
     assert requests.deletion_requests(["t"]) == [Create("/admin/delete_topics/t", b"")]
     for at, shown, groups, output in (
@@ -188,7 +190,7 @@ def test_values_that_brokers_read() -> None:
         assert [since for since, _ in kinds] == sorted({since for since, _ in kinds})
 
 
-def test_tables_say_what_is_done_and_what_is_not() -> None:
+def test_tables_show_what_is_done_and_what_is_not() -> None:
     found = (Reassignment("t", 0, (1, 2), (2, 1)), Reassignment("t", 1, (2,), (2,)))
     where = "--zookeeper zk"
     done = reassigned_table(Reassigned(True, "u.json", (), found), where).splitlines()

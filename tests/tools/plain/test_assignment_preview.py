@@ -67,7 +67,7 @@ def test_before_anyone_joined() -> None:
     assert found.changes["claimed"] == 6
 
 
-def test_owners_that_are_not_where_the_assignor_has_them() -> None:
+def test_owners_that_differ_from_the_assignment() -> None:
     found = plan({"g_a": member(2)}, {}, owned("g_a-1", "g_a-0", "g_a-0", "g_gone-0", None, "g_a-1"))
     assert not found.as_assigned
     assert [each.change for each in found.partitions] == ["stream", "stays", "stays", "moves", "claimed", "stays"]
@@ -82,7 +82,7 @@ def test_streams_without_partition_and_topics_that_do_not_exist_are_named() -> N
     assert "Topics that do not exist: later" in table(found).splitlines()
 
 
-def test_a_member_that_comes_back_with_another_number_of_streams() -> None:
+def test_a_member_that_rejoins_with_another_number_of_streams() -> None:
     found = plan({"g_a": member()}, {"g_a": member(2)}, owned(*["g_a-0"] * 6))
     assert [(each.consumer, each.joins, each.streams) for each in found.members] == [("g_a", True, 2)]
     assert found.changes == {"stays": 3, "stream": 3, "moves": 0, "claimed": 0}

@@ -1,4 +1,4 @@
-"""Completion and the manual page say what the parsers know, all of it: whoever adds a verb has nothing to do here."""
+"""Completion and the manual page are complete: they are generated from the parsers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_bash_completes_every_verb_and_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A real bash: for every command, what it offers for nothing and for a dash."""
+    """A real bash: what it offers for every command after nothing and after a dash."""
     known = list(commands(whole_parser()))
     assert len(known) > 10
     script = [printed(capsys, "completion", "bash")]
@@ -101,7 +101,7 @@ def test_the_manual_has_every_verb_and_option(capsys: pytest.CaptureFixture[str]
             assert word in section, (words, word)
 
 
-def test_the_manual_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manual_page_can_be_formatted(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
         [need(GROFF), "-man", "-Tutf8", "-ww", "-P-c"],
         input=printed(capsys, "manual"),

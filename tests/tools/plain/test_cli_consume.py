@@ -1,4 +1,4 @@
-"""`kzconsumer consume`: wrong usage, and which settings the words make."""
+"""`kzconsumer consume`: wrong usage, and the settings that its arguments make."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_named_topics_are_a_white_list_in_a_group() -> None:
     assert [filter.allows(name) for name in ("a.b", "c", "axb", "ca.b")] == [True, True, False, False]
 
 
-def test_a_file_says_what_the_words_do_not(tmp_path: Path) -> None:
+def test_a_file_supplies_what_the_arguments_omit(tmp_path: Path) -> None:
     file = tmp_path / "group.toml"
     file.write_text(
         '[zookeeper]\nconnect = "zk1"\n[group]\nid = "g"\nassignor = "roundrobin"\n[subscription]\ntopics = { t = 2 }\n'

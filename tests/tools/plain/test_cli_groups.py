@@ -1,4 +1,4 @@
-"""`kzconsumer groups`: wrong usage, and what can be told without a server."""
+"""`kzconsumer groups`: wrong usage, and errors that need no server."""
 
 from __future__ import annotations
 

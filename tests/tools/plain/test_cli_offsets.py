@@ -1,4 +1,4 @@
-"""`kzconsumer offsets`, `lag` and the newer verbs of `groups`: wrong usage, and what can be told without a server."""
+"""`kzconsumer offsets`, `lag` and the newer verbs of `groups`: wrong usage, and errors that need no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kzconsumer sink`: wrong usage, and what can be told without a server."""
+"""`kzconsumer sink`: wrong usage, and errors that need no server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], words:
     assert output in capsys.readouterr().err
 
 
-def test_a_sink_without_preview_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sink_without_preview_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "g.toml").write_text(FILE + 'plugin = "jsonlines"\n')
     assert main(["sink", "try", "--config", str(tmp_path / "g.toml")]) == 1
     assert 'sink "jsonlines" cannot be tried: it has no preview' in capsys.readouterr().err

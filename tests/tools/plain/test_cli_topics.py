@@ -1,4 +1,4 @@
-"""`kzconsumer topics`: wrong usage of what changes something."""
+"""`kzconsumer topics`: wrong usage of the verbs that change something."""
 
 from __future__ import annotations
 

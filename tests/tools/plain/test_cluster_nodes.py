@@ -122,7 +122,7 @@ def test_what_no_broker_writes_is_reported(decode, data: bytes) -> None:  # type
         decode(data)
 
 
-def test_tables_fit_and_say_what_is_wrong() -> None:
+def test_tables_fit_and_show_problems() -> None:
     long = "orders-" + "x" * 200
     topic = topic_description(
         long,

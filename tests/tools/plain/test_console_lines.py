@@ -1,4 +1,4 @@
-"""What `kzconsumer consume` prints and leaves out, beside the same said record by record in plain Python."""
+"""What `kzconsumer consume` prints and leaves out, compared with a record-by-record version in plain Python."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def printed(row: Row, offset: int, form: Format, null: bytes) -> bytes:
 
 
 @given(ROWS, FORMATS, st.sampled_from([b"", b"NULL"]), st.integers(0, 3), st.booleans())
-def test_lines_are_those_of_each_record(rows: list[Row], form: Format, null: bytes, skip: int, compiled: bool) -> None:
+def test_lines_match_the_records(rows: list[Row], form: Format, null: bytes, skip: int, compiled: bool) -> None:
     kernels = load_kernels() if compiled else PYTHON_KERNELS
     expected = b"".join(printed(row, 10 + 3 * n, form, null) for n, row in enumerate(rows) if n >= skip)
     assert bytes(render(batch_of(rows).slice(skip), form, null, lambda size: kernels)) == expected
 
 
 def matches(content: bytes | None, expression: str) -> bool:
-    # Bytes that are no UTF-8 become what no expression here asks for.
+    # Invalid UTF-8 is replaced by characters that no expression here matches.
     return content is not None and re.search(expression, content.decode("utf-8", "surrogateescape")) is not None
 
 
@@ -80,7 +80,7 @@ EXPRESSIONS = st.sampled_from(["a", "^a", "b$", "é", "^$", "[aé]b?"])
 
 
 @given(ROWS, st.none() | EXPRESSIONS, st.none() | EXPRESSIONS, st.lists(st.none() | EXPRESSIONS, max_size=2), st.data())
-def test_a_filter_leaves_what_matches(
+def test_a_filter_keeps_matching_records(
     rows: list[Row], key: str | None, value: str | None, headers: list[str | None], data: st.DataObject
 ) -> None:
     wanted = tuple(HeaderMatch(data.draw(st.sampled_from(["a", "é", "none"])), each) for each in headers)
@@ -104,7 +104,7 @@ def test_a_filter_leaves_what_matches(
 
 
 @given(FORMATS)
-def test_a_format_is_read_as_it_is_written(form: Format) -> None:
+def test_formats_are_parsed(form: Format) -> None:
     escaped = {b"": "", b"\n": r"\n", b" = ": r"\x20= "}
     text = "".join(escaped[part] if isinstance(part, bytes) else f"%{part}" for part in form)
     joined: list[bytes | str] = []
@@ -116,7 +116,7 @@ def test_a_format_is_read_as_it_is_written(form: Format) -> None:
     assert read_format(text) == tuple(joined)
 
 
-def test_what_a_format_has_besides() -> None:
+def test_the_other_fields_of_a_format() -> None:
     assert read_format(r"100%% é\t\r\0\\\xff") == (b"100% " + "é".encode() + b"\t\r\0\\\xff",)
     for wrong, named in (
         (r"%x", "%x is not a field"),
@@ -128,7 +128,7 @@ def test_what_a_format_has_besides() -> None:
             read_format(wrong)
 
 
-def test_what_cannot_be_matched_is_reported() -> None:
+def test_invalid_filters_are_reported() -> None:
     with pytest.raises(ValueError, match="missing \\)"):
         check_expression("(a")
     with pytest.raises(ValueError, match="name of the header"):
@@ -140,12 +140,12 @@ def test_what_cannot_be_matched_is_reported() -> None:
     ("text", "offset"),
     [("beginning", 3), ("end", 20), ("stored:g", 9), ("7", 7), ("1", 3), ("99", 20), ("-4", 16), ("-99", 3), ("@5", 8)],
 )
-def test_places_mean_offsets_of_the_log(text: str, offset: int) -> None:
+def test_positions_are_resolved_to_offsets_of_the_log(text: str, offset: int) -> None:
     p = TopicPartition("t", 0)
     assert offset_at(read_place(text, int), p, (3, 20), {p: 8}, {p: 9}) == offset
 
 
-def test_places_without_an_answer() -> None:
+def test_positions_that_cannot_be_resolved() -> None:
     p = TopicPartition("t", 0)
     assert offset_at(Place("time", 1), p, (3, 20), {}, {}) == 20
     assert offset_at(Place("stored", group="g"), p, (3, 20), {}, {}) == 3

@@ -1,4 +1,4 @@
-"""What is wrong with a group beside its logs and its assignor, what is left behind, and who is there."""
+"""Problems of a group's logs and assignment, leftover nodes, and its members."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_members_that_compute_differently(nodes: GroupNodes, wrong: list[tuple[s
     assert verify(nodes) == []
 
 
-def test_offsets_beside_their_logs() -> None:
+def test_offsets_outside_their_logs() -> None:
     nodes = group({}, {}, {f"orders/{n}": node(str(stored)) for n, stored in enumerate((4, 5, 9, 10))})
     logs = {TopicPartition("orders", n): LogRange(5, 9) for n in range(4)}
     assert kinds(examine(nodes, logs, ASSIGNORS)) == [
         ("offset_after_log", "offsets/orders/3"),
         ("offset_before_log", "offsets/orders/0"),
     ]
-    assert examine(nodes, {}, ASSIGNORS) == []  # no leader has answered: nothing is said
+    assert examine(nodes, {}, ASSIGNORS) == []  # no leader has replied: nothing is reported
     known = facts(nodes)
     assert behind(known, logs) == {TopicPartition("orders", 1): 5}
     found = group_lag("g", known, partitions_of(known), logs, {TopicPartition("orders", 1): 4_000}, 6_500)
@@ -83,20 +83,20 @@ def test_offsets_beside_their_logs() -> None:
     assert (found.lag, found.seconds, found.unknown) == (9, 2.5, 1)
 
 
-def test_only_what_lasts_counts() -> None:
+def test_only_lasting_problems_count() -> None:
     one, two = Symptom("unowned_partition", "/1", "nobody"), Symptom("unowned_partition", "/2", "nobody")
     assert lasting([one], [one, two]) == [one]
     assert lasting([one], [two]) == []
 
 
-def test_a_registration_that_nobody_can_read_is_no_reason_to_compute() -> None:
+def test_with_an_unreadable_registration_no_assignment_is_computed() -> None:
     nodes = two_members(SWAPPED, "range", "range")
     poisoned = msgspec.structs.replace(nodes, registrations={**nodes.registrations, "g_c": node("t1", THEIRS)})
     assert kinds(examine(poisoned, {}, ASSIGNORS)) == [("unreadable_registration", "ids/g_c")]
     assert kinds(verify(poisoned)) == [("unreadable_registration", "ids/g_c")]
 
 
-def test_who_is_there() -> None:
+def test_members_and_owners_that_are_present() -> None:
     assert members_present(group({}, {}, {"orders/0": node("3")})) is None
     assert members_present(MIXED) == "has 2 members (g_a, g_b): stop them first"
     assert members_present(group({}, {"orders/0": node("z-0", OURS), "orders/1": node("z-0", OURS)})) == (
@@ -108,7 +108,7 @@ def test_who_is_there() -> None:
     )
 
 
-def test_what_is_nobodys() -> None:
+def test_leftover_nodes() -> None:
     owners = {"orders/0": node("z-0"), "orders/1": node("g_a-0", OURS)}
     gone = {"orders/0": node("3"), "gone/0": node("3")}
     live = group({"g_a": ours(orders=1), "g_z": node(ORIGINAL)}, owners, gone)
@@ -125,7 +125,7 @@ def test_what_is_nobodys() -> None:
     assert [(each.path, each.before, each.after) for each in removal(dead, leftovers(dead)[:1])] == [
         ("/consumers/g/owners/orders/0", b"z-0", None)
     ]
-    assert leftovers(group({}, {}, gone, topics={})) == []  # of a cluster without topics nothing can be said
+    assert leftovers(group({}, {}, gone, topics={})) == []  # without topics in the cluster nothing can be concluded
 
 
 def a_run(*topics: str, finished: int | None = None) -> Node:
@@ -146,7 +146,7 @@ def a_run(*topics: str, finished: int | None = None) -> Node:
     ],
     ids=["all gone", "all gone, and over", "some are there", "of no topic", "unreadable"],
 )
-def test_a_run_of_topics_that_are_gone(run: Node, goes: bool) -> None:
+def test_a_run_of_deleted_topics(run: Node, goes: bool) -> None:
     dead = msgspec.structs.replace(group({}, {}), run=run)
     found = leftovers(dead)
     assert [each.path for each in found] == (["/consumers/g/run"] if goes else [])
@@ -159,14 +159,14 @@ def test_a_run_of_topics_that_are_gone(run: Node, goes: bool) -> None:
 @pytest.mark.parametrize(
     ("run", "goes"),
     [
-        (a_run("orders", "pay"), True),  # it would wait for offsets of `pay` that nobody may store again
+        (a_run("orders", "pay"), True),  # it would wait for offsets of `pay` that no member may store again
         (a_run("orders", "pay", finished=2), False),
         (a_run("orders"), False),
         (node("of a later version"), False),
     ],
     ids=["waits for it", "over", "of others", "unreadable"],
 )
-def test_an_unfinished_run_goes_with_a_topic_of_it(run: Node, goes: bool) -> None:
+def test_an_unfinished_run_ends_with_one_of_its_topics(run: Node, goes: bool) -> None:
     root = "/consumers/g"
     tree = {path: node("") for path in (root, f"{root}/offsets", f"{root}/offsets/pay", f"{root}/offsets/orders")}
     tree |= {f"{root}/offsets/pay/0": node("3"), f"{root}/run": run}

@@ -1,4 +1,4 @@
-"""What `kzconsumer groups` says of nodes, and how it is shown."""
+"""How `kzconsumer groups` interprets nodes and shows them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def group(
     claims: dict[str, Node] | None = None,
     topics: dict[str, Node] | None = None,
 ) -> GroupNodes:
-    """Leaves are given as `topic/partition`; there is a topic orders with four partitions unless told otherwise."""
+    """Leaves are given as `topic/partition`; there is a topic orders with four partitions unless given otherwise."""
     topics = {"orders": topic(4)} if topics is None else topics
     below = {
         kind: {f"/consumers/g/{kind}/{leaf}": each for leaf, each in (leaves or {}).items()}
@@ -90,7 +90,7 @@ def test_a_group_of_both_kinds_of_members() -> None:
 
 
 def test_streams_without_partition() -> None:
-    """A static subscription's streams are one topic's each, a list's are shared by all that it allows."""
+    """Each stream of a static subscription belongs to one topic; a filter's are shared by all matching topics."""
     found = describe(
         group(
             {"g_a": ours(orders=2, pay=2, later=2), "g_b": listed("white_list", {"o.*": 3})},
@@ -115,7 +115,7 @@ def test_partitions_without_owner() -> None:
 
 
 def test_a_group_without_members() -> None:
-    """Its offsets are shown, also those of topics that are gone; nothing is amiss."""
+    """Its offsets are shown, including those of deleted topics; nothing is reported as a problem."""
     found = describe(group({}, {}, {"orders/1": node("5"), "gone/0": node("9")}))
     assert [(each.topic, each.partition, each.exists, each.subscribed, each.stored) for each in found.partitions] == [
         ("gone", 0, False, False, 9),
@@ -143,14 +143,14 @@ def test_who_holds_an_owner_node(data: bytes | str, session: int, kind: str) -> 
     assert found.health == ("healthy" if kind == "member" else "unhealthy")
 
 
-def test_an_unreadable_member_is_registered_all_the_same() -> None:
-    """Its owner nodes are a live session's; what it subscribes to nobody knows."""
+def test_an_unreadable_member_still_counts_as_registered() -> None:
+    """Its owner nodes belong to a live session; its subscription is unknown."""
     found = describe(group({"g_x": node("orders", THEIRS)}, {"orders/0": node("g_x-0", THEIRS)}))
     assert [(each.kind, each.path) for each in found.findings] == [("unreadable_registration", "/consumers/g/ids/g_x")]
     assert (found.members, found.partitions[0].owner_kind, found.health) == ((), "member", "unhealthy")
 
 
-def test_nodes_that_say_nothing() -> None:
+def test_nodes_without_usable_content() -> None:
     newer = '{"version":2,"assignor":"range","incarnation":"0x2a"}'
     plan = plan_of(3, 9)
     planned = encode_claim_record(ClaimRecord(1, "range", "0x2a", plan=plan))
@@ -159,7 +159,7 @@ def test_nodes_that_say_nothing() -> None:
             {"g_a": listed("white_list", {"(": 1}), "g_b": node(ORIGINAL)},
             {
                 "orders/1-0": node("g_a-0", OURS),  # broker and partition: the form of 0.7
-                "orders/3": node("g_a-0", OURS),  # its plan is its owner's business
+                "orders/3": node("g_a-0", OURS),  # only the owner uses its plan
             },
             {"orders/0": node("many")},
             {"orders/0": node(newer), "orders/1": node(planned), "orders/2": node(RECORD), "orders/3": node(planned)},
@@ -214,7 +214,7 @@ def test_many_nodes_of_one_kind_are_counted() -> None:
     ]
 
 
-def test_a_long_subscription_goes_on_in_the_rows_below() -> None:
+def test_a_long_subscription_continues_in_the_rows_below() -> None:
     topics = {f"a-topic-with-a-name-{number}": number + 1 for number in range(20)}
     lines = describe_table(describe(group({"g_a": ours(**topics), "g_b": ours(**topics)}, {}))).splitlines()
     shown = " ".join(line[8:].replace("static", "").strip() for line in lines[7 : lines.index("", 7)])

@@ -1,4 +1,4 @@
-"""Files of stored offsets as Kafka's tools write them, and what is wrong with those that nobody wrote."""
+"""Files of stored offsets as Kafka's tools write them, and faults of hand-written ones."""
 
 from __future__ import annotations
 

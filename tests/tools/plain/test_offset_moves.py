@@ -1,4 +1,4 @@
-"""Moves of stored offsets: clamped, counted, undone exactly; and files that come back as they were written."""
+"""Moves of stored offsets: clamped, counted, undone exactly; and files that round-trip."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kzconsumer_tools.node_changes import Change, SavedNode, read_nodes, undo_fi
 from kzconsumer_tools.offsets.changes import OffsetChange, PartitionNodes, Reset, ResetKind, offset_in, reset
 from kzconsumer_tools.offsets.files import SavedOffset, read_offsets, write_offsets
 
-# Few values, so that equal ones and neighbours come up all the time.
+# Few values, so that equal and neighbouring ones are frequent.
 OFFSETS = st.integers(0, 12)
 GROUP = GroupPaths("g")
 PARTITION = TopicPartition("t", 0)
@@ -85,7 +85,7 @@ def logs(draw: DrawFn) -> LogRange:
 def test_a_reset_ends_in_the_log(
     standing: PartitionNodes, kind: ResetKind, amount: int, log: LogRange, at_time: int | None
 ) -> None:
-    """As Kafka's tool: what is asked for, or the nearest offset of the log, which is told."""
+    """As with Kafka's tool: the requested offset, or the nearest one in the log, which is reported."""
     to = Reset(kind, abs(amount) if kind == "offset" else amount)
     if kind == "shift" and standing.stored is None:
         with pytest.raises(ValueError, match="no stored offset to shift"):
@@ -111,15 +111,15 @@ def test_a_reset_ends_in_the_log(
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_what_a_move_writes(standing: PartitionNodes, after: bytes | None) -> None:
-    """Nothing where nothing changes; else the offset and, where there is a claim record, epoch and plan with it."""
+def test_the_nodes_that_a_move_writes(standing: PartitionNodes, after: bytes | None) -> None:
+    """Nothing if nothing changes; otherwise the offset and, if there is a claim record, its epoch and plan."""
     move = OffsetChange(standing, after)
     changes = move.changed(GROUP)
     shown = move.described()
     before = standing.offset.data if standing.offset else None
     record = standing.claim
     planned = record is not None and record.plan is not None
-    marked = record is not None and marked_until(record) is not None  # members would go on there all the same
+    marked = record is not None and marked_until(record) is not None  # members would continue there without it
     assert bool(changes) == shown.changes == (before != after or planned or marked)
     if not changes:
         assert shown.republished == 0
@@ -137,7 +137,7 @@ def test_what_a_move_writes(standing: PartitionNodes, after: bytes | None) -> No
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_what_a_destination_may_get_twice(standing: PartitionNodes, after: bytes | None) -> None:
+def test_ranges_that_a_destination_may_get_twice(standing: PartitionNodes, after: bytes | None) -> None:
     """Only a replayable sink's, and then everything from the new offset up to what it may have published."""
     shown = OffsetChange(standing, after).described()
     record = standing.claim
@@ -150,7 +150,7 @@ def test_what_a_destination_may_get_twice(standing: PartitionNodes, after: bytes
 
 
 @given(standings(), st.none() | CONTENTS)
-def test_operations_hold_only_for_what_was_seen(standing: PartitionNodes, after: bytes | None) -> None:
+def test_operations_apply_only_to_the_state_that_was_read(standing: PartitionNodes, after: bytes | None) -> None:
     for change in OffsetChange(standing, after).changed(GROUP):
         match change.operation():
             case Create(path, data):
@@ -166,7 +166,7 @@ def test_operations_hold_only_for_what_was_seen(standing: PartitionNodes, after:
 
 
 @given(st.lists(st.tuples(LEGAL, st.none() | st.binary(max_size=30))))
-def test_an_undo_file_says_what_stood_there(places: list[tuple[str, bytes | None]]) -> None:
+def test_an_undo_file_has_the_previous_contents(places: list[tuple[str, bytes | None]]) -> None:
     content = dict(places)
     changes = [
         Change(f"/consumers/{name}", None if data is None else node(data, 1), b"new") for name, data in content.items()
@@ -177,8 +177,8 @@ def test_an_undo_file_says_what_stood_there(places: list[tuple[str, bytes | None
 
 
 @given(LEGAL, st.dictionaries(PARTITIONS, CONTENTS, min_size=1))
-def test_offsets_come_back_from_their_file(group: str, offsets: dict[TopicPartition, bytes]) -> None:
-    """Nodes hold anything; Kafka's own forms hold numbers, and of CSV none says that there is none."""
+def test_offsets_round_trip_through_their_file(group: str, offsets: dict[TopicPartition, bytes]) -> None:
+    """Nodes may hold anything; Kafka's own formats hold numbers, and CSV cannot express a missing offset."""
     at = GroupPaths(group)
 
     def paths(some: dict[TopicPartition, bytes]) -> list[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Configurations of the original consumer: what becomes of each key, and that our loader reads the result."""
+"""Configurations of the original consumer: how each key is converted, and that our loader reads the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FILES = st.fixed_dictionaries(
 
 
 @given(FILES)
-def test_our_loader_reads_what_comes_out(values: dict[str, str]) -> None:
+def test_our_loader_reads_the_result(values: dict[str, str]) -> None:
     imported = read("".join(f"{key}={value}\n" for key, value in values.items()).encode(), "consumer.properties")
     written = tomllib.loads("\n".join(as_toml(imported, "consumer.properties")))
     assert Settings.from_dict(written) == Settings.from_dict(imported.settings)
@@ -51,7 +51,7 @@ def test_our_loader_reads_what_comes_out(values: dict[str, str]) -> None:
 
 
 def test_each_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file as Java reads it, the settings that come out, and what is said."""
+    """The file as Java reads it, the resulting settings, and the messages."""
     file = tmp_path / "consumer.properties"
     file.write_text(
         "# of the billing team\nzookeeper.connect = zk1:2181,\\\n    zk2:2181/kafka\ngroup.id: billing\n"
@@ -105,7 +105,7 @@ def test_each_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("fetch.message.max.bytes=-1", r"\[fetch\] max_bytes"),
     ],
 )
-def test_what_is_refused(more: str, fault: str) -> None:
+def test_unsupported_configurations_are_refused(more: str, fault: str) -> None:
     with pytest.raises(ConfigError, match=f"consumer.properties: {fault}"):
         read(f"{LEAST}{more}\n".encode(), "consumer.properties")
 

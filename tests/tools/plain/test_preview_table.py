@@ -1,4 +1,4 @@
-"""A preview as a table: it fits, and says where the bad records are."""
+"""A preview as a table: it fits, and shows where the bad records are."""
 
 from __future__ import annotations
 

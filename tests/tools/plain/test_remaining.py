@@ -1,4 +1,4 @@
-"""What is left of ranges: every offset that is wanted and not there, and no other, in as few ranges as there can be."""
+"""What remains of ranges: exactly the offsets that are wanted and missing, in as few ranges as possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def offsets(ranges: list[OffsetRange]) -> set[tuple[int, int]]:
 
 
 @given(st.lists(RANGES, max_size=2, unique_by=lambda each: each.partition), st.lists(RANGES, max_size=6))
-def test_what_is_wanted_and_not_there_is_left_once(wanted: list[OffsetRange], there: list[OffsetRange]) -> None:
+def test_wanted_and_missing_offsets_remain_exactly_once(wanted: list[OffsetRange], there: list[OffsetRange]) -> None:
     left = remaining(wanted, there)
     assert offsets(left) == offsets(wanted) - offsets(there)
     assert left == sorted(left)

@@ -1,4 +1,4 @@
-"""`prove` over random histories: what members do right is never a finding, and everything done wrong is one."""
+"""`prove` over random histories: correct behaviour is never a finding, and every fault is one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INCARNATION = -5  # a czxid may be above 63 bits
 
 
 class History(NamedTuple):
-    """A partition of a group at work: `done` are its ranges in order, the offsets between them hold no records."""
+    """A partition of a group at work: `done` are its ranges in order; the offsets between them hold no records."""
 
     epoch: int
     done: list[tuple[RangeIdentity, str]]
@@ -32,7 +32,7 @@ class History(NamedTuple):
 
 @st.composite
 def histories(draw: DrawFn) -> History:
-    """Ranges that tile from a start on: published, kept aside, or without records; the last ones may be in flight."""
+    """Ranges that tile from a start on: published, set aside, or without records; the last ones may be in flight."""
     epoch = draw(st.integers(0, 2))
     at = draw(st.integers(0, 5))
     done: list[tuple[RangeIdentity, str]] = []
@@ -41,7 +41,7 @@ def histories(draw: DrawFn) -> History:
         done.append((RangeIdentity(*PARTITION, INCARNATION, epoch, at, until), kind))
         at = until
     ends = [each.until for each, _ in done] or [at]
-    # Between the two looks at the group, commits may have been made; one range more may be published and not committed.
+    # Between the two reads of the group, commits may have been made; one more range may be published and not committed.
     before, later = sorted(draw(st.tuples(*[st.integers(0, len(ends) - 1)] * 2)))
     return History(epoch, done, ends[before], ends[later], draw(st.booleans()))
 
@@ -52,7 +52,7 @@ def held(identity: RangeIdentity) -> HeldRange:
 
 
 class Seen(NamedTuple):
-    """All that `prove` is given."""
+    """The input of `prove`."""
 
     before: GroupProgress
     holdings: Holdings
@@ -61,7 +61,7 @@ class Seen(NamedTuple):
 
 
 def seen(history: History) -> Seen:
-    """As three readings of it may look: the destination has all up to `later`, and perhaps the range in flight."""
+    """As three reads may find it: the destination has everything up to `later`, and perhaps the range in flight."""
     there = [(each, kind) for each, kind in history.done if each.until <= history.later]
     flying = next((each for each, kind in history.done if each.first >= history.later and kind == "held"), None)
     if not history.in_flight or flying is None or flying.first != history.later:
@@ -125,7 +125,7 @@ def test_older_ranges_that_are_reported_as_one_leave_the_same_gaps(history: Hist
 
 
 @given(histories(), st.data())
-def test_what_is_lost_is_a_gap(history: History, data: st.DataObject) -> None:
+def test_a_lost_range_is_a_gap(history: History, data: st.DataObject) -> None:
     """Any range but the first, up to what was stored before the destination was read."""
     found = seen(history)
     first = min(
@@ -140,13 +140,13 @@ def test_what_is_lost_is_a_gap(history: History, data: st.DataObject) -> None:
     gap_offsets = {n for each in output.findings if each.kind == "gap" for n in range(each.first or 0, each.until or 0)}
     assert gap_offsets >= set(range(lost.identity.first, min(lost.identity.until, history.stored)))
     assert {each.kind for each in proof(left, "gone").findings} == kinds(output) == kinds(proof(left, "unknown"))
-    # In the sink's quarantine it is accounted for.
+    # In the sink's quarantine it counts as present.
     aside = [*found.aside, KeptRange(lost.identity, lost.records_in)]
     assert "gap" not in kinds(proof(left._replace(aside=aside)))
 
 
 @given(histories(), st.data())
-def test_what_is_there_twice_is_an_overlap(history: History, data: st.DataObject) -> None:
+def test_a_range_that_is_there_twice_is_an_overlap(history: History, data: st.DataObject) -> None:
     found = seen(history)
     assume(found.holdings.ranges)
     at = data.draw(st.sampled_from(found.holdings.ranges)).identity
@@ -156,7 +156,7 @@ def test_what_is_there_twice_is_an_overlap(history: History, data: st.DataObject
 
 
 @given(histories(), st.integers(1, 3))
-def test_what_nobody_planned_or_committed_is_ahead(history: History, size: int) -> None:
+def test_a_range_neither_planned_nor_committed_is_ahead(history: History, size: int) -> None:
     found = seen(history)
     end = max([each.identity.until for each in found.holdings.ranges] + [history.later])
     beyond = held(RangeIdentity(*PARTITION, INCARNATION, history.epoch, end, end + size))

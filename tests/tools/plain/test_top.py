@@ -1,4 +1,4 @@
-"""`kzconsumer top` on a terminal of 80 columns, before real status servers; and its picture by itself."""
+"""`kzconsumer top` on a terminal of 80 columns with real status servers; and its drawing alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
-    """A program on a terminal, and all that it has written."""
+    """A program on a terminal, and all its output."""
 
     def __init__(self, *words: str) -> None:
         self._ours, theirs = pty.openpty()
@@ -45,7 +45,7 @@ class Terminal:
         self._written = b""
 
     def picture(self) -> list[str]:
-        """The lines of the last picture."""
+        """The lines of the last screen."""
         with suppress(BlockingIOError, OSError):
             while part := os.read(self._ours, 65536):
                 self._written += part
@@ -82,8 +82,8 @@ def terminal(*words: str) -> Iterator[Terminal]:
         opened.close()
 
 
-async def test_daemons_that_come_and_go(tmp_path: Path) -> None:
-    """One is there, one asks for its token, one comes, goes and is told since when; Ctrl-C is an orderly end."""
+async def test_daemons_that_start_and_stop(tmp_path: Path) -> None:
+    """One runs, one requires its token, one starts, stops and is shown as gone since then; Ctrl-C ends it cleanly."""
     token, file = tmp_path / "token", tmp_path / "group.toml"
     token.write_text("sesame\n")
     file.write_text(
@@ -114,7 +114,7 @@ def once(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_one_picture(tmp_path: Path) -> None:
+async def test_a_single_screen(tmp_path: Path) -> None:
     async with serving(observer(f"unix:{tmp_path}/a")):
         done = await asyncio.to_thread(once, f"{tmp_path}/a", "--once")
     assert done.returncode == 3, "it has not joined"
@@ -142,7 +142,7 @@ def test_addresses() -> None:
     assert read_address("/run/s") == read_address("unix:/run/s") == "unix:/run/s"
 
 
-async def test_events_are_read_however_they_are_cut() -> None:
+async def test_events_are_parsed_however_they_are_split() -> None:
     text = b'event: status\ndata: {"a": "b: c"}\n\n:\n\nevent: members\ndata: []\n\n'
     for size in (1, 7, len(text)):
 
@@ -183,7 +183,7 @@ def drawn(daemons: list[DaemonFeed], height: int = LINES) -> list[str]:
     return capture.get().splitlines()
 
 
-def test_what_is_worst_comes_first_and_no_name_moves_the_cursor() -> None:
+def test_the_worst_come_first_and_names_cannot_move_the_cursor() -> None:
     lines = drawn([feed()])
     assert "\x1b" not in "".join(lines)
     assert "\x07" not in "".join(lines)
@@ -195,7 +195,7 @@ def test_what_is_worst_comes_first_and_no_name_moves_the_cursor() -> None:
     assert feed(stalled=0).healthy
 
 
-def test_what_does_not_fit_is_left_out() -> None:
+def test_rows_that_do_not_fit_are_left_out() -> None:
     for number in (1, 2, 5, 9):
         assert len(drawn([feed()] * number)) <= LINES
 

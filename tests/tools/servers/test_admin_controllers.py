@@ -1,7 +1,7 @@
 """`kzconsumer topics reassign | elect-preferred | delete | config` on real controllers of two brokers.
 
-Each request is written in that version's form; its node disappears and the cluster has changed. CI plays the oldest
-and the newest version, `make test-admin` all of them.
+Each request is written in that version's form; its node disappears and the cluster has changed. CI runs the oldest and
+the newest version, `make test-admin` all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOTIFIED = {
 
 
 def refusal(cluster: Cluster, topic: str, size: int) -> int | None:
-    """The error code that a record of so many bytes meets."""
+    """The error code for a record of so many bytes."""
     settings = {"bootstrap.servers": cluster.bootstrap, "retries": 3, **compatibility(cluster.version)}
     producer = Producer(settings)
     codes: list[int | None] = []
@@ -53,7 +53,7 @@ def refusal(cluster: Cluster, topic: str, size: int) -> int | None:
 
 
 async def until(look: Callable[[], Any], wanted: Any) -> None:
-    """Brokers confirm no change of settings."""
+    """Brokers do not confirm a change of settings."""
     async with asyncio.timeout(30):
         while await asyncio.to_thread(look) != wanted:
             await asyncio.sleep(0.1)
@@ -69,7 +69,7 @@ def two_brokers(servers: Servers, version: str) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_a_controller_is_asked_for_it_does(
+async def test_controllers_execute_requests(
     two_brokers: Cluster,
     version: str,
     tmp_path: Path,
@@ -104,7 +104,7 @@ async def test_what_a_controller_is_asked_for_it_does(
     again = await kzconsumer("topics", "reassign", "--file", "undo.json")
     assert "Add --execute" in again.out, again
 
-    # Where the leader was kept, it is not the preferred one; where a version elected it anew, it is made so here.
+    # If the leader did not change, it is not the preferred one; if a version elected a new one, it is made so here.
     if first[1] == 2:
         assert (await kzconsumer("topics", "reassign", "moved:0=1,2", "--execute")).status == 0
         first = (await partitions("moved"))[0]
@@ -144,7 +144,7 @@ async def test_what_a_controller_is_asked_for_it_does(
     found = await kzconsumer.json("cluster", "describe")
     assert [found[each] for each in ("deleting", "reassigning", "electing")] == [[], [], []]
 
-    # A broker that is away: what could not be done is refused.
+    # With a broker stopped: requests that could not be executed are refused.
     cluster.brokers[1].kill()
     await until(lambda: down(cluster), True)
     for command, output in {
@@ -156,7 +156,7 @@ async def test_what_a_controller_is_asked_for_it_does(
 
 
 async def play_page(cluster: Cluster, kzconsumer: CommandLine) -> None:
-    """docs/topics.md says what its commands answer."""
+    """The answers printed in docs/topics.md."""
     await create_topic(cluster.connect, "orders", 2)
     await create_topic(cluster.connect, "old", 1)
     for command, answer in printed("docs/topics.md"):

@@ -1,4 +1,4 @@
-"""`kzconsumer assign plan` on a live group: what it foretells is what happens, and it changes nothing."""
+"""`kzconsumer assign plan` on a live group: its prediction is what happens, and it changes nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shares(answer: dict[str, Any], when: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky"])
-async def test_what_it_foretells_is_what_happens(cluster: Cluster, unique: str, tmp_path: Path, assignor: str) -> None:
+async def test_the_prediction_is_what_happens(cluster: Cluster, unique: str, tmp_path: Path, assignor: str) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 2 }}", assignor)
 
@@ -64,7 +64,7 @@ async def test_what_it_foretells_is_what_happens(cluster: Cluster, unique: str, 
             (f"{unique}_aa", False, 1),
             (f"{unique}_zz", True, 2),
         ]
-        # Nothing has happened by asking.
+        # The command itself has changed nothing.
         assert await zookeeper.children(f"/consumers/{unique}/ids") == [f"{unique}_aa"]
         assert await owners(zookeeper, unique, unique, PARTITIONS) == before
         async with reader(member("zz"), {unique: 2}) as second:
@@ -90,7 +90,7 @@ async def test_a_group_before_anyone_joins(cluster: Cluster, unique: str, tmp_pa
         assert await zookeeper.exists(f"/consumers/{unique}") is None
 
 
-async def test_members_that_run_another_assignor_show(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_members_with_another_assignor_are_reported(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     await create_topic(cluster.connect, unique, PARTITIONS)
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 1 }}", "roundrobin")
     async with reader(settings(cluster.connect, unique), {unique: 2}):
@@ -100,7 +100,7 @@ async def test_members_that_run_another_assignor_show(cluster: Cluster, unique: 
         assert "The present owner is not the one that roundrobin computes" in shown.stdout
 
 
-async def test_a_member_that_cannot_be_read(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+async def test_an_unreadable_member(cluster: Cluster, unique: str, tmp_path: Path) -> None:
     file = group_file(tmp_path, cluster.connect, unique, f"topics = {{ {unique} = 1 }}")
     path = f"/consumers/{unique}/ids/{unique}_x"
     async with session(cluster.connect) as zookeeper:

@@ -1,4 +1,4 @@
-"""`kzconsumer cluster describe` and `topics list | describe` on real brokers, and on what a 0.7 cluster left behind."""
+"""`kzconsumer cluster describe` and `topics list | describe` on real brokers, and on the nodes of a 0.7 cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ async def test_a_real_cluster(
     assert f"there is no topic {unique}x; did you mean {unique}?" in wrong.err
 
 
-async def test_what_kafka_0_7_left(zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_nodes_of_a_kafka_0_7_cluster(
+    zookeeper: ZooKeeperServer, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with session(zookeeper.connect) as setting:
         for path, data in {
             "brokers/ids/0": b"host-1329780000000:host:9092",

@@ -1,4 +1,4 @@
-"""`kzconsumer consume` on real brokers: what it prints, stores, and ends with."""
+"""`kzconsumer consume` on real brokers: its output, what it stores, and its exit status."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def stored(cluster: Cluster, group: str, topic: str) -> dict[int, int]:
 def test_records_are_printed_and_committed(
     cluster_of: Callable[[str], Cluster], version: str, unique: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """In this process, which is quicker than a dozen of their own."""
+    """In this process, which is quicker than a dozen separate ones."""
     cluster = cluster_of(version)
     asyncio.run(create_topic(cluster.connect, unique, 2))
     new = version != "0.8.2.2"
@@ -98,7 +98,7 @@ def test_records_are_printed_and_committed(
 
 
 async def test_how_it_ends(cluster: Cluster, unique: str) -> None:
-    """By a signal, and by a reader that goes while there is nothing to write: quietly, having left the group."""
+    """By a signal, or by a reader that exits while there is nothing to write: quietly, after leaving the group."""
     await create_topic(cluster.connect, unique, 1)
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"one")])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
@@ -132,8 +132,8 @@ async def test_a_full_disk_is_reported(cluster: Cluster, unique: str) -> None:
     assert (done.returncode, done.stderr) == (1, output)
 
 
-async def test_what_comes_later_is_followed(cluster: Cluster, unique: str, tmp_path: Path) -> None:
-    """Also when nothing comes for longer than a broker may take to answer."""
+async def test_later_records_are_followed(cluster: Cluster, unique: str, tmp_path: Path) -> None:
+    """Also if no record arrives for longer than a broker's longest response time."""
     await create_topic(cluster.connect, unique, 1)
     (tmp_path / "group.toml").write_text(
         f'[zookeeper]\nconnect = "{cluster.connect}"\n[group]\nid = "console"\n[fetch]\nrequest_timeout = "1s"\n'
@@ -146,7 +146,7 @@ async def test_what_comes_later_is_followed(cluster: Cluster, unique: str, tmp_p
     async with asyncio.timeout(60):
         line = asyncio.create_task(process.stdout.readline())
         await asyncio.wait([line], timeout=3)
-        while not line.done():  # nobody tells when it has looked where the log ends
+        while not line.done():  # there is no event for the lookup of the log end
             await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"later")])
             await asyncio.wait([line], timeout=0.5)
         assert line.result() == b"later\n"

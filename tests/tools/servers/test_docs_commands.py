@@ -1,7 +1,7 @@
-"""The commands that docs/offsets.md, groups.md, cluster.md and consume.md print, run as printed, and what they answer.
+"""The commands in docs/offsets.md, groups.md, cluster.md and consume.md, run as printed, and their output.
 
-In the order of their page; those about groups on a cluster of their own. What differs each time (times, ages) is
-compared by its form.
+In the order of their page; those about groups on a cluster of their own. What varies (times, ages) is compared by its
+form.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def billed(servers: Servers) -> Iterator[Cluster]:
     cluster.kill()
 
 
-# The page that counts topics comes before the one that copies offsets to the brokers, which make a topic for them.
+# The page that counts topics precedes the one that copies offsets to the brokers, which create a topic for them.
 @pytest.mark.parametrize("page", ["docs/cluster.md", "docs/offsets.md", "docs/groups.md"])
-async def test_a_page_says_what_its_commands_answer(
+async def test_the_output_on_a_page_is_that_of_its_commands(
     billed: Cluster, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,7 @@ async def test_a_page_says_what_its_commands_answer(
         assert (done.err, form(out.splitlines())) == ("", form(answer)), f"{command}\n{done.out}"
 
 
-async def test_the_page_on_records_says_what_a_shell_shows(cluster: Cluster) -> None:
+async def test_the_page_about_consuming_matches_a_shell(cluster: Cluster) -> None:
     await create_topic(cluster.connect, "clicks", 2)
     records = [
         Sent(

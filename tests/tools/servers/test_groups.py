@@ -1,4 +1,4 @@
-"""`kzconsumer groups` on live groups: it says what ZooKeeper has and Kafka's own tool says, and changes nothing."""
+"""`kzconsumer groups` on live groups: it reports what ZooKeeper and Kafka's own tool have, and changes nothing."""
 
 from __future__ import annotations
 
@@ -153,13 +153,13 @@ async def test_more_streams_than_partitions_and_offsets(cluster: Cluster, unique
             assert found["health"] == "healthy"
 
 
-async def test_nodes_that_are_not_as_they_should_be(cluster: Cluster, unique: str) -> None:
+async def test_nodes_with_problems(cluster: Cluster, unique: str) -> None:
     await create_topic(cluster.connect, unique, 4)
     root = f"/consumers/{unique}"
     async with session(cluster.connect) as other, reader(settings(cluster.connect, unique), {unique: 1}) as member:
         await until(lambda: len(member.owned) == 4)
         consumer = member.consumer.consumer
-        await other.create(f"{root}/ids/{unique}_poison", b"t1", ephemeral=True)  # from now on nobody rebalances
+        await other.create(f"{root}/ids/{unique}_poison", b"t1", ephemeral=True)  # from now on no member rebalances
         for number, text, ephemeral in (
             (0, b"gone_host-1-0", True),
             (1, b"gone_host-1-0", False),
@@ -191,11 +191,11 @@ async def test_nodes_that_are_not_as_they_should_be(cluster: Cluster, unique: st
         await other.delete(f"{root}/owners/{unique}/1", -1)
 
 
-PAUSE = 0.1  # several readings long, also on a busy machine: a change in each of five of them would be told
+PAUSE = 0.1  # several readings, also on a busy machine: a change in each of five of them would be reported
 
 
-async def test_members_that_come_and_go_are_no_findings(cluster: Cluster, unique: str) -> None:
-    """A member and its owner node appear and disappear as one; readings in between are made again."""
+async def test_members_that_join_and_leave_are_no_findings(cluster: Cluster, unique: str) -> None:
+    """A member and its owner node appear and disappear together; inconsistent readings are repeated."""
     await create_topic(cluster.connect, unique, 1)
     configured = settings(cluster.connect, unique).zookeeper
     member, owner = f"/consumers/{unique}/ids/{unique}_m", f"/consumers/{unique}/owners/{unique}/0"
@@ -224,7 +224,7 @@ async def test_members_that_come_and_go_are_no_findings(cluster: Cluster, unique
     assert set(seen) == {0, 1}
 
 
-async def test_what_is_not_there(cluster: Cluster, unique: str) -> None:
+async def test_unknown_groups_and_clusters(cluster: Cluster, unique: str) -> None:
     async with session(cluster.connect) as zookeeper:
         await zookeeper.ensure(f"/consumers/{unique}")
     done = await groups("describe", unique.upper(), "--zookeeper", cluster.connect)

@@ -1,4 +1,4 @@
-"""`kzconsumer offsets`, `lag` and the newer verbs of `groups` on a real cluster: what they do, and refuse to do."""
+"""`kzconsumer offsets`, `lag` and the newer verbs of `groups` on a real cluster: what they do, and what they refuse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EACH = 10
 
 @pytest.fixture(scope="module")
 def filled(cluster: Cluster) -> tuple[Cluster, str]:
-    """A topic with 4 partitions of 10 records, a second apart: the fifth is of the new year 2026."""
+    """A topic with 4 partitions of 10 records, a second apart: the fifth is in the new year 2026."""
     topic = "offset-commands"
     anyio.run(create_topic, cluster.connect, topic, 4)
     records = [
@@ -63,7 +63,7 @@ async def zookeeper(cluster: Cluster) -> AsyncIterator[ZooKeeperSession]:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Undo files go here."""
+    """Undo files are written here."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -108,7 +108,7 @@ def planned(first: int, until: int, epoch: int = 0) -> ClaimRecord:
     ],
     ids=lambda each: " ".join(each) if isinstance(each[0], str) else None,
 )
-async def test_where_a_reset_goes(
+async def test_the_targets_of_a_reset(
     filled: tuple[Cluster, str],
     kzconsumer: CommandLine,
     zookeeper: ZooKeeperSession,
@@ -116,7 +116,7 @@ async def test_where_a_reset_goes(
     words: list[str],
     new: list[int],
 ) -> None:
-    """Stored are: an offset, one behind the log, one that nobody can read, none. Without --execute nothing changes."""
+    """Stored are: an offset, one beyond the log, an unreadable one, none. Without --execute nothing changes."""
     topic = filled[1]
     await store(zookeeper, unique, topic, {0: b"3", 1: b"5000", 2: b"0"})
     before = await contents(zookeeper, f"/consumers/{unique}")
@@ -132,7 +132,9 @@ async def test_where_a_reset_goes(
 async def test_a_reset_and_its_undo(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
 ) -> None:
-    """Only what was asked for, and everything of it back, byte for byte: also what is no offset, and no node."""
+    """Exactly the selected partitions; the undo restores all of them byte for byte, including invalid and missing
+    nodes.
+    """
     topic = filled[1]
     was = {0: b"3", 1: b"007", 2: b"\xffnonsense"}
     await store(zookeeper, unique, topic, was)
@@ -152,7 +154,7 @@ async def test_a_reset_and_its_undo(
     assert undone.status == 0, undone
     assert await offsets(zookeeper, unique, topic) == was
     record = await zookeeper.get(f"/consumers/{unique}/claims/{topic}/1")
-    assert decode_claim_record(record.data).epoch == 2  # never back: the ranges of epoch 1 stay those of epoch 1
+    assert decode_claim_record(record.data).epoch == 2  # never back: the ranges of epoch 1 remain those of epoch 1
 
 
 async def test_shifts(
@@ -172,10 +174,10 @@ async def test_shifts(
         assert (refused.status, output in refused.err) == (1, True)
 
 
-async def test_a_replayable_sink_is_asked_for(
+async def test_a_replayable_sink_needs_confirmation(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """Back below what it has published, or has planned, needs --republish; forward does not; plans go either way."""
+    """Below what it has published or planned, --republish is required; forwards not; plans are cleared either way."""
     topic = filled[1]
     claims = f"/consumers/{unique}/claims/{topic}"
     await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
@@ -200,10 +202,10 @@ async def test_a_replayable_sink_is_asked_for(
         assert (record.plan, record.epoch, record.fingerprint) == (None, 1, "parquet")
 
 
-async def test_nothing_is_done_to_a_live_group(
+async def test_a_live_group_is_not_changed(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
 ) -> None:
-    """Whatever would change its nodes is refused, and has left no file; `clean` finds nothing that is nobody's."""
+    """Every change of its nodes is refused and leaves no file; `clean` finds nothing without an owner."""
     cluster, topic = filled
     other = f"{unique}-other"
     await store(zookeeper, unique, topic, dict.fromkeys(range(4), b"3"))  # so that the member stores nothing
@@ -240,10 +242,10 @@ async def test_nothing_is_done_to_a_live_group(
 
 
 @pytest.mark.parametrize("what", ["member", "owner", "offset"])
-async def test_who_comes_between_plan_and_execution(
+async def test_changes_between_plan_and_execution(
     filled: tuple[Cluster, str], zookeeper: ZooKeeperSession, unique: str, what: str
 ) -> None:
-    """The transaction is refused: by a member, an owner or another offset that was not there when it was read."""
+    """The transaction is refused after a member, an owner or another offset appeared since it was read."""
     cluster, topic = filled
     root = f"/consumers/{unique}"
     await store(zookeeper, unique, topic, {0: b"3", 1: b"3"})
@@ -269,7 +271,7 @@ async def test_who_comes_between_plan_and_execution(
 
 
 async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluster, unique: str) -> None:
-    """The nodes tell that the transaction was executed: it is not made, or refused, a second time."""
+    """The nodes show that the transaction was executed: it is neither repeated nor reported as refused."""
     await store(zookeeper, unique, "t", {0: b"3", 1: b"3"})
     servers, _, chroot = cluster.connect.partition("/")
     host, _, port = servers.partition(":")
@@ -288,7 +290,7 @@ async def test_a_reply_that_is_lost(zookeeper: ZooKeeperSession, cluster: Cluste
 async def test_a_group_of_many_partitions(
     kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
 ) -> None:
-    """More than one transaction holds, claim records with plans among them; no broker is asked for nodes."""
+    """More than one transaction can hold, claim records with plans among them; no broker is contacted for nodes."""
     record = encode_claim_record(planned(3, 6))
     for kind, data in (("offsets", b"3"), ("claims", record)):
         await zookeeper.ensure(f"/consumers/{unique}/{kind}/many")
@@ -347,7 +349,7 @@ async def test_export_import_and_clone(
     assert (nobody.status, "has no stored offset of a chosen partition that exists" in nobody.err) == (1, True)
 
 
-async def test_what_kafka_0_7_has_left_is_shown_and_exported_and_never_written(
+async def test_nodes_of_kafka_0_7_are_shown_and_exported_and_never_written(
     cluster: Cluster, kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str, folder: Path
 ) -> None:
     root = f"/consumers/{unique}/offsets/old"
@@ -406,7 +408,7 @@ async def test_delete_and_restore(
 async def test_clean_and_restore(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """What no session holds goes, under a member's eyes as well; topics that are gone wait until nobody is there."""
+    """Nodes without a session are deleted, even beside a live member; deleted topics wait until no member is left."""
     cluster, topic = filled
     root = f"/consumers/{unique}"
     await store(zookeeper, unique, "gone", {0: b"8"})
@@ -430,10 +432,10 @@ async def test_clean_and_restore(
     assert await contents(zookeeper, root) == before
 
 
-async def test_a_dead_owner_that_is_alive(
+async def test_an_owner_without_registration_may_be_alive(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """An owner node without registration is somebody whose session has not expired: it may store offsets still."""
+    """An owner node without registration belongs to a session that has not expired: it may still store offsets."""
     topic = filled[1]
     await store(zookeeper, unique, topic, {0: b"3"})
     await zookeeper.ensure(f"/consumers/{unique}/owners/{topic}")
@@ -446,7 +448,7 @@ async def test_a_dead_owner_that_is_alive(
 async def test_lag(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """What is not known is null, in the sum too; seconds are those since the next record's time."""
+    """Unknown values are null, also in the sum; seconds are those since the time of the next record."""
     topic = filled[1]
     await store(zookeeper, unique, topic, {0: b"3", 1: b"10", 2: b"50", 3: b"x"})
     await store(zookeeper, unique, "gone", {0: b"8"})
@@ -475,10 +477,10 @@ async def test_lag(
         assert (refused.status, output in refused.err) == (1, True)
 
 
-async def test_seconds_of_batches_that_brokers_send_singly(
+async def test_lag_in_seconds_with_batches_above_the_fetch_limit(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
-    """A batch above the partition's limit is sent to whom it is the first one in the request, and cut off elsewhere."""
+    """A batch above the partition's limit is returned only if it is the first in the request, otherwise truncated."""
     cluster = filled[0]
     await create_topic(cluster.connect, unique, 3)
     large = [Sent(partition, None, bytes(40_000), timestamp=NEW_YEAR) for partition in range(3)]
@@ -514,7 +516,7 @@ async def test_without_any_broker(
 async def test_the_oldest_brokers(
     cluster_of: Callable[[str], Cluster], unique: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They know no times: seconds are unknown, a reset to a time is refused; all else is as with the newest."""
+    """They have no timestamps: seconds are unknown, a reset to a time is refused; all else is as with the newest."""
     cluster = cluster_of("0.8.2.2")
     await create_topic(cluster.connect, unique, 1)
     await anyio.to_thread.run_sync(produce, cluster.bootstrap, cluster.version, unique, [Sent(0, None, b"x")] * 5)
@@ -531,7 +533,7 @@ async def test_the_oldest_brokers(
 
 
 async def test_watching_the_lag(filled: tuple[Cluster, str], zookeeper: ZooKeeperSession, unique: str) -> None:
-    """An object a line, until a signal ends it."""
+    """One object per line, until a signal ends it."""
     cluster, topic = filled
     await store(zookeeper, unique, topic, {0: b"3"})
     words = ["lag", unique, "--watch", "--interval", "0.1", "-o", "json", "--zookeeper", cluster.connect]
@@ -548,7 +550,7 @@ async def test_watching_the_lag(filled: tuple[Cluster, str], zookeeper: ZooKeepe
             assert await process.wait() == 130
 
 
-async def test_what_a_doctor_finds(
+async def test_the_findings_of_groups_doctor(
     filled: tuple[Cluster, str], kzconsumer: CommandLine, zookeeper: ZooKeeperSession, unique: str
 ) -> None:
     cluster, topic = filled

@@ -1,4 +1,4 @@
-"""Offsets copied from ZooKeeper to the brokers and back, undone, refused; and what the commands show of both places."""
+"""Offsets copied from ZooKeeper to the brokers and back, undone, refused; and the output of the commands for both."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_there_and_back(
     assert await consume(cluster, name, 1, DUAL) == [14]
     assert await both() == (15, 15)
 
-    # What was there before the first copy: nothing.
+    # Before the first copy there was nothing.
     undone = await kzconsumer("offsets", "import", str(tmp_path / "first"), "--execute", "--undo", str(tmp_path / "3"))
     assert undone.status == 0, undone
     assert await both() == (None, 15)
@@ -72,7 +72,7 @@ async def test_there_and_back(
     assert await consume(cluster, name, 1, KAFKA) == [15]
 
 
-async def test_refused_while_anybody_is_there(
+async def test_copying_is_refused_while_the_group_has_members(
     cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
@@ -90,10 +90,10 @@ async def test_refused_while_anybody_is_there(
     assert await stored_offset(cluster, unique, unique) == 9
 
 
-async def test_a_reset_that_members_with_the_brokers_alone_begin_at(
+async def test_a_reset_applies_to_members_with_offsets_in_the_brokers_alone(
     cluster: Cluster, unique: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where the brokers have forgotten the offset: reset, then copy. Outside the log it is put into it."""
+    """Also if the brokers have expired the offset: reset, then copy. An offset outside the log is clamped."""
     kzconsumer = CommandLine(capsys, "--zookeeper", cluster.connect)
     await fill(cluster, unique)
     assert await consume(cluster, unique, 20, KAFKA) == list(range(20))

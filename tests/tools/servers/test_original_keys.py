@@ -1,4 +1,4 @@
-"""Every key that the original's own classes read, from the jars of its releases, is one that `config import` knows."""
+"""`config import` knows every key that the original's own classes read, from the jars of its releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSES = (
     "kafka/metrics/KafkaCSVMetricsReporter",
 )
 NEWER = {"fetch.max.bytes"}
-ELSEWHERE = {"serializer.encoding"}  # kafka.serializer.StringDecoder asks for it, if the application wants one
+ELSEWHERE = {"serializer.encoding"}  # read by kafka.serializer.StringDecoder, if the application uses it
 _KEY = re.compile(r"[a-z]+(\.[a-z]+)+")
 
 

@@ -1,4 +1,4 @@
-"""A replay that ends at every step and is started again, against a real broker: each record is in the target once."""
+"""A replay that fails at every step and is restarted, against a real broker: each record is in the target once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIME = 1_767_225_600_000
 
 
 class Shelf:
-    """A target in memory, with a ledger; `steps` writes are made, the one after it fails."""
+    """A target in memory, with a ledger; `steps` writes succeed, the next one fails."""
 
     def __init__(self) -> None:
         self.ledger: list[RangeIdentity] = []
@@ -59,7 +59,9 @@ class Shelf:
         return Holdings(destination="shelf", fingerprint="f", ranges=tuple(held))
 
 
-async def test_a_replay_goes_on_where_it_ended(cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_continues_where_it_ended(
+    cluster: Cluster, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_SETTLED", 0.0)
     await create_topic(cluster.connect, unique, 3)
     for lot in range(6):

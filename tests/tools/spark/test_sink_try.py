@@ -1,4 +1,4 @@
-"""`kzconsumer sink try` against a real broker and a real Spark; and reading without a group, which it rests on."""
+"""`kzconsumer sink try` with a real broker and a real Spark; and reading without a group, on which it is based."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
     await create_topic(cluster.connect, unique, 3)
     records = [Sent(n % 2, None, b"%d" % n + b"." * 3000) for n in range(40)]
     await asyncio.to_thread(produce, cluster.bootstrap, cluster.version, unique, records)
-    # Less than a record at first: older brokers send nothing whole then.
+    # Less than a record at first: older brokers send nothing complete then.
     async with range_reader(settings(cluster, unique, max_bytes=1024)) as reader:
         logs = await reader.logs(await reader.partitions(settings(cluster, unique).subscription))
         assert logs == {TopicPartition(unique, n): (0, 20 if n < 2 else 0) for n in range(3)}
@@ -54,7 +54,7 @@ async def test_records_are_read_without_a_group(cluster_of, version: str, unique
         assert await session.exists(f"{paths.CONSUMERS}/{unique}") is None
 
 
-async def test_try_shows_the_frame_and_the_bad_and_leaves_nothing(
+async def test_try_shows_the_frame_and_bad_records_and_leaves_nothing_behind(
     cluster: Cluster, unique: str, tmp_path: Path
 ) -> None:
     await create_topic(cluster.connect, unique, 2)

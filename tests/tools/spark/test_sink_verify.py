@@ -1,4 +1,4 @@
-"""`sink verify` and `replay` beside a living member with a real Spark, as docs/spark-proof.md prints them.
+"""`sink verify` and `replay` beside a live member with a real Spark, as printed in docs/spark-proof.md.
 
 One member, one cluster and one page for all of it: a Spark takes ten seconds and more to start.
 """
@@ -66,7 +66,7 @@ path = "{folder}/out"
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Its name is short, since it is in lines of 80 columns."""
+    """Its name is short, since it occurs in lines of 80 columns."""
     made = Path(tempfile.mkdtemp(dir="/tmp"))
     monkeypatch.chdir(made)
     yield made
@@ -94,7 +94,7 @@ def form(text: str, folder: Path) -> list[str]:
 
 
 def positions(path: Path) -> list[tuple[int, int]]:
-    """Of every record that a reader sees."""
+    """Of every record that a reader finds."""
     table = ds.dataset(path, format="parquet").to_table(columns=["partition", "offset"])
     return sorted((row["partition"], row["offset"]) for row in table.to_pylist())
 
@@ -106,7 +106,7 @@ async def committed(cluster: Cluster, offset: int) -> None:
 
 
 async def tree(cluster: Cluster) -> dict[str, bytes]:
-    """What ZooKeeper has of the group's offsets and claims."""
+    """The group's offsets and claims in ZooKeeper."""
     async with session(cluster.connect) as zookeeper:
         found = {}
         for kind in ("offsets", "claims"):
@@ -117,7 +117,7 @@ async def tree(cluster: Cluster) -> dict[str, bytes]:
         return found
 
 
-async def test_the_page_is_true_beside_a_living_member(
+async def test_the_page_matches_a_live_member(
     ordered: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kzconsumer = CommandLine(capsys, "--config", "group.toml")
@@ -141,7 +141,7 @@ async def test_the_page_is_true_beside_a_living_member(
             done.append((command.split()[1], said.status))
             assert form(said.out, folder) == form("\n".join(answer), folder), f"{command}\n{said.out}{said.err}"
         assert done == [("verify", 0), ("verify", 3), ("replay", 0)]
-        # Nothing twice, nothing missing, also of what the killed one had begun; the group and its target as before.
+        # No duplicate, nothing missing, including the work of the killed one; the group and its target as before.
         assert positions(folder / "again") == [(p, n) for p in (0, 1) for n in range(100)]
         assert published > 0
         assert await tree(ordered) == before
@@ -163,7 +163,7 @@ def _started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 async def _killed_replay(folder: Path) -> int:
-    """A replay that is killed as soon as something is published; how many ranges there are."""
+    """A replay that is killed as soon as something is published; returns how many ranges there are."""
     replay = next(command for command, _ in printed(PAGE) if "replay" in command).replace("group.toml", "small.toml")
     process = _started(folder, *shlex.split(replay))
     ledger = folder / "again" / "_kzconsumer"
@@ -178,7 +178,7 @@ async def _killed_replay(folder: Path) -> int:
 
 
 async def _beside(cluster: Cluster, kzconsumer: CommandLine) -> None:
-    """While records come and are written, every look is healthy."""
+    """While records arrive and are written, every verification is healthy."""
     looks: list[Any] = []
 
     async def look() -> None:

@@ -19,23 +19,23 @@ ASSIGNMENT = {at: ConsumerThreadId(consumer, 0) for at, consumer in zip(AT, "abm
 
 
 def look_until(
-    pokes: OriginalMemberNudges, end: float, owned: Collection[TopicPartition], start: float = 0.0
+    nudges: OriginalMemberNudges, end: float, owned: Collection[TopicPartition], start: float = 0.0
 ) -> list[float]:
     """The times of `start <= now < end` at which it nudges, observed every LOOK_INTERVAL seconds."""
     found = []
     now = start
     while now < end:
-        if pokes.look(now, MEMBERS, ASSIGNMENT, owned):
+        if nudges.look(now, MEMBERS, ASSIGNMENT, owned):
             found.append(now)
         now += LOOK_INTERVAL
     return found
 
 
 def test_a_partition_of_an_original_without_owner_for_long() -> None:
-    pokes = OriginalMemberNudges("a")
-    assert pokes.look(100.0, MEMBERS, ASSIGNMENT, AT[:2]) is None
-    assert pokes.look(100.0 + PATIENCE - 0.1, MEMBERS, ASSIGNMENT, AT[:2]) is None
-    assert pokes.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Nudge(1, {AT[2]: "m", AT[3]: "n"})
+    nudges = OriginalMemberNudges("a")
+    assert nudges.look(100.0, MEMBERS, ASSIGNMENT, AT[:2]) is None
+    assert nudges.look(100.0 + PATIENCE - 0.1, MEMBERS, ASSIGNMENT, AT[:2]) is None
+    assert nudges.look(100.0 + PATIENCE, MEMBERS, ASSIGNMENT, AT[:2]) == Nudge(1, {AT[2]: "m", AT[3]: "n"})
 
 
 def test_only_the_first_of_ours_nudges() -> None:
@@ -44,11 +44,11 @@ def test_only_the_first_of_ours_nudges() -> None:
 
 
 def test_a_member_that_becomes_the_first_has_kept_the_time() -> None:
-    pokes = OriginalMemberNudges("b")
-    assert look_until(pokes, PATIENCE, AT[:2]) == []
+    nudges = OriginalMemberNudges("b")
+    assert look_until(nudges, PATIENCE, AT[:2]) == []
     left = {name: member for name, member in MEMBERS.items() if name != "a"}
     assignment = {at: thread for at, thread in ASSIGNMENT.items() if thread.consumer != "a"}
-    assert pokes.look(PATIENCE, left, assignment, AT[:2]) is not None
+    assert nudges.look(PATIENCE, left, assignment, AT[:2]) is not None
 
 
 @pytest.mark.parametrize("owned", [AT, AT[2:]], ids=["all", "all of theirs"])
@@ -58,36 +58,36 @@ def test_nothing_to_do(owned: list[TopicPartition]) -> None:
 
 
 def test_an_owner_in_between_restarts_the_time() -> None:
-    pokes = OriginalMemberNudges("a")
-    assert look_until(pokes, 9.0, AT[:3]) == []
-    assert pokes.look(9.0, MEMBERS, ASSIGNMENT, AT) is None
-    assert look_until(pokes, 30.0, AT[:3], start=9.5) == [9.5 + PATIENCE]
+    nudges = OriginalMemberNudges("a")
+    assert look_until(nudges, 9.0, AT[:3]) == []
+    assert nudges.look(9.0, MEMBERS, ASSIGNMENT, AT) is None
+    assert look_until(nudges, 30.0, AT[:3], start=9.5) == [9.5 + PATIENCE]
 
 
 def test_another_member_that_should_own_it_gets_its_own_time() -> None:
-    pokes = OriginalMemberNudges("a")
-    assert look_until(pokes, 9.0, AT[:3]) == []
+    nudges = OriginalMemberNudges("a")
+    assert look_until(nudges, 9.0, AT[:3]) == []
     moved = {**ASSIGNMENT, AT[3]: ConsumerThreadId("m", 0)}
-    assert pokes.look(10.0, MEMBERS, moved, AT[:3]) is None
-    assert pokes.look(10.0 + PATIENCE, MEMBERS, moved, AT[:3]) == Nudge(1, {AT[3]: "m"})
+    assert nudges.look(10.0, MEMBERS, moved, AT[:3]) is None
+    assert nudges.look(10.0 + PATIENCE, MEMBERS, moved, AT[:3]) == Nudge(1, {AT[3]: "m"})
 
 
 def test_pauses_double_up_to_ten_minutes_and_are_reset_after_success() -> None:
-    pokes = OriginalMemberNudges("a")
-    made = look_until(pokes, 4000.0, AT[:3])
+    nudges = OriginalMemberNudges("a")
+    made = look_until(nudges, 4000.0, AT[:3])
     pauses = [after - before for before, after in pairwise(made)]
     assert pauses[:6] == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0]
     assert set(pauses[5:]) == {600.0}
-    assert pokes.look(4000.0, MEMBERS, ASSIGNMENT, AT) is None
-    again = look_until(pokes, 5000.0, AT[:3], start=4600.0)
+    assert nudges.look(4000.0, MEMBERS, ASSIGNMENT, AT) is None
+    again = look_until(nudges, 5000.0, AT[:3], start=4600.0)
     assert again[:2] == [4600.0 + PATIENCE, 4600.0 + PATIENCE + 30.0]
 
 
 def test_never_twice_within_the_pause_even_after_success() -> None:
-    pokes = OriginalMemberNudges("a")
-    (made,) = look_until(pokes, 11.0, AT[:3])
-    assert pokes.look(12.0, MEMBERS, ASSIGNMENT, AT) is None
-    assert look_until(pokes, 60.0, AT[:3], start=12.5)[0] >= made + 30.0
+    nudges = OriginalMemberNudges("a")
+    (made,) = look_until(nudges, 11.0, AT[:3])
+    assert nudges.look(12.0, MEMBERS, ASSIGNMENT, AT) is None
+    assert look_until(nudges, 60.0, AT[:3], start=12.5)[0] >= made + 30.0
 
 
 def test_only_originals_get_stuck() -> None:

@@ -1,4 +1,4 @@
-"""A member of ours brings back original members that gave up."""
+"""A member of ours nudges original members that gave up."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.servers import Servers
 from tests.support.zookeeper_sessions import session, until
 
 
-async def test_ours_pokes_an_original_that_gave_up(
+async def test_ours_nudges_an_original_that_gave_up(
     servers: Servers, cluster: Cluster, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocked on one partition for longer than it tries, it owns nothing; two of ours look on, and one acts."""
+    """Blocked on one partition for longer than it retries, it owns nothing; of two members of ours only one nudges."""
     monkeypatch.setattr(original_members, "PATIENCE", 3.0)
     async with mixed_group(servers, cluster, unique) as group:
         with console_consumer(
@@ -52,9 +52,9 @@ async def test_ours_pokes_an_original_that_gave_up(
                 tried = original.logged("begin rebalancing consumer")
                 await other.delete(block, -1)
                 since = time.monotonic()
-                await group.settled("poked", by_range(unique, 12, threads), since=since)
-                assert since - blocked + group.figures["poked, s"] > 3.0
-                assert group.figures["poked, s"] < 3.0 + 2 * original_members.LOOK_INTERVAL + STALL
+                await group.settled("nudged", by_range(unique, 12, threads), since=since)
+                assert since - blocked + group.figures["nudged, s"] > 3.0
+                assert group.figures["nudged, s"] < 3.0 + 2 * original_members.LOOK_INTERVAL + STALL
                 assert original.logged("begin rebalancing consumer") == tried + 1
                 members = Deliveries(
                     **{original.consumer: original.delivered, "first": first.delivered, "second": second.delivered}
