@@ -410,6 +410,22 @@ async def test_a_fast_application_gets_few_messages_after_being_suspended_withou
     assert await take_offsets(stream, 1) == [5_000 + after]
 
 
+async def test_a_slow_application_gets_no_message_after_being_suspended_without_the_lease() -> None:
+    """The lease is checked before each message of a lot, too."""
+    lease, claim = LeaseInHand(), tracker()
+    stream = stream_of(chunk(claim, 0, 10_000), lease=lease)
+    messages = aiter(stream)
+    await take(messages, 3)
+    lease.lose()  # as after SIGSTOP: no task has run since
+    waiting = asyncio.ensure_future(anext(messages))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert claim.processed == 3, "the application has taken the next, so it is done with this one"
+    lease.hold()
+    async with asyncio.timeout(LIMIT):
+        assert (await waiting).offset == 3
+
+
 async def test_a_claim_closed_while_the_lease_is_in_doubt() -> None:
     going, staying, lease = tracker(0), tracker(1), LeaseInHand(held=False)
     stream = stream_of(chunk(going, 0, 2), chunk(staying, 0, 2), lease=lease)

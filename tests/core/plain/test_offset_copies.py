@@ -19,12 +19,13 @@ from kzconsumer.errors import CoordinatorError
 from kzconsumer.model import TopicPartition
 from kzconsumer.offsets.adopter import Adopter
 from kzconsumer.offsets.authority import Authority, WithBrokers
-from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.committer import STORE_AGAIN, Committer
 from kzconsumer.offsets.coordinator import GroupCoordinator
 from kzconsumer.offsets.storage import OffsetWrite, Refused, Stored
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
+from tests.support.simulated.virtual_time import World, told_by
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -173,3 +174,31 @@ async def test_a_new_epoch_does_not_wait_for_the_coordinator() -> None:
     owners.coordinator.fate = "stored"
     await owners.committer.commit()
     assert owners.coordinator.has == WithBrokers(4, 1)
+
+
+async def test_a_position_found_after_a_seek_stays_stored_though_its_copy_fails() -> None:
+    """The log begins at 20 by now, and the application has sought to 5, where nothing can be processed."""
+    owners = Owners(Authority.BOTH)
+    owners.nodes.has, owners.coordinator.has = 50, WithBrokers(50, 0)
+    await owners.claim()
+    await owners.do(Step("seek", 5, "request lost"))
+    with pytest.raises(CoordinatorError):
+        await owners.committer.store_start(owners.tracker, 20)
+    owners.coordinator.fate = "stored"
+    await owners.committer.commit()
+    assert (owners.nodes.has, owners.begins()) == (20, 20)
+
+
+@pytest.mark.parametrize("authority", [Authority.BOTH, Authority.KAFKA])
+async def test_an_unchanged_offset_is_stored_again_once_an_hour(authority: Authority) -> None:
+    """Brokers forget offsets that are not."""
+    world = World(1)
+    with told_by(world):
+        owners = Owners(authority)
+        owners.nodes.has, owners.coordinator.has = 9, WithBrokers(9, 0)
+        await owners.claim()
+        for forgotten_after, has in ((STORE_AGAIN - 1, None), (2, WithBrokers(9, 0)), (STORE_AGAIN - 3, None)):
+            owners.coordinator.has = None
+            world.now += forgotten_after
+            await owners.committer.commit()
+            assert owners.coordinator.has == has

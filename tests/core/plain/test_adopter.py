@@ -1,0 +1,112 @@
+"""What a claim makes of a plan that it finds: which nodes it leaves, where it begins, what it reports as lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.errors import OffsetLostError
+from kzconsumer.model import ConsumerThreadId, RangeIdentity, TopicPartition
+from kzconsumer.offsets.adopter import Adopter
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import ClaimRecord, Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.owned_ranges import Nothing
+from tests.support.plans import plan_of
+from tests.support.simulated.clients import Clients
+
+PATHS = GroupPaths("g")
+PARTITION = TopicPartition("orders", 0)
+OFFSET, RECORD = PATHS.offset(PARTITION), PATHS.claim_record(PARTITION)
+INCARNATION = 0x2A
+OF_AN_EARLIER_EPOCH = plan_of(5, 9, epoch=0)
+OF_AN_EARLIER_TOPIC = plan_of(5, 9, epoch=1, incarnation="0x29")
+PLAN = plan_of(5, 9, epoch=1)
+LOST = "records lost with their topic, which was recreated"
+
+
+class Everything(Nothing):
+    """A destination that has every range."""
+
+    async def has(self, ranges: Sequence[RangeIdentity]) -> Collection[RangeIdentity]:
+        return ranges
+
+
+class Claim(NamedTuple):
+    """Where a claim begins, what it replays, and the nodes that it leaves."""
+
+    begins: int | None
+    replays: Plan | None
+    stored: bytes | None
+    plan: Plan | None
+
+
+def claim(plan: Plan, stored: int, destination: Nothing, *, refuses_loss: bool = False) -> Claim:
+    """By a member of reset epoch 1."""
+    clients = Clients()
+    clients.ensemble.make(RECORD, encode_claim_record(ClaimRecord(1, "range", "0x2a", 1, "f", plan)))
+    clients.ensemble.make(OFFSET, b"%d" % stored)
+
+    async def script(session: ZooKeeperSession) -> Claim:
+        owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
+        claimed = await owners.claim(PARTITION, ConsumerThreadId("g_a", 0), INCARNATION)
+        assert isinstance(claimed, Claimed)
+        committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+        adopter = Adopter(committer, destination, refuses_loss=refuses_loss)
+        (adopted,) = await adopter.adopt([(PARTITION, INCARNATION, claimed)])
+        tree = clients.ensemble.tree
+        left = decode_claim_record(tree.nodes[RECORD].data).plan
+        return Claim(adopted.position, adopted.tracker.replay, tree.data(OFFSET), left)
+
+    return clients.play(script)
+
+
+@pytest.mark.parametrize("stored", [5, 7])
+def test_a_range_in_flight_is_replayed(stored: int) -> None:
+    found = claim(PLAN, stored, Nothing())
+    assert found == Claim(5, PLAN, b"%d" % stored, PLAN)
+
+
+@pytest.mark.parametrize("stored", [5, 7])
+def test_a_range_that_the_destination_has_is_only_committed(stored: int) -> None:
+    assert claim(PLAN, stored, Everything()) == Claim(9, None, b"9", None)
+
+
+@pytest.mark.parametrize(
+    ("plan", "stored"),
+    [(OF_AN_EARLIER_EPOCH, 5), (OF_AN_EARLIER_EPOCH, 12), (OF_AN_EARLIER_TOPIC, 3), (PLAN, 9), (PLAN, 20)],
+    ids=["reset to where it begins", "reset", "earlier topic", "stored at its end", "stored elsewhere"],
+)
+@pytest.mark.parametrize("destination", [Nothing(), Everything()], ids=["lacks it", "has it"])
+def test_a_plan_that_no_longer_applies_is_emptied_at_once(plan: Plan, stored: int, destination: Nothing) -> None:
+    """Though nothing may be processed for a long time: a tool or another member would take it for one in flight."""
+    assert claim(plan, stored, destination) == Claim(stored, None, b"%d" % stored, None)
+
+
+def test_a_range_that_was_lost_with_its_topic_is_reported() -> None:
+    with capture_logs() as logs:
+        claim(OF_AN_EARLIER_TOPIC, 3, Nothing())
+    (entry,) = [each for each in logs if each["event"] == LOST]
+    assert (entry["log_level"], entry["first"], entry["until"]) == ("error", 5, 9)
+    with pytest.raises(OffsetLostError, match="offsets 5 to 9 were planned and not committed, and are lost"):
+        claim(OF_AN_EARLIER_TOPIC, 3, Nothing(), refuses_loss=True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "destination"),
+    [(OF_AN_EARLIER_EPOCH, Nothing()), (OF_AN_EARLIER_TOPIC, Everything()), (PLAN, Nothing())],
+    ids=["reset", "published before the topic went", "stored elsewhere"],
+)
+def test_nothing_is_reported_as_lost_that_a_tool_or_the_destination_has_settled(
+    plan: Plan, destination: Nothing
+) -> None:
+    with capture_logs() as logs:
+        claim(plan, 12, destination, refuses_loss=True)
+    assert LOST not in [each["event"] for each in logs]

@@ -1,0 +1,89 @@
+"""Plans, steps and final commits of claims that are being released."""
+
+from __future__ import annotations
+
+import anyio
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.committer import Committer
+from kzconsumer.offsets.storage import Committed
+from kzconsumer.offsets.tracker import OffsetTracker
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import decode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.plans import plan_of
+from tests.support.simulated.clients import Clients
+
+PATHS = GroupPaths("g")
+PARTITION = TopicPartition("orders", 0)
+INCARNATION = 0x2A
+CANCELLED_AFTER = [number / 2000 for number in range(16)]
+"""Seconds: before a request is sent, on its way, executed, and answered."""
+
+
+class Claim:
+    """One open claim of a replayable sink's member that begins at offset 0."""
+
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.owners = OwnerRegistry(session, PATHS, "range", "f", "read_committed")
+        self.committer = Committer(ZooKeeperOffsetStorage(session, PATHS), lambda reason: None)
+
+    async def open(self) -> OffsetTracker:
+        claimed = await self.owners.claim(PARTITION, ConsumerThreadId("g_a", 0), INCARNATION)
+        assert isinstance(claimed, Claimed)
+        tracker = OffsetTracker(PARTITION, 0, incarnation=INCARNATION)
+        committed = Committed(claimed.fence, claimed.record, claimed.stored, claimed.stored_version)
+        self.committer.open(tracker, committed)
+        assert await self.committer.store_start(tracker, 0)
+        return tracker
+
+    async def close(self, tracker: OffsetTracker) -> bool:
+        """Whether it was released with the fence that the committer knows."""
+        (committed,) = (await self.committer.close([tracker])).values()
+        return await self.owners.release(committed.fence)
+
+
+def test_a_batch_whose_partition_is_being_released_is_planned() -> None:
+    """The release waits for that work."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        claim = Claim(session)
+        tracker = await claim.open()
+        tracker.hand_over(5)
+        tracker.close(lambda: None)
+        assert await claim.committer.plan({tracker: plan_of(0, 5)}) == {tracker}
+        record = decode_claim_record(clients.ensemble.tree.nodes[PATHS.claim_record(PARTITION)].data)
+        assert record.plan is not None
+        assert record.plan.until == 5
+        tracker.mark(0, 5)
+        assert await claim.close(tracker)
+        assert clients.ensemble.tree.data(PATHS.offset(PARTITION)) == b"5"
+
+    clients.play(script)
+
+
+def test_a_claim_whose_last_step_was_cancelled_is_released() -> None:
+    """The step changes the fence, and no offset: whether it was executed has to be looked up."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        steps = 0
+        for seconds in CANCELLED_AFTER:
+            claim = Claim(session)
+            tracker = await claim.open()
+            assert await claim.committer.plan({tracker: plan_of(0, 5)})
+            with anyio.move_on_after(seconds):
+                await claim.committer.record_step([tracker], "table")
+            await session.sync()
+            record = decode_claim_record(clients.ensemble.tree.nodes[PATHS.claim_record(PARTITION)].data)
+            assert record.plan is not None
+            steps += len(record.plan.done)
+            assert await claim.close(tracker)
+            assert PATHS.owner(PARTITION) not in clients.ensemble.tree.nodes
+        assert 0 < steps < len(CANCELLED_AFTER), "some were executed, and some were not"
+
+    clients.play(script)

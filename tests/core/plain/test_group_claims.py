@@ -1,0 +1,155 @@
+"""Single schedules of a simulated group about claims: moved between streams, released late, sought, of a new topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from kzconsumer.errors import NotOwnedError
+from kzconsumer.group.claims import LEAST_FOR_LISTENER
+from kzconsumer.model import TopicPartition
+from kzconsumer.registry import paths
+from kzconsumer.registry.claim_record import ClaimRecord, decode_claim_record
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
+from tests.support.members import present_member, sessions_of
+from tests.support.plans import plan_of
+from tests.support.simulated.group import SimulatedGroup, simulated_group
+from tests.support.simulated.member import Member
+from tests.support.simulated.promises import REVOKE_DEADLINE
+
+MOVED = TopicPartition("t", 2)
+"""Of six partitions that one member with two streams has, this one moves to its second stream when another joins."""
+
+
+def joined(group: SimulatedGroup, streams: int = 1) -> Member:
+    """A member that has all six partitions."""
+    group.logs.grow("t", 6)
+    member = group.join("a", {"t": streams}, 0.0, in_batches=False)
+    assert group.world.pass_time(10, lambda: len(member.owned) == 6)
+    return member
+
+
+def thread_of(member: Member, partition: TopicPartition) -> int | None:
+    thread = member.held.get(partition)
+    return thread.thread if thread is not None else None
+
+
+def record_of(group: SimulatedGroup, partition: TopicPartition) -> ClaimRecord:
+    return decode_claim_record(group.ensemble.tree.nodes[group.paths.claim_record(partition)].data)
+
+
+def stored_from_now_on(group: SimulatedGroup, partition: TopicPartition) -> list[int]:
+    """The offsets that are stored for it, in order; the list grows as they are."""
+    stored: list[int] = []
+
+    def look(session: int, operations: Sequence[Operation]) -> None:
+        writes = [each for each in operations if isinstance(each, (SetData, Create))]
+        stored.extend(int(each.data) for each in writes if each.path == group.paths.offset(partition))
+
+    group.ensemble.committed.append(look)
+    return stored
+
+
+def test_a_partition_with_a_range_in_flight_does_not_move_to_another_stream() -> None:
+    """Only a claim asks whether the destination has that range: here nobody may, since streams have none."""
+    with simulated_group(1) as group:
+        member = joined(group, streams=2)
+        group.logs.stop()
+        assert group.world.pass_time(10, lambda: not group.settled())
+        assert member.connector is not None
+        sessions, claim = sessions_of(member.connector), present_member(member.connector).owned.claims[MOVED]
+        plan = plan_of(claim.tracker.processed, claim.tracker.processed + 5)
+        planned = member.process.create_task(sessions.plan({claim.tracker: plan}))
+        assert group.world.pass_time(1, planned.done)
+        assert thread_of(member, MOVED) == 0
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(15, lambda: len(other.owned) == 2)
+        group.world.pass_time(5)
+        assert thread_of(member, TopicPartition("t", 3)) == 1
+        assert thread_of(member, MOVED) is None
+        left = record_of(group, MOVED).plan
+        assert (left is not None and left.id) == plan.id, "the range may be half written"
+        group.check()
+
+
+def test_a_partition_that_moves_before_it_has_an_offset_begins_by_the_reset_policy() -> None:
+    with simulated_group(1, reset="largest") as group:
+        stored = stored_from_now_on(group, MOVED)
+        group.logs.grow("t", 6)
+        group.logs.burst(100)
+        member = group.join("a", {"t": 2}, 0.0, in_batches=False)
+        group.lose_brokers(member)
+        assert group.world.pass_time(10, lambda: len(member.owned) == 6)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(15, lambda: len(other.owned) == 2 and thread_of(member, MOVED) == 1)
+        group.find_brokers(member)
+        assert group.world.pass_time(10, lambda: len(stored) > 2)
+        assert stored[0] > 100
+        group.check()
+
+
+def test_a_listener_that_hangs_keeps_partitions_no_longer_than_the_revoke_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own deadline may be longer: other members wait for the partitions."""
+
+    async def hang(*_: object) -> None:
+        await anyio.sleep_forever()
+
+    with simulated_group(1) as group:
+        member = joined(group)
+        monkeypatch.setattr(member, "deadline", 600.0)
+        monkeypatch.setattr(member, "on_revoked", hang)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        latest = REVOKE_DEADLINE + LEAST_FOR_LISTENER + 1.0
+        assert group.world.pass_time(latest, lambda: len(other.owned) == 3)
+
+
+def test_a_seek_on_a_partition_that_is_just_lost_says_so() -> None:
+    """It was owned when the call began: only its write finds out."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.world.pass_time(3)
+        assert member.connector is not None
+        partition = TopicPartition("t", 0)
+        group.delete_owner(partition)
+        sought = member.process.create_task(member.connector.seek(partition, 1))
+        assert group.world.pass_time(5, sought.done)
+        assert isinstance(sought.exception(), NotOwnedError)
+        assert group.world.pass_time(10, lambda: partition in member.owned)
+
+
+def test_a_partition_that_comes_back_is_still_paused() -> None:
+    with simulated_group(1) as group:
+        member = joined(group)
+        partition = TopicPartition("t", 5)
+        group.pause(member, partition)
+        other = group.join("b", {"t": 1}, 0.0, in_batches=False)
+        assert group.world.pass_time(15, lambda: partition in other.owned)
+        group.leave(other)
+        assert group.world.pass_time(15, lambda: partition in member.owned)
+        group.world.pass_time(3)
+        group.check()  # nothing that is paused is handed out
+        group.come_to_rest(10, 3)
+
+
+def test_a_topic_that_is_created_again_is_claimed_again() -> None:
+    """Its partitions begin by the reset policy, in an epoch of their own."""
+    with simulated_group(1) as group:
+        member = joined(group)
+        group.world.pass_time(5)
+        node = group.ensemble.tree.nodes[paths.topic("t")]
+        stored = stored_from_now_on(group, MOVED)
+        group.ensemble.operate(Delete(paths.topic("t"), -1), Create(paths.topic("t"), node.data))
+        present = group.ensemble.tree.nodes[paths.topic("t")].czxid
+        assert present > node.czxid
+        assert group.world.pass_time(10, lambda: all(record_of(group, each).epoch == 1 for each in member.owned))
+        assert len(member.owned) == 6
+        assert {record_of(group, each).incarnation for each in member.owned} == {f"{present:#x}"}
+        assert group.world.pass_time(5, lambda: stored)
+        assert stored[0] == 0
+        for event in ("stored offset of a deleted topic removed", "topic recreated"):
+            reported = [each for each in group.events if each["event"] == event]
+            assert sorted(each["partition"] for each in reported) == list(range(6))

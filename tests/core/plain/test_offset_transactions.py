@@ -1,0 +1,170 @@
+"""Stored offsets that others change or delete, writes whose reply is lost, and the size of a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.offsets.storage import OffsetWrite, Stored
+from kzconsumer.offsets.zookeeper_storage import ZooKeeperOffsetStorage
+from kzconsumer.registry.claim_record import Plan, decode_claim_record, encode_claim_record
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Create, Delete, Operation, SetData
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.plans import plan_of
+from tests.support.simulated.clients import Clients
+
+PATHS = GroupPaths("g")
+PARTITION = TopicPartition("orders", 0)
+OFFSET, RECORD = PATHS.offset(PARTITION), PATHS.claim_record(PARTITION)
+INCARNATION = 0x2A
+MOST_BYTES = 0xFFFFF
+"""Of a request, by default: `jute.maxbuffer`."""
+
+
+async def write_of(session: ZooKeeperSession, partition: TopicPartition, fingerprint: str = "") -> OffsetWrite:
+    """The first offset of a claim made for it: 5."""
+    owners = OwnerRegistry(session, PATHS, "range", fingerprint, "read_committed")
+    claimed = await owners.claim(partition, ConsumerThreadId("g_a", 0), INCARNATION)
+    assert isinstance(claimed, Claimed)
+    return OffsetWrite(partition, claimed.fence, claimed.record, claimed.stored_version, 5, None, claimed.record.epoch)
+
+
+def then(write: OffsetWrite, stored: Stored, offset: int, plan: Plan | None = None) -> OffsetWrite:
+    """The next write of the same claim."""
+    return msgspec.structs.replace(
+        write, fence=stored.fence, record=stored.record, version=stored.version, offset=offset, plan=plan
+    )
+
+
+async def stored(storage: ZooKeeperOffsetStorage, write: OffsetWrite) -> Stored:
+    result = (await storage.write([write]))[write.topic_partition]
+    assert isinstance(result, Stored)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("meddle", "found"),
+    [
+        ([SetData(OFFSET, b"3", -1)], "3"),
+        ([Delete(OFFSET, -1)], None),
+        ([Delete(OFFSET, -1), Delete(OFFSET.rpartition("/")[0], -1)], None),
+    ],
+    ids=["set", "deleted", "deleted with its topic's node"],
+)
+@pytest.mark.parametrize("planned", [False, True])
+def test_an_offset_that_another_program_changes_is_reported_and_restored(
+    meddle: Sequence[Operation], found: str | None, planned: bool
+) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = ZooKeeperOffsetStorage(session, PATHS)
+        first = await write_of(session, PARTITION, "f" if planned else "")
+        write = then(first, await stored(storage, first), 7, plan_of(7, 9) if planned else None)
+        clients.ensemble.operate(*meddle)
+        with capture_logs() as logs:
+            result = await stored(storage, write)
+        (entry,) = logs
+        assert (entry["log_level"], entry["path"], entry["found"], entry["ours"]) == ("error", OFFSET, found, 7)
+        assert entry["event"] == "offset changed by a client that does not own the partition, restored"
+        node = clients.ensemble.tree.nodes[OFFSET]
+        assert (node.data, node.version) == (b"7", result.version)
+        with capture_logs() as logs:
+            await stored(storage, then(write, result, 8))
+        assert not logs
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_write_whose_reply_is_lost_is_made_once(executed: bool, planned: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = ZooKeeperOffsetStorage(session, PATHS)
+        first = await write_of(session, PARTITION, "f" if planned else "")
+        write = then(first, await stored(storage, first), 7, plan_of(7, 9) if planned else None)
+        clients.lose_the_next_write(executed=executed)
+        result = await stored(storage, write)
+        nodes = clients.ensemble.tree.nodes
+        assert result == write.leaves
+        assert (nodes[OFFSET].data, nodes[OFFSET].version) == (b"7", result.version)
+        assert (decode_claim_record(nodes[RECORD].data), nodes[RECORD].version) == (
+            result.record,
+            result.fence.record_version,
+        )
+
+    clients.play(script)
+
+
+def test_the_same_offset_written_by_another_program_is_not_our_write() -> None:
+    """Its version is not the one that ours would have left."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = ZooKeeperOffsetStorage(session, PATHS)
+        first = await write_of(session, PARTITION)
+        write = then(first, await stored(storage, first), 7)
+        clients.ensemble.operate(SetData(OFFSET, b"9", -1))
+        clients.ensemble.operate(SetData(OFFSET, b"7", -1))
+        assert await storage.executed([write]) == {}
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_record_that_another_program_wrote_is_not_our_write(planned: bool) -> None:
+    """A tool's reset, as large a step of the version as our own write: its epoch is another one."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        storage = ZooKeeperOffsetStorage(session, PATHS)
+        first = await write_of(session, PARTITION, "f")
+        before = await stored(storage, then_planned(first))
+        write = then(first, before, 9, plan_of(9, 12) if planned else None)
+        leaves = write.leaves
+        assert leaves.fence.record_version == before.fence.record_version + 1
+        reset = msgspec.structs.replace(leaves.record, epoch=leaves.record.epoch + 1)
+        clients.ensemble.operate(SetData(RECORD, encode_claim_record(reset), -1), SetData(OFFSET, b"9", -1))
+        assert await storage.executed([write]) == {}
+        ours = encode_claim_record(leaves.record)
+        clients.ensemble.operate(Delete(RECORD, -1), Create(RECORD, ours))
+        for _ in range(leaves.fence.record_version):
+            clients.ensemble.operate(SetData(RECORD, ours, -1))
+        assert (await storage.executed([write]))[PARTITION].record == leaves.record
+
+    clients.play(script)
+
+
+def then_planned(write: OffsetWrite) -> OffsetWrite:
+    return msgspec.structs.replace(write, plan=plan_of(5, 9))
+
+
+def test_no_request_is_larger_than_a_server_takes() -> None:
+    """Hundreds of partitions with plans, under the longest names."""
+    clients, partitions = Clients(), [TopicPartition("t" * 249, number) for number in range(1000)]
+
+    async def script(session: ZooKeeperSession) -> None:
+        writes = [then_planned(await write_of(session, partition, "f")) for partition in partitions]
+        before = len(clients.ensemble.log)
+        results = await ZooKeeperOffsetStorage(session, PATHS).write(writes)
+        assert all(isinstance(result, Stored) for result in results.values())
+        sizes = [sum(map(size, entry.operations)) for entry in clients.ensemble.log[before:]]
+        assert max(sizes) < MOST_BYTES / 4
+        assert sum(sizes) > MOST_BYTES, "one transaction would do for so few"
+
+    clients.play(script)
+
+
+def size(operation: Operation) -> int:
+    """Bytes of its path and data."""
+    data = operation.data if isinstance(operation, (SetData, Create)) else b""
+    return len(operation.path) + len(data)

@@ -1,0 +1,161 @@
+"""Claims, moves and releases of owner nodes whose outcome is in doubt: lost replies, and nodes that others change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from kzconsumer.model import ConsumerThreadId, TopicPartition
+from kzconsumer.registry.owners import OwnerRegistry
+from kzconsumer.registry.ownership import Claimed, Fence
+from kzconsumer.registry.paths import GroupPaths
+from kzconsumer.zookeeper.operations import Delete, Operation, SetData, Stat
+from kzconsumer.zookeeper.session import ZooKeeperSession
+from tests.support.simulated.clients import Clients
+
+PATHS = GroupPaths("g")
+PARTITION = TopicPartition("orders", 0)
+OWNER, RECORD = PATHS.owner(PARTITION), PATHS.claim_record(PARTITION)
+FIRST, SECOND = ConsumerThreadId("g_a", 0), ConsumerThreadId("g_a", 1)
+
+EXECUTED = pytest.mark.parametrize("executed", [True, False], ids=["reply lost", "request lost"])
+
+
+def registry(session: ZooKeeperSession) -> OwnerRegistry:
+    return OwnerRegistry(session, PATHS, "range")
+
+
+async def claim(owners: OwnerRegistry, thread: ConsumerThreadId) -> Fence:
+    claimed = await owners.claim(PARTITION, thread, 0x2A)
+    assert isinstance(claimed, Claimed)
+    return claimed.fence
+
+
+def holds(clients: Clients, fence: Fence, thread: ConsumerThreadId) -> bool:
+    """Whether the partition is this thread's, and its owner knows the versions."""
+    nodes = clients.ensemble.tree.nodes
+    owner, record = nodes.get(OWNER), nodes[RECORD]
+    return owner is not None and (owner.data, owner.version, record.version) == (
+        str(thread).encode(),
+        fence.owner.version,
+        fence.record_version,
+    )
+
+
+@EXECUTED
+def test_a_claim_whose_reply_is_lost_is_held_by_the_thread_that_asked(executed: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> Fence:
+        owners = registry(session)
+        await owners.release(await claim(owners, FIRST))  # afterwards there are containers and a record
+        clients.lose_the_next_write(executed=executed)
+        fence = await claim(owners, SECOND)
+        assert holds(clients, fence, SECOND)
+        return fence
+
+    clients.play(script)
+
+
+@EXECUTED
+def test_a_claim_over_our_own_node_of_another_thread_changes_it(executed: bool) -> None:
+    """The node is of a claim that was cancelled on its way, and executed all the same."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        clients.lose_the_next_write(executed=executed)
+        assert holds(clients, await claim(owners, SECOND), SECOND)
+
+    clients.play(script)
+
+
+@EXECUTED
+def test_a_change_of_thread_whose_reply_is_lost_is_made_once(executed: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        clients.lose_the_next_write(executed=executed)
+        assert holds(clients, await owners.change_thread(fence, SECOND), SECOND)
+        assert clients.ensemble.tree.nodes[OWNER].version == fence.owner.version + 1
+
+    clients.play(script)
+
+
+@EXECUTED
+def test_a_release_whose_reply_is_lost_leaves_no_node(executed: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        clients.lose_the_next_write(executed=executed)
+        assert await owners.release(fence)
+        assert OWNER not in clients.ensemble.tree.nodes
+
+    clients.play(script)
+
+
+@EXECUTED
+def test_a_node_that_is_abandoned_while_a_reply_is_lost_goes(executed: bool) -> None:
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        clients.lose_the_next_write(executed=executed)
+        await owners.abandon(PARTITION)
+        assert OWNER not in clients.ensemble.tree.nodes
+
+    clients.play(script)
+
+
+@pytest.mark.parametrize("path", [OWNER, RECORD], ids=["owner", "record"])
+def test_a_node_that_changes_while_it_is_abandoned_goes_all_the_same(path: str) -> None:
+    """A write of ours that was given up is executed between the reads and the release."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        await claim(owners, FIRST)
+        data = clients.ensemble.tree.nodes[path].data
+        before_the_next_write(session, lambda: clients.ensemble.operate(SetData(path, data, -1)))
+        await owners.abandon(PARTITION)
+        assert OWNER not in clients.ensemble.tree.nodes
+
+    clients.play(script)
+
+
+def test_the_node_of_another_session_is_not_abandoned_and_not_ours() -> None:
+    """At the same version: every claim of ours leaves its owner node at version 1."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        owners = registry(session)
+        fence = await claim(owners, FIRST)
+        assert owners.is_ours(await owners.stat(fence.owner), fence.owner)
+        clients.ensemble.operate(Delete(OWNER, -1))
+        async with clients.session() as other:
+            theirs = await claim(registry(other), ConsumerThreadId("g_b", 0))
+            assert theirs.owner == fence.owner
+            await session.sync()
+            assert not owners.is_ours(await owners.stat(fence.owner), fence.owner)
+            await owners.abandon(PARTITION)
+            assert OWNER in clients.ensemble.tree.nodes
+
+    clients.play(script)
+
+
+def before_the_next_write(session: ZooKeeperSession, happens: Callable[[], None]) -> None:
+    multi = session.multi
+
+    async def later(operations: Sequence[Operation]) -> list[Stat | None]:
+        session.multi = multi  # type: ignore[method-assign]
+        happens()
+        return await multi(operations)
+
+    session.multi = later  # type: ignore[method-assign]

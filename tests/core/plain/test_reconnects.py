@@ -1,0 +1,64 @@
+"""What a session takes from a reconnect: no older state than it has seen, and no evidence for its lease."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import pytest
+
+from kzconsumer.zookeeper.operations import SetData
+from kzconsumer.zookeeper.round_trips import repeated
+from kzconsumer.zookeeper.session import SessionState, ZooKeeperSession
+from tests.support.simulated.clients import Clients
+
+BEHIND = 3.0
+"""Seconds."""
+
+
+@pytest.mark.parametrize("wrote", [True, False], ids=["written", "read"])
+def test_a_session_does_not_go_back_in_time_when_it_reconnects(wrote: bool) -> None:
+    clients = Clients()
+    clients.ensemble.make("/node", b"before")
+
+    async def script(session: ZooKeeperSession) -> None:
+        (line,) = clients.network.lines
+        for server in clients.ensemble.servers:
+            if server is not line.connection.server:
+                server.lag = (BEHIND, BEHIND)
+        change = SetData("/node", b"after", -1)
+        if wrote:
+            await session.multi([change])
+        else:
+            clients.ensemble.operate(change)
+            await session.sync()
+            assert (await session.get("/node")).data == b"after"
+        clients.network.cut(clients.process, arrives=True)
+        began = clients.world.now
+        assert (await repeated(partial(session.get, "/node"))).data == b"after"
+        assert clients.world.now - began < BEHIND / 2, "the server it had before has it"
+
+    clients.play(script)
+
+
+def test_a_reconnect_alone_does_not_renew_the_lease() -> None:
+    """A leader without quorum takes back sessions that it knows, which the others may be about to expire."""
+    clients = Clients()
+
+    async def script(session: ZooKeeperSession) -> None:
+        await anyio.sleep(session.timeout)
+        trusted: list[float] = []
+
+        def look(state: SessionState) -> None:
+            if state is SessionState.CONNECTED:
+                trusted.append(session.safe_until)
+
+        session.listeners.append(look)
+        before = session.safe_until
+        clients.network.cut(clients.process, arrives=True)
+        assert session.safe_until == before
+        await anyio.sleep(0.5)
+        assert trusted == [before]
+        assert session.safe_until > before, "a probe was answered since"
+
+    clients.play(script)
