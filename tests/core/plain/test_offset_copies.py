@@ -25,7 +25,7 @@ from kzconsumer.offsets.storage import OffsetWrite, Refused, Stored
 from kzconsumer.offsets.tracker import OffsetTracker
 from kzconsumer.registry.claim_record import ClaimRecord
 from kzconsumer.registry.ownership import Claimed, Fence, OwnerNode
-from tests.support.simulated.virtual_time import World, told_by
+from tests.support.simulated.virtual_time import World, clock_of
 
 PARTITION = TopicPartition("orders", 0)
 
@@ -193,7 +193,7 @@ async def test_a_position_found_after_a_seek_stays_stored_though_its_copy_fails(
 async def test_an_unchanged_offset_is_stored_again_once_an_hour(authority: Authority) -> None:
     """Brokers forget offsets that are not."""
     world = World(1)
-    with told_by(world):
+    with clock_of(world):
         owners = Owners(authority)
         owners.nodes.has, owners.coordinator.has = 9, WithBrokers(9, 0)
         await owners.claim()

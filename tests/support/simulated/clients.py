@@ -9,7 +9,7 @@ from kzconsumer.registry.paths import CONSUMERS
 from kzconsumer.zookeeper.session import ConnectString, ZooKeeperSession
 from tests.support.simulated.ensemble import Ensemble
 from tests.support.simulated.network import SimulatedNetwork
-from tests.support.simulated.virtual_time import World, told_by
+from tests.support.simulated.virtual_time import World, clock_of
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class Clients:
                 await session.ensure(CONSUMERS)
                 return await script(session)
 
-        with told_by(self.world):
+        with clock_of(self.world):
             task = self.process.create_task(run())
             ended = self.world.pass_time(limit, task.done)
             if not ended:
