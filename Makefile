@@ -37,7 +37,7 @@ help:
 	@echo "make bench-group  joining, stopping and dying members, beside Kafka's own consumer"
 	@echo "make bench-scale  a hundred members starting together"
 	@echo "make bench-spark  from a broker into Parquet, beside Spark's own Kafka source (10 minutes; $(BIN)/python -m tests.bench.spark --help)"
-	@echo "make lock   requirements.lock anew, with the newest releases"
+	@echo "make lock   write requirements.lock with the newest releases"
 
 demo: $(READY)
 	$(BIN)/kzconsumer demo

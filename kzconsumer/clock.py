@@ -1,4 +1,4 @@
-"""The one clock of the program: seconds of CLOCK_BOOTTIME, which goes on while the machine is suspended.
+"""The one clock of the program: seconds of CLOCK_BOOTTIME, which continues while the machine is suspended.
 
 A lease measured by a clock that stops in suspend would outlive the session it stands for.
 """

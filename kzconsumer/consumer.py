@@ -208,7 +208,7 @@ async def connect(
     the next one is taken; a stream waits while `[offsets] most_unacknowledged` of its records are not.
 
     Raises ConfigError for invalid settings, for keys or passwords that cannot be read, and if offsets must be in
-    ZooKeeper but would not be; out of the block, what ends a member for good: ConfigError (no ZooKeeper server accepts
+    ZooKeeper but would not be; out of the block, errors that end a member: ConfigError (no ZooKeeper server accepts
     the credentials), NotPermittedError, PluginError, OffsetLostError, CorruptRecordError (from its stream). TypeError
     for arguments that contradict each other.
     """

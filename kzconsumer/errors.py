@@ -176,7 +176,7 @@ class SessionExpiredError(KzConsumerError):
 
 
 class UnfitError(KzConsumerError):
-    """This member cannot work while others can: it leaves the group and comes back later."""
+    """This member cannot work while others can: it leaves the group and rejoins later."""
 
 
 class ZooKeeperUnreachableError(KzConsumerError):

@@ -51,7 +51,7 @@ class BrokerConnection:
     ) -> BrokerConnection:
         """Connect, ask for the broker's versions and authenticate, all within `timeout` seconds.
 
-        A broker that hangs up on ApiVersions twice is taken to be 0.8 or 0.9 and connected to at their level.
+        A broker that closes the connection at ApiVersions twice is taken to be 0.8 or 0.9 and gets requests of those.
         Raises ConnectionLostError (SecurityError when the reason is TLS or SASL), ProtocolError,
         UnsupportedVersionError, or BrokerError when the broker answers ApiVersions with an error.
         """
@@ -59,7 +59,7 @@ class BrokerConnection:
             with anyio.fail_after(timeout):
                 for _ in range(_HANG_UPS_BEFORE_0_10):
                     connection = await cls._connect(broker, client_id, security)
-                    if await connection._learn_versions(timeout):
+                    if await connection._negotiate(timeout):
                         await connection._authenticate(security.sasl, timeout)
                         return connection
                 if security.sasl is not None:
@@ -104,7 +104,7 @@ class BrokerConnection:
         if lifetime:
             self._good_until = began + lifetime * _PART_OF_LIFETIME
 
-    async def _learn_versions(self, timeout: float) -> bool:
+    async def _negotiate(self, timeout: float) -> bool:
         """False when the broker hung up on ApiVersions."""
         try:
             answer = await self.call(ApiVersionsRequest(), timeout=timeout)
@@ -122,7 +122,7 @@ class BrokerConnection:
         return True
 
     async def _assume(self, versions: Versions, timeout: float) -> None:
-        """Use these versions if the broker answers an empty ListOffsets: what is no broker at all hangs up again."""
+        """Use these versions if the broker answers an empty ListOffsets: other servers disconnect again."""
         self.versions = versions
         try:
             await self.call(ListOffsetsRequest({}), timeout=timeout)

@@ -16,7 +16,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "check-config",
         help="check a configuration file and the sink's options",
         description="Check a daemon's configuration: the file with its drop-ins, the environment and flags, the "
-        "plugins named there, the sink's own options and, where the sink can tell, whether it could write where they "
+        "plugins named there, the sink's own options and, if the sink can check it, whether it could write where they "
         "say; nothing is changed. The keys and passwords it names are read. No server is asked. Exit status 78 when "
         "there is a fault.",
     )

@@ -153,15 +153,15 @@ class FetcherManager:
                 del self._replays[partition]
                 if end < plan.until:
                     try:
-                        goes_on = await self._reset.end_early(state, plan, begin, end)
+                        resumes = await self._reset.end_early(state, plan, begin, end)
                     except CoordinatorError as error:
-                        event = "planned range not given up, trying again"
+                        event = "planned range not abandoned, retrying"
                         log.warning(event, **partition._asdict(), reason=str(error), again=True)
                         self._replays.setdefault(partition, state)
                         continue
                 else:
-                    goes_on = not lacking or self._reset.begin_late(state, plan, begin)
-                if not goes_on:
+                    resumes = not lacking or self._reset.begin_late(state, plan, begin)
+                if not resumes:
                     state.fail(_replay_lost(state, lacking, begin, end))
                 elif state.tracker.replay is None:
                     self.start([state])

@@ -108,7 +108,7 @@ class OffsetReset:
                     await (self._shorten if state in behind else self._apply)(state, answer.offset)
                 except CoordinatorError as error:
                     log.warning(
-                        "start position not stored, trying again",
+                        "start position not stored, retrying",
                         partition=str(state.topic_partition),
                         reason=str(error),
                     )
@@ -168,7 +168,7 @@ class OffsetReset:
     def _log_truncated(state: PartitionFetchState, first: int, until: int, end: int, at: int) -> None:
         topic, partition = state.topic_partition
         event = "log truncated below the consumed offset"
-        log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, goes_on_at=at)
+        log.error(event, topic=topic, partition=partition, first=first, until=until, log_end=end, continues_at=at)
 
 
 def _truncation(state: PartitionFetchState, end: int) -> OffsetLostError:

@@ -1,4 +1,4 @@
-"""When a member should leave its partitions to others, and when it may come back.
+"""When a member should leave its partitions to others, and when it may rejoin.
 
 It leaves only if no broker answers it while other members' offsets advance. A failure that affects the whole group is
 not a reason to leave it.

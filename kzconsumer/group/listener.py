@@ -1,6 +1,6 @@
 """The application's rebalance listener, and the calls to it.
 
-It hears of the end of those partitions only that were reported to it as assigned, also if the member leaves or loses
+It is notified of the end only of partitions that were reported to it as assigned, also if the member leaves or loses
 its session during a claim. A listener that exceeds its deadline is cancelled.
 """
 

@@ -117,7 +117,7 @@ class OwnedPartitions:
                 # Also after a failure: the partition is still ours, and the next commit stores where it begins.
                 self._fetchers.start([begun.fetch])
             if self.open([partition]):
-                return  # a later seek goes on elsewhere
+                return  # a later seek continues elsewhere
         raise NotOwnedError(partition)
 
     async def resume_after_replay(self, replayed: OffsetTracker) -> None:

@@ -111,12 +111,12 @@ class Adopter:
         if brokers is not None and self._authority.copies and (reset or claimed.stored != brokers.offset):
             event = "offset with the brokers is older than the last reset" if reset else "stored offsets differ"
             both = {"zookeeper": claimed.stored, "brokers": brokers.offset}
-            log.warning(event, **where, **both, goes_on_at=stored)
+            log.warning(event, **where, **both, continues_at=stored)
         begin = resume(stored, record.committed_until)
         if begin != stored:
             way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
             reason = f"the group had committed up to {begin}; {way_out} consumes what lies between again"
-            event, at = "stored offset moved back by another program", {"stored": stored, "goes_on_at": begin}
+            event, at = "stored offset moved back by another program", {"stored": stored, "continues_at": begin}
             log.error(event, **where, **at, reason=reason)
         fingerprint = self._destination.fingerprint if self._destination else ""
         answer = compare(plan, begin, claimed.stored_version, f"{incarnation:#x}", record.epoch, fingerprint)
@@ -127,7 +127,7 @@ class Adopter:
                     log.warning(event, **where, first=first, until=until, stored=stored)
                 position: int | None = first
             case Clear(offset, reason):
-                log.warning("plan dropped", **where, reason=reason, goes_on_at=offset)
+                log.warning("plan dropped", **where, reason=reason, continues_at=offset)
                 plan, position = None, offset
             case Start(offset):
                 position = offset
@@ -150,7 +150,7 @@ class Adopter:
             " written and committed, and are missing now, perhaps with others before them: the destination was"
             " restored from an older copy, or failed over to one. kzconsumer sink verify shows the gaps. With the"
             " group stopped, kzconsumer offsets reset to the first missing offset has it written again (--republish),"
-            " and --to-current goes on without it"
+            " and --to-current continues without it"
         )
         return adopted._replace(refusal=refusal)
 

@@ -1,4 +1,4 @@
-"""The JSON of znodes, whatever anybody has written there: a value or a ValueError."""
+"""Reads the JSON of znodes, which any program may have written: a value or a ValueError."""
 
 from __future__ import annotations
 

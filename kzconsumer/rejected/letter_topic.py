@@ -44,7 +44,7 @@ class LetterTopic:
         self._timeout = timeout
         self._bootstrap = bootstrap
         self._producer: Any = None
-        self._heard = ""  # the producer's last error, which says more than "timed out"
+        self._last_error = ""  # the producer's last error, which says more than "timed out"
         self._one_at_a_time = anyio.Lock()
 
     async def write(self, letters: Sequence[DeadLetter]) -> None:
@@ -87,16 +87,16 @@ class LetterTopic:
         while (left := self._producer.flush(_LOOK)) and now() < until:
             anyio.from_thread.check_cancelled()
         if left or failed:
-            reasons = dict.fromkeys([*failed[:1], self._heard])
+            reasons = dict.fromkeys([*failed[:1], self._last_error])
             raise DeadLetterError(f"topic {self._topic}: {'; '.join(filter(None, reasons)) or 'no answer'}")
 
     def _made(self, bootstrap: str) -> Any:
         from confluent_kafka import Producer
 
-        self._heard = ""
+        self._last_error = ""
 
-        def hear(error: object) -> None:
-            self._heard = str(error)
+        def keep(error: object) -> None:
+            self._last_error = str(error)
 
         return Producer(
             {
@@ -108,7 +108,7 @@ class LetterTopic:
                 "message.max.bytes": _LARGEST,
                 "partitioner": "murmur2_random",
                 "log_level": 0,
-                "error_cb": hear,
+                "error_cb": keep,
                 **producer_security(self._settings),
             }
         )

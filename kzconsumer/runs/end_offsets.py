@@ -1,6 +1,6 @@
 """The end offsets of a member that reads up to a point, its own or those of the group's run, and waiting for them.
 
-They outlive sessions and claims: a partition that leaves and comes back has the same end.
+They outlive sessions and claims: a partition that is revoked and assigned again has the same end.
 """
 
 from __future__ import annotations

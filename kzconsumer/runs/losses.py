@@ -1,4 +1,4 @@
-"""Records of a run that are no longer in the log: whether the run goes on, and with which ends.
+"""Records of a run that are no longer in the log: whether the run continues, and with which ends.
 
 All partitions are checked, since one that is owned by an original member, or by none, must not block the run.
 """

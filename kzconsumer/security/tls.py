@@ -36,7 +36,7 @@ def _own_certificate(
     password = read_secret(settings.key_password_file, settings.key_password_env, "key_password", where, faults)
     asked = False
 
-    def tell_password() -> bytes:
+    def give_password() -> bytes:
         # Without this function OpenSSL would ask on the terminal.
         nonlocal asked
         asked = True
@@ -48,7 +48,7 @@ def _own_certificate(
     if not all(files):
         return
     try:
-        context.load_cert_chain(certificate, settings.key, tell_password)
+        context.load_cert_chain(certificate, settings.key, give_password)
     except (ssl.SSLError, ValueError) as error:
         if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
             fault = f"key: {settings.key} is not the key of {certificate}"

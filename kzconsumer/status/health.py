@@ -53,7 +53,7 @@ class Health:
         still = now() - self.sessions.task_last_ran
         stalled = self._stall.seconds(now(), self.sessions.positions(), self._lease.held)
         if still > self._patience:
-            return f"the task of the ZooKeeper session has stood still for {still:.0f} s"
+            return f"the task of the ZooKeeper session has not run for {still:.0f} s"
         if stalled > self.stalled_after:
             return f"nothing has been fetched or processed for {stalled:.0f} s, though there is something to read"
         return None

@@ -17,7 +17,7 @@ from kzconsumer.streams.chunk import Chunk
 
 
 class EndOfStream(Exception):
-    """The queue was closed and everything in it taken: iteration ends for good."""
+    """The queue was closed and everything in it taken: iteration ends."""
 
 
 class ByteBudget:
@@ -125,7 +125,7 @@ class ChunkQueue:
         self._held[tracker] = deque(queued if rest is None else (rest, *queued))
         self._count(-_bytes(queued))
 
-    def let_go(self, tracker: OffsetTracker) -> None:
+    def unhold(self, tracker: OffsetTracker) -> None:
         """The claim is not paused any more: queue what was held."""
         held = self._held.pop(tracker, ())
         self._count(_bytes(held))

@@ -159,7 +159,7 @@ class StreamCursor:
         self.queue.hold(tracker, rest)
 
     def resume(self, tracker: OffsetTracker) -> None:
-        self.queue.let_go(tracker)
+        self.queue.unhold(tracker)
 
     def close(self) -> None:
         """End the iteration; what was fetched and not handed out is dropped."""

@@ -110,7 +110,7 @@ class AssignorContract:
 
     @_few
     @given(groups=st.lists(GROUPS, min_size=8, max_size=8), hash_seed=st.integers(1, 1000))
-    def test_another_process_comes_to_the_same(self, groups: list[GroupSnapshot], hash_seed: int) -> None:
+    def test_another_process_computes_the_same(self, groups: list[GroupSnapshot], hash_seed: int) -> None:
         """`hash()` of text and the order of sets differ between the processes of a group."""
         contexts = [each.context() for group in groups for each in (group, *_each_without_one(group))]
         elsewhere = assign_elsewhere(self.assignor, contexts, hash_seed)

@@ -62,20 +62,20 @@ class SinkContract(ABC):
     def teardown_class(cls) -> None:
         cls.group.close()
 
-    def test_members_agree_which_destination_it_is(self) -> None:
+    def test_members_agree_on_the_destination(self) -> None:
         """The fingerprint says whether a sink is replayable and is the same in each member; what it promises fits."""
         one, other = self.group.two()
         assert one.fingerprint == other.fingerprint
         if one.fingerprint:
             assert self.promise == "exactly-once", "a replayable sink, which has a fingerprint, writes exactly once"
 
-    def test_what_was_written_is_there(self) -> None:
+    def test_written_ranges_are_there(self) -> None:
         log = self.group.log()
         for _ in range(2):
             log.write(self.group.one(), log.batch(self.records))
         log.check()
 
-    def test_what_was_written_and_not_committed_is_written_again(self) -> None:
+    def test_uncommitted_ranges_are_written_again(self) -> None:
         """The member ended between the two, before it could record a step. The sink is not asked what it has: another
         member may be about to write it.
         """
@@ -87,7 +87,7 @@ class SinkContract(ABC):
             log.again(self.group.one(), batch, ask=False, recorded=False)
         log.check()
 
-    def test_has_knows_what_was_written_and_nothing_else(self) -> None:
+    def test_has_knows_exactly_the_written_ranges(self) -> None:
         if not self.group.one().fingerprint:
             return
         log = self.group.log()
@@ -107,7 +107,7 @@ class SinkContract(ABC):
         found = set(self.group.one().has([*others, *there]))
         assert found <= set(there), f"has ranges that were never written: {sorted(found - set(there))}"
 
-    def test_what_is_set_aside_is_never_written(self) -> None:
+    def test_ranges_set_aside_are_never_written(self) -> None:
         """And what is written is not set aside."""
         if not self.sets_aside:
             return
@@ -125,7 +125,7 @@ class SinkContract(ABC):
         log.write(one, rest)
         log.check()
 
-    def test_one_member_sets_aside_what_another_is_about_to_write(self) -> None:
+    def test_a_range_is_set_aside_while_another_member_writes_it(self) -> None:
         """One of the two comes first, and both agree which."""
         for number in range(self.races if self.sets_aside else 0):
             log = self.group.log(what=f"race {number}")
@@ -142,7 +142,7 @@ class SinkContract(ABC):
                 log.again(one, batch[1:])
             log.check()
 
-    def test_a_topic_made_anew_and_offsets_that_were_reset_are_other_records(self) -> None:
+    def test_recreated_topics_and_reset_offsets_are_different_records(self) -> None:
         """At offsets that were written before."""
         old = self.group.log()
         for log in (old, self.group.log(old, incarnation=1), self.group.log(old, incarnation=1, epoch=1)):
@@ -162,7 +162,7 @@ class SinkContract(ABC):
                 log.again(member, batch, ask=False)
         log.check()
 
-    def test_a_zombie_ends_its_write_late(self) -> None:
+    def test_a_zombie_finishes_its_write_late(self) -> None:
         """Stopped in the middle of it, and woken when the next member has replayed the batch and continued."""
         for moment in self.group.moments(self.zombies, steps=False):
             log = self.group.log(what=f"stopped at {moment}")

@@ -1,6 +1,6 @@
 """A session that has ended for us, but that the ensemble may still keep, with all its ephemeral nodes.
 
-A leader that has stood still reports "expired" before it learns that it is no longer the leader. Deleting the nodes one
+A leader that was suspended reports "expired" before it learns that it is no longer the leader. Deleting the nodes one
 by one could hit nodes of another session made in between, since no operation checks an owner. Closing the session by
 its id and password removes exactly its nodes, in one transaction, and servers refuse requests of it that still arrive.
 """

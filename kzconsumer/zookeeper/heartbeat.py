@@ -56,7 +56,7 @@ class Heartbeat:
         self._evidence: Instant | None = None
         self._answered = 0.0  # the same, even if in doubt since
         self._not_before = 0.0  # probes sent before this are no evidence
-        self._heard = 0.0  # when the last answer came
+        self._last_answer = 0.0  # when the last answer came
         self._patience, self._most_patience = self.PATIENCE
         self._next_probe = 0.0
         self._due: float | None = None  # when the next beat should come; None without a connection
@@ -72,7 +72,7 @@ class Heartbeat:
         `began` is when it was sent if it created the session, which takes a quorum; None for a reconnect.
         """
         self._timeout = timeout
-        self._heard = self._next_probe = self._due = now.boottime
+        self._last_answer = self._next_probe = self._due = now.boottime
         if began is not None:
             self._renew(began)
 
@@ -85,7 +85,7 @@ class Heartbeat:
 
     def probe_answered(self, sent: Instant, now: Instant) -> None:
         """The probe sent at `sent` was answered."""
-        self._heard = now.boottime
+        self._last_answer = now.boottime
         self._renew(sent)
 
     def beat(self, now: Instant, arrived: float) -> Beat:
@@ -95,9 +95,9 @@ class Heartbeat:
         if doubtful:
             self._evidence = None
             self._not_before = now.boottime
-            self._heard = now.boottime  # answers may be unread, as this process stood still: patience begins again
+            self._last_answer = now.boottime  # answers may be unread, as this process was suspended: the wait restarts
             return Beat.DOUBT
-        unanswered = now.boottime - self._heard
+        unanswered = now.boottime - self._last_answer
         if unanswered > self._timeout / 3 and now.boottime - arrived > self._timeout / 6:
             return Beat.SILENT
         if unanswered > self._timeout * self._patience:

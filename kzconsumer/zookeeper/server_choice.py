@@ -31,7 +31,9 @@ STATUS_LIMIT = 0.5
 """Seconds for connecting and asking a server for its status."""
 
 _PLAIN = Access()
-_SRVR = b"srvr\n"  # with the line's end: a port with TLS hangs up on the fifth byte, on four it waits for more
+_SRVR = (
+    b"srvr\n"  # with the line's end: a port with TLS closes the connection at the fifth byte, on four it waits for more
+)
 
 
 class Handshake(NamedTuple):
@@ -54,8 +56,8 @@ class Found(NamedTuple):
 class ServerChoice:
     """`access` is called for each round, in a thread.
 
-    A session that no server has let in yet ends when all refuse it, unless `insist`. One that has been in goes on: the
-    servers' passwords may be in the middle of a change.
+    A session that no server has accepted yet ends when all refuse it, unless `insist`. One that was accepted before
+    continues: the servers' passwords may be about to change.
     """
 
     def __init__(

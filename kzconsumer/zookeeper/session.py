@@ -55,7 +55,7 @@ class ZooKeeperSession(SessionLife):
     `brief` session are logged at debug.
 
     `access` reads files and is called in a thread, for each round over the servers. If all servers refuse a session
-    that none has let in before, it is over, and every call raises ConfigError; with `insist` it goes on trying.
+    that none has let in before, it is over, and every call raises ConfigError; with `insist` it keeps retrying.
     Nodes created below the path `acl_below` get `acl`; others are open.
     """
 

@@ -150,7 +150,7 @@ class SessionLife:
             call.lost(reason)
         self._waiting.clear()
         self.watches.end(self._over)
-        self._tell(state)
+        self._enter(state)
 
     async def run(self) -> None:
         """Connect and serve until the session is over. Ends without an exception unless cancelled."""
@@ -165,7 +165,7 @@ class SessionLife:
                     if link.refused is not None:
                         self._servers.refused([f"{link.where}: {link.refused}"])
                     log.warning("connection lost", host=link.where, session=self.name, reason=link.lost.result())
-                    self._tell(SessionState.SUSPENDED)
+                    self._enter(SessionState.SUSPENDED)
         except ConfigError as error:
             self._refusal = error.faults
             self.end(SessionState.REFUSED, str(error))
@@ -206,7 +206,7 @@ class SessionLife:
         for call in waiting:
             if not call.outcome.done():  # else given up just now
                 link.send(call.request.body, call)
-        self._tell(SessionState.CONNECTED)
+        self._enter(SessionState.CONNECTED)
         return link
 
     async def _serve(self, link: Link) -> None:
@@ -263,7 +263,7 @@ class SessionLife:
         if event := wire_frames.event(body):
             self.watches.fire(*event)
 
-    def _tell(self, state: SessionState) -> None:
+    def _enter(self, state: SessionState) -> None:
         if state is not self.state:
             self.state = state
             for listener in self.listeners:

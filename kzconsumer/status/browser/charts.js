@@ -3,8 +3,8 @@
 let points = []; // one for each look, the last one last
 
 class Chart {
-  constructor(svg, told, pick, word) {
-    Object.assign(this, { svg, told, pick, word, pointed: null });
+  constructor(svg, reading, pick, word) {
+    Object.assign(this, { svg, reading, pick, word, pointed: null });
     svg.addEventListener("pointermove", (event) => { this.pointed = event.offsetX; this.draw(); });
     svg.addEventListener("pointerleave", () => { this.pointed = null; this.draw(); });
     new ResizeObserver(() => this.draw()).observe(svg);
@@ -35,7 +35,7 @@ class Chart {
     const place = this.pointed === null ? points.length - 1 : nearest(begin + ((this.pointed - left) / (width - left - right)) * (end - begin));
     if (values[place] !== null) parts.push(drawn("circle", { class: "dot", r: 3.5, cx: x(points[place].at), cy: y(values[place]) }));
     this.svg.replaceChildren(...parts);
-    say(this.told, this.words(values, place));
+    say(this.reading, this.words(values, place));
   }
 
   /** What is known without a gap, as [time, value]. */
@@ -69,8 +69,8 @@ function nearest(time) {
 }
 
 const charts = [
-  new Chart(at("lag-chart"), at("lag-told"), (point) => point.lag, count),
-  new Chart(at("rate-chart"), at("rate-told"), (point) => point.rate, rate),
+  new Chart(at("lag-chart"), at("lag-text"), (point) => point.lag, count),
+  new Chart(at("rate-chart"), at("rate-text"), (point) => point.rate, rate),
 ];
 
 function showHistory() {

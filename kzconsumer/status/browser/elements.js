@@ -1,4 +1,4 @@
-// Elements of the page. Everything is written as text, never as HTML, and what has not changed is left alone.
+// Elements of the page. Everything is written as text, never as HTML, and unchanged elements are not touched.
 
 const at = (id) => document.getElementById(id);
 
@@ -20,12 +20,12 @@ function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A cell is text, or { badge, mark, text }. What has not changed is not touched: it may be selected, or read aloud. */
+/** A cell is text, or { badge, mark, text }. Unchanged cells are not touched, since they may be selected, or read aloud. */
 function put(element, cell) {
   const { badge, mark, text } = typeof cell === "object" ? cell : { text: cell };
-  const told = `${mark}|${badge}|${text}`;
-  if (element.told === told) return;
-  element.told = told;
+  const content = `${mark}|${badge}|${text}`;
+  if (element.content === content) return;
+  element.content = content;
   const inside = [];
   if (badge) inside.push(make("span", badge, `badge ${mark}`));
   if (text) inside.push(document.createTextNode(badge ? ` ${text}` : text));
@@ -51,11 +51,11 @@ function fill(table, rows, nothing) {
   }
   const wanted = [...table.kept.values()];
   if (!wanted.length) {
-    if (body.rows.length === 1 && body.rows[0].told === nothing) return;
+    if (body.rows.length === 1 && body.rows[0].content === nothing) return;
     const row = make("tr");
     const cell = row.appendChild(make("td", nothing, "none"));
     cell.colSpan = heads.length;
-    row.told = nothing;
+    row.content = nothing;
     wanted.push(row);
   }
   if (wanted.length !== body.rows.length || wanted.some((row, place) => row !== body.rows[place])) body.replaceChildren(...wanted);

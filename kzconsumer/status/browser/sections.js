@@ -42,10 +42,10 @@ function connection(badge, mark, reason) {
 }
 
 function state(each) {
-  const told = [];
-  if (each.paused) told.push("paused");
-  if (each.stalled) told.push(`stalled for ${duration(Math.floor(each.standing))}${each.hindrance === "paused" ? "" : `: ${each.hindrance}`}`);
-  const text = told.join(", ");
+  const states = [];
+  if (each.paused) states.push("paused");
+  if (each.stalled) states.push(`stalled for ${duration(Math.floor(each.standing))}${each.hindrance === "paused" ? "" : `: ${each.hindrance}`}`);
+  const text = states.join(", ");
   if (!each.judgement) return text || UNKNOWN;
   return { badge: each.judgement, mark: MARKS[each.judgement], text };
 }
@@ -64,7 +64,7 @@ function showPartitions() {
     .filter(({ each, name }) => name.toLowerCase().includes(named) && (!behind || each.stalled || each.lag.processed > 0));
   if (at("order").value === "lag") chosen.sort((a, b) => (b.each.lag.processed ?? -1) - (a.each.lag.processed ?? -1));
   const shown = chosen.slice(0, MOST_ROWS);
-  say(at("partitions-told"), shown.length === owned.length ? "" : `${count(shown.length)} of ${count(owned.length)} shown`);
+  say(at("partitions-count"), shown.length === owned.length ? "" : `${count(shown.length)} of ${count(owned.length)} shown`);
   fill(
     at("partitions-table"),
     shown.map(({ each, name }) => ({
@@ -75,7 +75,7 @@ function showPartitions() {
         offset(each.end), count(each.lag.processed), duration(each.lag_seconds.processed), rate(each.rate), duration(each.eta),
       ],
     })),
-    owned.length ? "None of them is chosen." : "None is owned.",
+    owned.length ? "No partition matches." : "No partition is owned.",
   );
   fill(
     at("queues-table"),
@@ -114,15 +114,15 @@ function showRebalances() {
     const time = make("time", moment(each.at));
     time.dateTime = new Date(each.at * 1000).toISOString();
     const numbers = ["claimed", "released", "moved", "kept", "blocked"].filter((name) => each[name]).map((name) => `${each[name]} ${name}`);
-    const told = make("div");
-    const first = told.appendChild(make("p"));
+    const details = make("div");
+    const first = details.appendChild(make("p"));
     first.append(make("strong", each.reasons.join(", ")), " ", make("span", each.outcome, `badge ${OUTCOMES[each.outcome] ?? ""}`));
-    told.append(make("p", [
+    details.append(make("p", [
       `generation ${each.generation}`, `took ${duration(each.seconds)}`,
       each.members === null ? null : plural(each.members, "member"), numbers.join(", ") || null,
     ].filter(Boolean).join(" · "), "quiet"));
     const item = make("li");
-    item.append(time, told);
+    item.append(time, details);
     return item;
   });
   if (!items.length) items.push(make("li", "None yet."));

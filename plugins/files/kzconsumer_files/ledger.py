@@ -1,4 +1,4 @@
-"""Which ranges of a target are settled: published, or kept aside for good.
+"""Which ranges of a target are settled: published, or set aside permanently.
 
 Its files are described in `ledger_items`. `publication` adds entries, `folding` replaces them.
 """

@@ -48,7 +48,7 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
                     await expect(partitions.nth(number).locator("td").nth(place)).to_have_text("10")
             await expect(page.locator("#rebalances li")).to_have_count(1)
             await expect(page.locator("#batches-table")).to_contain_text("written")
-            await expect(page.locator("#lag-told")).to_contain_text("Now 0")
+            await expect(page.locator("#lag-text")).to_contain_text("Now 0")
             await page.locator("summary").click()
             await expect(page.locator("#config-table")).to_contain_text("offsets.commit_interval")
             assert await desk.barriers() == []
@@ -65,7 +65,7 @@ async def test_the_page_of_a_running_member(cluster: Cluster, unique: str, tmp_p
             await page.locator("#named").focus()
             await page.keyboard.type(f"{unique}-1")
             await expect(partitions).to_have_count(1)
-            await expect(page.locator("#partitions-told")).to_have_text("1 of 2 shown")
+            await expect(page.locator("#partitions-count")).to_have_text("1 of 2 shown")
             await page.locator("#named").fill("")
 
             async with reader(settings(cluster.connect, unique), {unique: 1}) as other:
@@ -109,7 +109,7 @@ async def test_the_page_asks_for_the_token(tmp_path: Path) -> None:
         await page.goto(f"http://{at}/status")
         await expect(page.get_by_label("token")).to_be_focused()
         assert await desk.barriers() == []
-        assert "orders" not in await page.content(), "nothing is told without it"
+        assert "orders" not in await page.content(), "nothing is shown without it"
         await page.keyboard.type("guess")
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("alert")).to_have_text("That is not the token.")

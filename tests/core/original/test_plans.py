@@ -86,7 +86,7 @@ async def test_an_original_that_lost_the_partition_commits_late(
         await consume(cluster, unique, Sink(target), lambda: whole(target, [0], RECORDS + MORE))
     assert whole(target, [0], RECORDS + MORE)
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [RECORDS + MORE]
-    errors = [(each.get("stored"), each.get("goes_on_at")) for each in logs if each["log_level"] == "error"]
+    errors = [(each.get("stored"), each.get("continues_at")) for each in logs if each["log_level"] == "error"]
     assert errors == [(10, RECORDS)]
 
 

@@ -213,7 +213,7 @@ def test_chunks_held_back_by_a_pause_leave_room_for_other_claims() -> None:
     assert chunk.tracker is other
     assert total.used == 120  # the shared budget still counts it
     held.paused = False
-    queue.let_go(held)
+    queue.unhold(held)
     assert not queue.has_room
     assert [queue.get_nowait() is None for _ in range(3)] == [False, False, True]
     assert total.used == 0

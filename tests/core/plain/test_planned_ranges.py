@@ -148,7 +148,7 @@ async def test_an_unavailable_coordinator_does_not_end_the_member(monkeypatch: p
         async with asyncio.timeout(5):
             await manager._check_replays()
     assert [state in manager._leader_finder for state in (short, whole)] == [True, True]
-    assert [each["event"] for each in logs] == ["planned range not given up, trying again"] * 2
+    assert [each["event"] for each in logs] == ["planned range not abandoned, retrying"] * 2
 
 
 class OneBroker:

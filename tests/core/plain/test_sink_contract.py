@@ -263,22 +263,22 @@ class _Buffering(_Broken):
 @pytest.mark.parametrize(
     ("broken", "test", "says"),
     [
-        (Appending, SinkContract.test_what_was_written_and_not_committed_is_written_again, "records are double"),
+        (Appending, SinkContract.test_uncommitted_ranges_are_written_again, "records are double"),
         (Appending, SinkContract.test_two_members_write_at_once, "records are double"),
         (Appending, SinkContract.test_killed_at_any_moment, "records are double"),
-        (Appending, SinkContract.test_a_zombie_ends_its_write_late, "records are double"),
+        (Appending, SinkContract.test_a_zombie_finishes_its_write_late, "records are double"),
         (InPlace, SinkContract.test_killed_at_any_moment, "missing"),
         (
             WithoutIncarnation,
-            SinkContract.test_a_topic_made_anew_and_offsets_that_were_reset_are_other_records,
+            SinkContract.test_recreated_topics_and_reset_offsets_are_different_records,
             "missing",
         ),
-        (ByBatch, SinkContract.test_what_was_written_and_not_committed_is_written_again, "records are double"),
-        (Knowing, SinkContract.test_has_knows_what_was_written_and_nothing_else, "has ranges that were never written"),
-        (LookingFirst, SinkContract.test_a_zombie_ends_its_write_late, "records are double"),
+        (ByBatch, SinkContract.test_uncommitted_ranges_are_written_again, "records are double"),
+        (Knowing, SinkContract.test_has_knows_exactly_the_written_ranges, "has ranges that were never written"),
+        (LookingFirst, SinkContract.test_a_zombie_finishes_its_write_late, "records are double"),
         (Buffering, SinkContract.test_killed_at_any_moment, "missing"),
-        (ForgettingAside, SinkContract.test_what_is_set_aside_is_never_written, "is written that was set aside"),
-        (LookingAside, SinkContract.test_one_member_sets_aside_what_another_is_about_to_write, "had set aside"),
+        (ForgettingAside, SinkContract.test_ranges_set_aside_are_never_written, "is written that was set aside"),
+        (LookingAside, SinkContract.test_a_range_is_set_aside_while_another_member_writes_it, "had set aside"),
     ],
 )
 def test_a_broken_contract_is_detected(

@@ -13,7 +13,7 @@ import pytest
 from kzconsumer_sandbox.errors import SandboxError
 from kzconsumer_sandbox.servers.configuration import as_text, broker_properties, java_flags, zookeeper_properties
 from kzconsumer_sandbox.servers.jars import cache_folder, find_ivy, find_java, ivy_module, resolve_jars
-from kzconsumer_sandbox.servers.ports import free_port, outside
+from kzconsumer_sandbox.servers.ports import free_port, ports_outside
 from kzconsumer_sandbox.servers.readiness import read_metadata
 from kzconsumer_sandbox.servers.state_file import SandboxState, StateFile, default_path
 from kzconsumer_sandbox.servers.topics import assignment, deal, topic_config
@@ -66,7 +66,7 @@ def test_a_missing_pyspark_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_ports_lie_outside_the_ephemeral_range(first: int, last: int, expected: range) -> None:
-    assert outside(first, last) == expected
+    assert ports_outside(first, last) == expected
 
 
 def test_free_ports_differ() -> None:

@@ -20,7 +20,7 @@ def test_each_failure_of_a_batch_is_printed_once(capsys: pytest.CaptureFixture[s
     tracebacks = Tracebacks()
 
     def output(batch: int, error: BaseException) -> int:
-        tracebacks.tell(batch, error)
+        tracebacks.report(batch, error)
         return capsys.readouterr().err.count("Traceback (most recent call last)")
 
     assert output(7, failure(f"task 1 in stage 3, {uuid.uuid4()}, {uuid.uuid4().hex}")) == 1

@@ -72,6 +72,6 @@ class TestFunction(OnSpark):
         mode.touch()
         try:
             with pytest.raises(AssertionError, match="records are double"):
-                self.test_what_was_written_and_not_committed_is_written_again()
+                self.test_uncommitted_ranges_are_written_again()
         finally:
             mode.unlink()

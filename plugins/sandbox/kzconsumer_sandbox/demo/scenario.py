@@ -37,7 +37,7 @@ _AT_FIRST, _KILL, _BEFORE_THIRD = 0.3, 0.4, 0.9
 _MIDDLE_SECONDS = 16.0
 _REFRESH = 0.2
 _TAKEOVER_LIMIT = 60.0
-# Longer than a member waits for its Spark, so that a member that gives up is heard first.
+# Longer than a member waits for its Spark, so that a member that gives up is noticed first.
 _STALL = 180.0
 
 
@@ -58,28 +58,28 @@ class Scenario:
 
     async def run(self) -> tuple[float, Counted]:
         """The seconds the takeover took, and what Spark counted. Raises DemoFailed, SandboxError."""
-        tell = self._screen.tell
-        tell("starting a ZooKeeper and a Kafka")
+        show = self._screen.show
+        show("starting a ZooKeeper and a Kafka")
         async with Sandbox(self._folder / "servers") as sandbox:
             await create_topic(sandbox.zookeeper_connect, TOPIC, PARTITIONS)
-            tell(f"both are up; topic {TOPIC} has {PARTITIONS} partitions")
+            show(f"both are up; topic {TOPIC} has {PARTITIONS} partitions")
             self.members = [self._member(f"member-{number}", sandbox.zookeeper_connect) for number in (1, 2, 3)]
             async with self._watching(sandbox) as (view, production):
                 takeover = await self._consume(view, production)
-        tell("servers are down; Spark reads the Parquet files back and counts")
+        show("servers are down; Spark reads the Parquet files back and counts")
         return takeover, await count(self.path, self._messages, self._folder / "counting")
 
     async def _consume(self, view: GroupView, production: Production) -> float:
         """Everything from the first member's start to the last one's end."""
-        tell = self._screen.tell
+        show = self._screen.show
         first, second, third = self.members
         first.start()
         second.start()
         production.allow(_AT_FIRST)
-        tell(f"{first.name} and {second.name} start, each with a Spark of its own")
+        show(f"{first.name} and {second.name} start, each with a Spark of its own")
         await self._until(lambda board: board.owned_by(first.name) and board.owned_by(second.name))
         production.allow(_BEFORE_THIRD, _MIDDLE_SECONDS)
-        tell("both own partitions; the producer goes on")
+        show("both own partitions; the producer continues")
 
         await self._until(
             lambda board: (
@@ -90,15 +90,15 @@ class Scenario:
         )
         takeover = await self._kill(second, third, view)
         await self._until(lambda board: bool(board.owned_by(third.name)))
-        tell(f"{third.name} has joined and owns {len(self._board.owned_by(third.name))} partitions")
+        show(f"{third.name} has joined and owns {len(self._board.owned_by(third.name))} partitions")
 
         production.allow(1.0)
         await self._until(lambda board: board.committed >= self._messages)
-        tell("every message is committed")
+        show("every message is committed")
         first.stop()
         third.stop()
         await self._until(lambda board: first.state is third.state is MemberState.STOPPED)
-        tell("SIGTERM: both members have stopped with exit status 0")
+        show("SIGTERM: both members have stopped with exit status 0")
         return takeover
 
     async def _kill(self, victim: Member, successor: Member, view: GroupView) -> float:
@@ -107,11 +107,11 @@ class Scenario:
         orphaned = frozenset(partition for partition, owner in owners.items() if owner == victim.name)
         killed = now()
         victim.kill_9()
-        self._screen.tell(f"kill -9 of {victim.name}, owner of {len(orphaned)} partitions; {successor.name} starts")
+        self._screen.show(f"kill -9 of {victim.name}, owner of {len(orphaned)} partitions; {successor.name} starts")
         successor.start()
         await view.taken_over(orphaned, victim.name, _TAKEOVER_LIMIT)
         takeover = now() - killed
-        self._screen.tell(f"its partitions are owned by others, {takeover:.2f} s after the kill")
+        self._screen.show(f"its partitions are owned by others, {takeover:.2f} s after the kill")
         return takeover
 
     @asynccontextmanager

@@ -26,7 +26,7 @@ class Screen(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print a line that stays."""
 
     def update(self, board: Board) -> None:
@@ -60,7 +60,7 @@ class LiveScreen:
     ) -> None:
         self._live.__exit__(kind, error, trace)
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         self._live.console.print(Text.assemble((f"{since(now() - self._began):>5}  ", "dim"), text))
 
     def update(self, board: Board) -> None:
@@ -86,10 +86,10 @@ class PlainScreen:
     ) -> None:
         return None
 
-    def tell(self, text: str) -> None:
+    def show(self, text: str) -> None:
         print(f"{since(now() - self._began):>5}  {text}", file=sys.stderr, flush=True)
 
     def update(self, board: Board) -> None:
         if now() - self._said >= _LINE_EVERY:
             self._said = now()
-            self.tell(f"  {summary(board)}")
+            self.show(f"  {summary(board)}")

@@ -19,7 +19,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 def free_port() -> int:
     """A random port that is not in use. Raises SandboxError after a thousand attempts."""
-    ports = outside(*_ephemeral_range())
+    ports = ports_outside(*_ephemeral_range())
     for _ in range(1000):
         port = random.choice(ports)
         with socket.socket() as probe:
@@ -31,7 +31,7 @@ def free_port() -> int:
     raise SandboxError("no free port on 127.0.0.1")
 
 
-def outside(first: int, last: int) -> Sequence[int]:
+def ports_outside(first: int, last: int) -> Sequence[int]:
     """The allowed ports outside first..last; all allowed ports if less than 1000 would be left."""
     below, above = range(_ALLOWED.start, max(first, _ALLOWED.start)), range(min(last, 65535) + 1, _ALLOWED.stop)
     larger = max(below, above, key=len)

@@ -40,7 +40,7 @@ _ONE_FILE_PER_RANGE: Final = {
     "spark.speculation": "false",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.hadoop.parquet.enable.summary-metadata": "false",
-    # With 2 the files of a task stay that Spark runs again, because it heard too late or never that it had ended.
+    # With 2 the files of a task stay that Spark runs again, because the notice of their end arrived late or never.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"

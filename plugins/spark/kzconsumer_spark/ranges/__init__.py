@@ -1,1 +1,1 @@
-"""Ranges of records in Spark: reading the spool, telling rows of different ranges apart, staging files."""
+"""Ranges of records in Spark: reading the spool, distinguishing rows of different ranges, staging files."""

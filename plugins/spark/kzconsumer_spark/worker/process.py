@@ -155,7 +155,7 @@ def fault_of_settings(error: BaseException, start: Start) -> str | None:
 
 
 def reason_of(error: BaseException, start: Start) -> str:
-    """The error; of a JVM that did not come up, what it said last, which is all that anybody knows of it."""
+    """The error; for a JVM that did not start, the end of its output, which is all that is known."""
     lines = _java_said(start) if _NO_JAVA in str(error) else []
     return f"Java ended before Spark was up: {' / '.join(lines[-3:])[:800]}" if lines else first_line(error)
 

@@ -77,7 +77,7 @@ class RangeQuery:
         try:
             written = write(batch.number, batch.ranges)
         except BaseException as error:
-            self._tracebacks.tell(batch.number, error)
+            self._tracebacks.report(batch.number, error)
             self._outcomes.put(Failed(number=batch.number, error=first_line(error)))
             raise
         self._outcomes.put(Done(number=batch.number, seconds=time.monotonic() - began, **written._asdict()))

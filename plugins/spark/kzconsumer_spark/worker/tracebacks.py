@@ -16,14 +16,14 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._batch: int | None = None
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
 
-    def tell(self, batch: int, error: BaseException) -> None:
+    def report(self, batch: int, error: BaseException) -> None:
         """Unless this batch has failed in this way before."""
         if batch != self._batch:
-            self._batch, self._told = batch, set()
+            self._batch, self._printed = batch, set()
         text = "".join(traceback.format_exception(error))
         same = _VOLATILE.sub("#", text)
-        if same not in self._told:
-            self._told.add(same)
+        if same not in self._printed:
+            self._printed.add(same)
             print(text, end="", file=sys.stderr, flush=True)
