@@ -16,12 +16,12 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "check-config",
         help="check a configuration file and the sink's options",
         description="Check a daemon's configuration: the file with its drop-ins, the environment and flags, the "
-        "plugins named there, the sink's own options and, if the sink can check it, whether it could write where they "
-        "say; nothing is changed. The keys and passwords it names are read. No server is asked. Exit status 78 when "
-        "there is a fault.",
+        "plugins named there, the sink's own options and, if the sink supports it, whether its destination is "
+        "writable. Reads the keys and passwords that the configuration names. Changes nothing and contacts no server. "
+        "Exit status 78 if there is a fault.",
     )
     add_configuration(parser)
-    parser.add_argument("--effective", action="store_true", help="print every key, its value and where that comes from")
+    parser.add_argument("--effective", action="store_true", help="print every key with its value and origin")
     parser.add_argument(
         "-o", "--output", choices=("toml", "json"), default="toml", help="of --effective; default: toml"
     )

@@ -120,7 +120,7 @@ def _parser(verbs: Collection[str]) -> tuple[argparse.ArgumentParser, Subparsers
     parser = argparse.ArgumentParser(
         prog="kzconsumer",
         description="Consume Kafka topics as a member of a ZooKeeper-coordinated consumer group.",
-        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not at its end, "
+        epilog="Exit status: 0 success, 1 failure, 2 wrong usage, 3 checked and not healthy, 75 run not finished, "
         "78 wrong configuration.",
         allow_abbrev=False,
     )

@@ -94,7 +94,7 @@ def jump(found: Unusable, records: memoryview, end_of_log: int) -> Jump | NoJump
 def without_way(found: Unusable) -> KzConsumerError:
     """The error of a batch behind which the next offset cannot be determined."""
     if found.cut_off:
-        return found._replace(reason=f"{found.reason}, or its size is damaged: nothing can be read behind it").error
+        return found._replace(reason=f"{found.reason}, or its size is damaged: nothing after it can be read").error
     return found._replace(reason=f"{found.reason}, and the start of the next batch cannot be determined").error
 
 
@@ -103,7 +103,7 @@ def unreadable(partition: TopicPartition, offset: int, code: str) -> KzConsumerE
     return CorruptRecordError(
         partition,
         offset,
-        f"the broker cannot read its log there ({code}); begin behind it, or have another replica lead",
+        f"the broker cannot read its log there ({code}); start after it, or make another replica the leader",
     )
 
 

@@ -14,7 +14,7 @@ async def bootstrap(topics: TopicRegistry, brokers: Brokers) -> str:
         connection = await brokers.connection(broker)
         if not connection.versions.keep_headers:
             raise UnsupportedVersionError(
-                f"{broker} keeps no headers (before Kafka 0.11), so no dead letters: set [rejected] directory"
+                f"{broker} stores no headers (before Kafka 0.11), which dead letters need: set [rejected] directory"
             )
         return ",".join(f"[{at.host}]:{at.port}" if ":" in at.host else f"{at.host}:{at.port}" for at in found)
     raise BrokersUnreachableError("none is up")

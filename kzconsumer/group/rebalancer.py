@@ -176,7 +176,9 @@ class Rebalancer:
         ended = self._count(began, reasons, "blocked" if failed else "done", **numbers)
         if change.release or change.move or claimed or not self.rebalanced_once.is_set():
             log.info("rebalanced", generation=ended.generation, reasons=reasons, seconds=ended.seconds, **numbers)
-            log.debug("owns", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())])
+            log.debug(
+                "partitions owned", partitions=[f"{p} by {thread}" for p, thread in sorted(self._owned.held.items())]
+            )
         await self._await_blocked(failed, snapshot)
         self.rebalanced_once.set()
         self._reconciler.rebalanced(snapshot, assigned)

@@ -115,7 +115,7 @@ class Adopter:
         begin = resume(stored, record.committed_until)
         if begin != stored:
             way_out = f"kzconsumer offsets reset --to-offset {stored or 0}" if stored else "kzconsumer offsets reset"
-            reason = f"the group had committed up to {begin}; {way_out} consumes what lies between again"
+            reason = f"the group had committed up to {begin}; {way_out} consumes the records in between again"
             event, at = "stored offset moved back by another program", {"stored": stored, "continues_at": begin}
             log.error(event, **where, **at, reason=reason)
         fingerprint = self._destination.fingerprint if self._destination else ""

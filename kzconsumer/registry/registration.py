@@ -111,5 +111,5 @@ def decode_registration(data: bytes) -> Registration:
     if pattern == STATIC:
         for topic in subscription:
             if fault := path_fault(f"/{topic}"):
-                raise ValueError(f"{topic[:MOST_SHOWN]!r} is no topic: its path {fault}")
+                raise ValueError(f"{topic[:MOST_SHOWN]!r} is not a valid topic: its path {fault}")
     return Registration(pattern=pattern, subscription=subscription, ours="kzconsumer" in fields)

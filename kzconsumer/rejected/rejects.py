@@ -140,7 +140,7 @@ class RejectedRecords:
         if lines.left_out:
             about["left_out_before"], lines.left_out = lines.left_out, 0
         if policy == "dead-letter":
-            log.warning("rejected record kept as a dead letter", **about)
+            log.warning("rejected record written as dead letter", **about)
         else:
             log.error("rejected record skipped", **about)
 

@@ -66,7 +66,7 @@ async def owned_finished(end_offsets: EndOffsets, positions: Positions, assigned
         await anyio.sleep(OWN_CHECK)
         if assigned() and all(_at_its_end(end_offsets, at) for at in positions()):
             break
-    log.info("everything is processed up to its end", partitions=len(positions()))
+    log.info("all partitions processed to their end offsets", partitions=len(positions()))
 
 
 async def run_finished(

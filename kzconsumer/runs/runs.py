@@ -257,7 +257,7 @@ async def is_over(settings: Settings, is_ours: Callable[[GroupRun], bool], *, re
                 async with open_session(settings.zookeeper, brief=True) as session:
                     return await _look(_runs(session, settings, connections, replayable=replayable), is_ours)
             except (ConnectionLostError, SessionExpiredError) as error:
-                log.info("checking again whether there is anything to do", reason=str(error))
+                log.info("checking again for remaining work", reason=str(error))
 
 
 async def _look(runs: Runs, is_ours: Callable[[GroupRun], bool]) -> bool:

@@ -49,13 +49,13 @@ def _fields(message: bytes) -> dict[str, str]:
     try:
         text = message.decode()
     except UnicodeDecodeError:
-        raise ProtocolError("DIGEST-MD5: the answer is no text") from None
+        raise ProtocolError("DIGEST-MD5: the answer is not text") from None
     found: dict[str, str] = {}
     at = 0
     while at < len(text):
         match = _FIELD.match(text, at)
         if match is None:
-            raise ProtocolError("DIGEST-MD5: the answer is no DIGEST-MD5 message")
+            raise ProtocolError("DIGEST-MD5: the answer is not a DIGEST-MD5 message")
         name, quoted, plain = match.groups()
         found.setdefault(name, plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL))
         at = match.end()

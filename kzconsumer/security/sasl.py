@@ -67,7 +67,7 @@ def _fields(message: bytes) -> dict[str, str]:
     except UnicodeDecodeError:
         pairs = [("", "", "")]
     if not all(len(name) == 1 and equals for name, equals, _ in pairs):
-        raise ProtocolError("SCRAM: the answer is no SCRAM message")
+        raise ProtocolError("SCRAM: the answer is not a SCRAM message")
     return {name: value for name, _, value in pairs}
 
 

@@ -84,7 +84,7 @@ class ServiceReport:
     def _is_healthy(self) -> bool:
         reason = self._health.fault()
         if reason is not None and self._feeds_watchdog:
-            log.error("watchdog is no longer fed", reason=reason)
+            log.error("watchdog notifications stopped", reason=reason)
         self._feeds_watchdog = reason is None
         return self._feeds_watchdog
 

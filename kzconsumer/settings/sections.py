@@ -242,7 +242,7 @@ class StatusSettings(Table, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.listen is not None and not self.guarded and not is_local(self.listen):
-            raise ValueError(f"listen = {self.listen!r} is open to other machines: give token_file or token_env, too")
+            raise ValueError(f"listen = {self.listen!r} is open to other machines: token_file or token_env is required")
 
     @property
     def guarded(self) -> bool:

@@ -39,7 +39,7 @@ def capabilities(sink: Sink) -> Capabilities:
     """Raises PluginError if the sink wants what does not exist, or is replayable and wants bytes."""
     wants: Wants = getattr(sink, "wants", "columns")
     if wants not in get_args(Wants):
-        raise PluginError(f'{sink!r} wants "{wants}"; there is {" and ".join(get_args(Wants))}')
+        raise PluginError(f'{sink!r} wants "{wants}", which is not one of {", ".join(get_args(Wants))}')
     replayable = bool(getattr(sink, "fingerprint", ""))
     if replayable and wants != "columns":
         # The records of its ranges are not counted, so no plan can identify them.

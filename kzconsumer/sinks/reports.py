@@ -42,14 +42,14 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
 class Previewing(Protocol):
     """A sink that can show what it would write, for `kzconsumer sink try`. It has not been entered then.
 
-    Nothing is published, marked or put aside. Raises ConfigError for options that turn out to be wrong, SinkError.
+    Nothing is published, marked or set aside. Raises ConfigError for options that turn out to be wrong, SinkError.
     """
 
     async def preview(self, batch: Batch) -> Preview: ...
 
 
 class HeldRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A range that a destination's ledger has: records that came in, rows that went out, records put aside.
+    """A range that a destination's ledger has: records that came in, rows that went out, records set aside.
 
     Older ones that follow each other may be listed as one: then `ranges` is their number, and `gaps` which offsets
     between them are not there, in order. `rows` are those counted in the destination itself (None where that cannot be

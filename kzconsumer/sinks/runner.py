@@ -104,7 +104,7 @@ class SinkRunner:
     async def _opened(self) -> AsyncIterator[None]:
         """The sink, open. An error while closing does not replace the error that closed it."""
         began = now()
-        log.info("sink starts", sink=self._name)
+        log.info("sink starting", sink=self._name)
         with sink_failures(self._name):
             await self._sink.__aenter__()
         log.info("sink ready", sink=self._name, seconds=round(now() - began, 3))

@@ -42,7 +42,7 @@ class Health:
         owned = f"{len(positions)} partition{'s' if len(positions) > 1 else ''}"
         # A paused partition is not fetched, so its high watermark is out of date.
         left = [at.left for at in positions if at.left is not None and not at.paused]
-        behind = f"{sum(left):,} records behind" if left else "how far behind is not known"
+        behind = f"{sum(left):,} records behind" if left else "lag unknown"
         paused = sum(at.paused for at in positions)
         return f"consuming {owned}, {behind}" + (f", {paused} paused" if paused else "")
 

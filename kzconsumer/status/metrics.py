@@ -114,7 +114,7 @@ _BY_KIND: tuple[tuple[str, str, Callable[[PartitionStatus], Mapping[Kind, float]
 _BY_PARTITION: tuple[tuple[str, str, Callable[[PartitionStatus], float | None]], ...] = (
     ("partition_end_offset", "The high watermark, or the last stable offset", lambda p: p.end),
     ("partition_paused", "Whether it is paused", lambda p: float(p.paused)),
-    ("partition_standing_seconds", "For how long it has been behind without advancing", lambda p: p.standing),
+    ("partition_standing_seconds", "Time for which it has been behind without progress", lambda p: p.standing),
 )
 _BY_STATE: tuple[tuple[str, str, str, Callable[[PartitionStatus], str | None]], ...] = (
     ("partition_stalled", "1 if stalled", "reason", lambda p: p.hindrance if p.stalled else None),

@@ -143,14 +143,14 @@ def _eta(left: int | None, rate: float | None, growth: float | None) -> float | 
 
 
 Hindrance: TypeAlias = Literal[
-    "session doubtful", "failed", "paused", "no leader", "sink slow", "queue full", "collecting", "nothing comes"
+    "session doubtful", "failed", "paused", "no leader", "sink slow", "queue full", "collecting", "no records received"
 ]
 
 
 def hindrance(at: Position, lease_held: bool) -> Hindrance:
     """The first reason that applies, from what stops everything to what stops this partition alone.
 
-    "collecting": the batch is not due; "nothing comes": the broker has records and does not send them.
+    "collecting": the batch is not due; "no records received": the broker has records and does not send them.
     """
     if not lease_held:
         return "session doubtful"
@@ -166,7 +166,7 @@ def hindrance(at: Position, lease_held: bool) -> Hindrance:
         return "queue full"
     if at.fetched is not None and at.fetched > at.consumed:
         return "collecting"
-    return "nothing comes"
+    return "no records received"
 
 
 def behind(at: Position, end: int | None) -> bool:

@@ -82,5 +82,5 @@ def _host(text: str) -> tuple[str, int]:
     if not colon:
         return host, DEFAULT_PORT
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{text!r}: {port!r} is no port")
+        raise ValueError(f"{text!r}: {port!r} is not a port")
     return host, int(port)

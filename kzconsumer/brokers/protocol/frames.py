@@ -43,7 +43,7 @@ def response_body(frame: memoryview, correlation: int, *, flexible: bool) -> mem
         raise ProtocolError(f"a response of {len(frame)} bytes")
     (answered,) = INT32.unpack_from(frame)
     if answered != correlation:
-        raise ProtocolError(f"the answer to request {answered} came where that to {correlation} was due")
+        raise ProtocolError(f"response {answered} arrived where response {correlation} was expected")
     if not flexible:
         return frame[4:]
     try:

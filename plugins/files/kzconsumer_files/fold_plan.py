@@ -1,7 +1,7 @@
 """Which items of a ledger are folded into one: published ranges of one partition, by a rule of the ranges alone.
 
 A ledger has items of several levels: level 0 is a range, an item of level n contains several consecutive ones of level
-n-1, also with gaps between them: ranges without records are not published, and some are kept aside. A hash of the end
+n-1, also with gaps between them: ranges without records are not published, and some are set aside. A hash of the end
 offset decides where an item ends, so that processes that fold at the same time, or late, make the same items: no item
 overlaps only a part of another one of its level.
 """

@@ -104,7 +104,7 @@ class FoldedFiles:
 
 
 def kept_aside(part: OffsetRange) -> str:
-    return f"{part} was kept aside by a member that could not write it: it is never written"
+    return f"{part} was set aside by a member that could not write it: it is never written"
 
 
 def dead_attempts(attempts: Path) -> Iterator[str]:

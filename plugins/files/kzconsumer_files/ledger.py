@@ -19,7 +19,7 @@ from kzconsumer_files.overlap import Overlap, require_apart
 
 
 class Contents(NamedTuple):
-    """Each published range once: in an entry, or in a folded item of its line. Ranges kept aside are entries.
+    """Each published range once: in an entry, or in a folded item of its line. Ranges set aside are entries.
 
     Both in order.
     """
@@ -40,7 +40,7 @@ class Ledger:
         return None if found is None or self._is_folded(name) else found
 
     def has(self, name: str) -> bool:
-        """Whether the range is settled: published, or kept aside. Once true, it stays true."""
+        """Whether the range is settled: published, or set aside. Once true, it stays true."""
         return self._items.entry(name).exists() or self._is_folded(name)
 
     def enter(self, name: str, decision: Path) -> None:

@@ -23,7 +23,7 @@ from kzconsumer_files.names import LedgerEntry, parsed
 
 
 class Folded(msgspec.Struct, frozen=True, kw_only=True):
-    """Published ranges of `[first, until)`, none of them kept aside: their number and the sums of their counts.
+    """Published ranges of `[first, until)`, none of them set aside: their number and the sums of their counts.
 
     In `gaps`, which are in order, nothing was published.
     """

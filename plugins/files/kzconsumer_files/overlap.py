@@ -20,7 +20,7 @@ class Overlap(OSError):
         super().__init__(
             f"{part.topic}-{part.partition} [{part.first}, {part.until}) of epoch {part.epoch} is not published: it"
             f" overlaps [{other.first}, {other.until}), which is. Offsets were set back by a tool that raises no reset"
-            f" epoch. To go on behind what is published: kzconsumer offsets reset GROUP --to-offset {end}"
+            f" epoch. To continue after the published ranges: kzconsumer offsets reset GROUP --to-offset {end}"
             f" --topic {part.topic}:{part.partition} --execute"
         )
 

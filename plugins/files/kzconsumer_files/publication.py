@@ -5,7 +5,7 @@ enough that the first one to link each *name* wins: readers could see rows of bo
 first: the ledger entry of one attempt, linked into `publishing/` of the state directory, where the first one wins. From
 then on any process can carry it out, also when its writer is dead: link the staged files to their final names, link the
 decision as the ledger entry, remove the decision. A second decision can only be made after the range is in the ledger,
-and is void. The decision to keep a range aside works the same way: a late writer, or one that has lost its partitions,
+and is void. The decision to set a range aside works the same way: a late writer, or one that has lost its partitions,
 finds it.
 
 A decision cannot be withdrawn, so the final names are tried before it is made: the length of each, and whether its file
@@ -48,7 +48,7 @@ class KeptAside(Exception):
 
     def __init__(self, name: str) -> None:
         way_out = 'with [sink] on_batch_failure = "quarantine" the group continues'
-        super().__init__(f"{name} was kept aside by a member that could not write it; {way_out}")
+        super().__init__(f"{name} was set aside by a member that could not write it; {way_out}")
 
 
 class NotPublished(OSError):
@@ -85,7 +85,7 @@ class Publication:
         """Publish ranges; returns how many are published from our files and not from those of another writer.
 
         `attempt` is the caller's directory below `attempts`, with the staged files. When this returns, every range of
-        `staged` is published and on disk. Raises KeptAside for a range that is kept aside and, once the others are
+        `staged` is published and on disk. Raises KeptAside for a range that is set aside and, once the others are
         published, NotPublished for one whose names the file system refuses, Overlap for one that overlaps a published
         range with other bounds.
         """
@@ -213,7 +213,7 @@ class Publication:
                 noted.unlink()
 
     def _overlaps(self, ranges: Sequence[RangeIdentity]) -> dict[RangeIdentity, Overlap]:
-        """Those that overlap a range that is published, kept aside or decided for."""
+        """Those that overlap a range that is published, set aside or decided for."""
         # Decisions are listed first: one that is carried out meanwhile is found as an entry.
         return self._ledger.overlaps(ranges, os.listdir(self._decisions))
 

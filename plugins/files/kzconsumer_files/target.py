@@ -106,7 +106,7 @@ class Target:
             raise NotOurs(f"{self.path}: {misfit}: readers would miss rows; keep it, or give another path") from None
 
     def has(self, part: AnyRange) -> bool:
-        """Whether the ledger has the range: published, or kept aside. Data files do not count."""
+        """Whether the ledger has the range: published, or set aside. Data files do not count."""
         return self._ledger.has(range_name(part))
 
     def missing(self, ranges: Sequence[_Range]) -> list[_Range]:
@@ -119,7 +119,7 @@ class Target:
         return [part for part in unknown if not self.has(part)]
 
     def require_published(self, part: AnyRange) -> None:
-        """Raises KeptAside for a range that the ledger has as kept aside; OSError."""
+        """Raises KeptAside for a range that the ledger has as set aside; OSError."""
         self._publication.require_published(part)
 
     def set_aside(self, part: RangeIdentity, records: int) -> bool:
@@ -139,7 +139,7 @@ class Target:
             raise NotOurs(str(error)) from error
 
     def entries(self) -> list[LedgerEntry]:
-        """The ledger's entries: newer ranges, and ranges kept aside. Raises as `ledger`."""
+        """The ledger's entries: newer ranges, and ranges set aside. Raises as `ledger`."""
         return self.ledger().entries
 
     def fold(self) -> int:

@@ -103,7 +103,7 @@ def _truth(value: str) -> bool:
 
 def _one_of(value: str, *words: str) -> str:
     if value not in words:
-        raise ValueError(f"is none of the original's: {', '.join(words)}")
+        raise ValueError(f"is not a value of the original's: {', '.join(words)}")
     return value
 
 

@@ -274,7 +274,7 @@ async def test_a_cancelled_call_without_response_still_ends_the_connection() -> 
     ("data", "why"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n", "a response of 1213486160 bytes"),
-        (b"\0\0\0\4\0\0\0\x63", "the answer to request 99 came where that to 1 was due"),
+        (b"\0\0\0\4\0\0\0\x63", "response 99 arrived where response 1 was expected"),
         (b"\0\0\0\6\0\0\0\1\0\0", "malformed ListOffsets v1 response"),
     ],
 )

@@ -104,9 +104,9 @@ def test_names_are_escaped() -> None:
         (b"m=x,r=nonce-more,s=c2FsdA==,i=4096", ProtocolError, "extension"),
         (b"r=nonce-more,s=,i=4096", ProtocolError, "no s= in base64"),
         (b"r=nonce-more,s=?,i=4096", ProtocolError, "no s= in base64"),
-        (b"", ProtocolError, "no SCRAM message"),
-        (b"\xff", ProtocolError, "no SCRAM message"),
-        (b"rnonce", ProtocolError, "no SCRAM message"),
+        (b"", ProtocolError, "not a SCRAM message"),
+        (b"\xff", ProtocolError, "not a SCRAM message"),
+        (b"rnonce", ProtocolError, "not a SCRAM message"),
     ],
 )
 def test_invalid_server_messages_are_rejected(first: bytes, kind: type[Exception], why: str) -> None:

@@ -29,7 +29,7 @@ def test_loopback_needs_no_token(listen: str) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9308", "[::]:9308", "10.0.0.1:80", "localhost.example:80", "metrics:9308"])
 def test_other_addresses_need_a_token(listen: str) -> None:
-    with pytest.raises(ConfigError, match="open to other machines: give token_file or token_env"):
+    with pytest.raises(ConfigError, match="open to other machines: token_file or token_env"):
         settings(listen=listen)
     settings(listen=listen, token_file="/run/token")
 

@@ -79,7 +79,7 @@ def test_a_partition_behind_without_progress_is_stalled() -> None:
         ({}, True, "sink slow"),
         ({"consumed": 5, "queue_full": True}, True, "queue full"),
         ({"consumed": 5}, True, "collecting"),
-        ({"consumed": 5, "fetched": 5}, True, "nothing comes"),
+        ({"consumed": 5, "fetched": 5}, True, "no records received"),
     ],
 )
 def test_the_reason_is_reported(fields: dict[str, Any], lease: bool, reason: str) -> None:

@@ -281,7 +281,7 @@ async def test_dead_letters_go_over_the_same_listener(secured: Secured, version:
             (message,) = await take(streams[unique][0], 1)
             tasks.start_soon(streams[unique][0].reject, message, "of no use")
             if version == ALIKE:
-                await until(lambda: any("keeps no headers" in str(line.get("reason")) for line in reported), LIMIT)
+                await until(lambda: any("stores no headers" in str(line.get("reason")) for line in reported), LIMIT)
                 assert not sessions_of(consumer).counters.rejected
                 tasks.cancel_scope.cancel()
     if version != ALIKE:

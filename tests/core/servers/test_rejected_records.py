@@ -135,7 +135,7 @@ async def test_a_sinks_function_rejects_records(cluster: Cluster, unique: str, t
     bad = {(n % 2, n // 2) for n in (7, 30, 33)}
     assert printed == {(n % 2, n // 2) for n in range(40)} - bad
     assert lines(directory) == [3, 15, 16]
-    reported = running.events("rejected record kept as a dead letter")
+    reported = running.events("rejected record written as dead letter")
     assert {(line["partition"], line["offset"]) for line in reported} == bad
 
 

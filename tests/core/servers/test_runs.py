@@ -262,8 +262,10 @@ async def test_a_run_that_is_over_starts_no_sink(cluster: Cluster, unique: str, 
             if made.process.poll() is None:
                 made.process.kill()
                 made.process.wait()
-        assert bool(made.events("run is finished already, the sink is not started")) != bool(made.events("sink starts"))
-        return bool(made.events("sink starts"))
+        assert bool(made.events("run is finished already, the sink is not started")) != bool(
+            made.events("sink starting")
+        )
+        return bool(made.events("sink starting"))
 
     assert await started("monday", 'run = "monday"\n')
     await send(cluster, unique, 10, 2)

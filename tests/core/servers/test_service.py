@@ -214,7 +214,7 @@ async def test_a_stalled_daemon_sends_no_keep_alive(cluster: Cluster, unique: st
         for how, (member, manager) in daemons.items():
             await until(lambda: time.monotonic() - manager.times("WATCHDOG")[-1] > WATCHDOG, 30)  # noqa: B023
             if how == "hang":
-                (output,) = member.events("watchdog is no longer fed")
+                (output,) = member.events("watchdog notifications stopped")
                 assert "nothing has been fetched or processed" in output["reason"]
                 assert manager.messages[-1].at > manager.times("WATCHDOG")[-1] + 1, "the rest is still reported"
             # As systemd then does: the traceback of each thread is logged.

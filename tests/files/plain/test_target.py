@@ -144,7 +144,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(target: Target) -> 
     late, again = attempt_of(target, "late"), attempt_of(target, "again")
     ranges = [staged(late, 0, "aside", ""), staged(late, 1, "x", "")]
     assert target.set_aside(identity(0), 1)
-    with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
+    with pytest.raises(KeptAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
         target.publish(ranges, late, free)
     assert texts(target) == ["x"]
     # Nor by a member that finds its plan: the range must stay set aside, not count as written.

@@ -182,7 +182,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer, out
     aside, other = range_data("t", 0, 0, 10), range_data("t", 1, 3, 5)
     late = once(lambda: asides.append(claimed(out).set_aside(aside.identity, 10)))
     asides: list[bool] = []
-    with pytest.raises(KeptAside, match=r'^t\+0\+.* kept aside .* on_batch_failure = "quarantine"'):
+    with pytest.raises(KeptAside, match=r'^t\+0\+.* set aside .* on_batch_failure = "quarantine"'):
         writer.publish(writer.stage(aside, other), late)
     assert asides == [True]
     assert rows(out) == offsets(1, 0, 5)
@@ -194,7 +194,7 @@ def test_a_range_set_aside_is_not_published_by_a_late_writer(writer: Writer, out
     assert writer.publish(writer.stage(range_data("t", 0, 10, 12))) == 1
     found = held(writer.target.to, True)
     assert [each.identity[1::4] for each in found.ranges] == [(1, 3), (1, 5), (0, 12)]
-    assert found.leftovers == ("t-0[0..10) was kept aside by a member that could not write it: it is never written",)
+    assert found.leftovers == ("t-0[0..10) was set aside by a member that could not write it: it is never written",)
 
 
 @pytest.mark.parametrize("when", ["before", "while", "after"])

@@ -316,7 +316,7 @@ async def test_a_delta_table_gets_each_range_once_and_no_additional_columns(tmp_
         await sink.write(Batch((first,)))
         await sink.write(Batch((first,), is_replay=True))
         assert await sink.set_aside(second.identity, 1)
-        with pytest.raises(SinkError, match="was kept aside"):
+        with pytest.raises(SinkError, match="was set aside"):
             await sink.write(Batch((second,)))
         assert await sink.has([second.identity, first.identity]) == [first.identity]
         holdings = await sink.holdings(count_rows=True)

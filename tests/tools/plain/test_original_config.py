@@ -98,7 +98,7 @@ def test_each_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("more", "fault"),
     [
-        ("auto.offset.reset=earliest", "auto.offset.reset: 'earliest' is none of the original's"),
+        ("auto.offset.reset=earliest", "auto.offset.reset: 'earliest' is not a value of the original's"),
         ("fetch.min.bytes=1k", "fetch.min.bytes: '1k' is not a whole number"),
         ("auto.commit.enable=yes", "auto.commit.enable: 'yes' is neither true nor false"),
         ("group.id=a b", r"\[group\] id"),

@@ -48,7 +48,7 @@ class ParquetSink:
     """Publishes each range as a file named after it; of two members that write one range the first wins.
 
     Entering raises ConfigError for a directory that belongs to another group or cannot be used. Other methods raise
-    SinkError, `write` also for a range that is kept aside.
+    SinkError, `write` also for a range that is set aside.
     """
 
     remembers = True

@@ -122,7 +122,7 @@ def _struct(ddl: str) -> StructType:
     except ParseException as error:
         raise Unsupported(" ".join(str(error).split("== SQL ==")[0].split())) from error
     if not isinstance(found, StructType):
-        raise Unsupported("the DDL is no list of columns")
+        raise Unsupported("the DDL is not a list of columns")
     return found
 
 
@@ -163,8 +163,8 @@ def _natively(frame: DataFrame, name: Field, json: StructType | None) -> DataFra
         frame = frame.withColumn(_CORRUPT, F.from_json(text, wanted, settings))
         error = (
             F.when(not_text, F.lit("is not UTF-8"))
-            .when(F.col(name).isNotNull() & F.col(_CORRUPT).isNull(), F.lit("is no JSON object"))
-            .when(F.col(_CORRUPT)[_CORRUPT].isNotNull(), F.lit("is no JSON, or has a field that is not of its type"))
+            .when(F.col(name).isNotNull() & F.col(_CORRUPT).isNull(), F.lit("is not a JSON object"))
+            .when(F.col(_CORRUPT)[_CORRUPT].isNotNull(), F.lit("is not JSON, or has a field of another type"))
         )
         value = F.col(_CORRUPT).dropFields(_CORRUPT)
     marked = frame.withColumns({error_of(name): error, name: F.when(error.isNull(), value)})

@@ -172,7 +172,7 @@ def read_options(options: Mapping[str, object]) -> DestinationOptions:
     """The options of the destination that `destination` chooses. Raises ConfigError with a line for each fault."""
     name = options.get("destination")
     if name is None:
-        raise ConfigError([f"{WHERE} destination: missing; there is {', '.join(_DESTINATIONS)}"])
+        raise ConfigError([f"{WHERE} destination: missing; one of {', '.join(_DESTINATIONS)}"])
     if not isinstance(name, str) or name not in _DESTINATIONS:
         close = nearest(name, _DESTINATIONS) if isinstance(name, str) else None
         hint = f'; did you mean "{close}"?' if close else ""

@@ -1,7 +1,7 @@
 """A Delta table that ranges are committed to: its marker, the end of each partition in it, and the commit of a range.
 
 State is in `<path>/_kzconsumer/`: readers and VACUUM of Delta skip names that begin with `_`. A partition is an
-*application* of Delta's protocol, whose version is the end of its last range; so is each range that is kept aside.
+*application* of Delta's protocol, whose version is the end of its last range; so is each range that is set aside.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class DeltaTarget:
         return (self._log.version(table, self._application(part)) or 0) >= part.until
 
     def _is_aside(self, table: DeltaTable | None, part: AnyRange) -> bool:
-        """Whether the range is kept aside. Its file no longer counts once a later range is published."""
+        """Whether the range is set aside. Its file no longer counts once a later range is published."""
         if table is None or not self._reaches(table, part):
             return self._aside_file(part).exists()
         return self._log.version(table, self._aside_application(part)) is not None

@@ -134,7 +134,7 @@ class JdbcTable:
         return [part for part, kept_aside in found.items() if kept_aside is None]
 
     def _kept_aside(self, connection: Connection, ranges: Sequence[_Range]) -> dict[_Range, bool | None]:
-        """Whether ranges are kept aside; None for a range without a row in the ledger."""
+        """Whether ranges are set aside; None for a range without a row in the ledger."""
         query = SQL("SELECT {}, kept_aside FROM {} JOIN unnest({}) AS asked ({}) USING ({}) WHERE owner = %s").format(
             _RANGE, self._name(LEDGER), _RANGE_ARRAYS, _RANGE, _RANGE
         )

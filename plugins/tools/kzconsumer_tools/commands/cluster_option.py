@@ -62,7 +62,7 @@ def add_storage(action: argparse.ArgumentParser) -> None:
     action.add_argument(
         "--storage",
         choices=("zookeeper", "kafka", "both"),
-        help="where the group keeps its offsets: both is dual commit (default: as --config says, else zookeeper)",
+        help="where the group's offsets are stored; both: dual commit (default: as --config says, else zookeeper)",
     )
 
 

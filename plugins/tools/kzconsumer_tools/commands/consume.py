@@ -38,8 +38,8 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     consume = subparsers.add_parser(
         "consume",
         help="print records, with a group or without",
-        description="Print the records of topics on standard output. Without --group nothing is joined or stored. With "
-        "--group it is a member of that group, and commits what it has printed.",
+        description="Print the records of topics on standard output. Without --group it joins no group and stores "
+        "nothing. With --group it joins that group and commits what it has printed.",
     )
     add = consume.add_argument
     add("topics", metavar="TOPIC", nargs="*", type=topic_scope, help="or TOPIC:0,1,2; default: those of --config")
@@ -57,7 +57,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     output.add_argument(
         "-o", "--output", choices=("value", "json"), default="value", help="a line for each record; default: value"
     )
-    form = r"such as '%%t %%p %%o %%k %%s %%T %%h\n', as kcat has it; %%S %%K sizes, %%R a binary size, %%%% a percent"
+    form = r"such as '%%t %%p %%o %%k %%s %%T %%h\n', as in kcat; %%S %%K sizes, %%R a binary size, %%%% a percent"
     output.add_argument("-f", "--format", metavar="FORMAT", type=_form, help=form)
     add("--null", metavar="TEXT", default="", help="printed for a key or value that is null; default: nothing")
     add("--key", metavar="REGEX", type=_expression, help="only records whose key matches")

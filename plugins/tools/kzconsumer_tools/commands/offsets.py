@@ -59,7 +59,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     for action, run in changing:
         add_execute_and_undo(action)
-        republish = "allow that a replayable sink's destination receives records a second time"
+        republish = "allow records to be written to a replayable sink's destination again"
         action.add_argument("--republish", action="store_true", help=republish)
         add_cluster_option(action)
         action.set_defaults(run=run)
@@ -70,7 +70,7 @@ def _add_show(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "show",
         help="the stored offsets of a group, and when they were written",
         description="Show the stored offsets of a group, when each was last written, and the epoch and plan of its "
-        "claim record. Changes nothing. Brokers are asked only for offsets that they store.",
+        "claim record. Changes nothing. Brokers are contacted only for offsets that they store.",
     )
     add_group(showing)
     add_storage(showing)
@@ -104,7 +104,7 @@ def _add_reset(actions: _SubParsersAction[argparse.ArgumentParser]) -> argparse.
     add_group(resetting)
     add_reset_options(resetting)
     add_topics(resetting)
-    resetting.add_argument("--all-topics", action="store_true", help="all topics that the group has offsets of")
+    resetting.add_argument("--all-topics", action="store_true", help="all topics for which the group has offsets")
     return resetting
 
 

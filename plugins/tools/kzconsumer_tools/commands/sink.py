@@ -32,7 +32,7 @@ def add_arguments(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> Non
         "try",
         help="decode and select real records, and show what would be written",
         description="Read the newest records of the subscribed topics, decode and select them as the sink would, and "
-        "show the result. Nothing is joined, committed, published or set aside. Exit status 1 if there are records "
+        "show the result. Joins no group, and commits and publishes nothing. Exit status 1 if there are records "
         "that cannot be decoded.",
     )
     add_config(trying)

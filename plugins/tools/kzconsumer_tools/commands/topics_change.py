@@ -40,12 +40,12 @@ def add_actions(actions: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "reassign",
         help="move partitions to other brokers",
         description="Have the controller move partitions to other replicas; the first one is the preferred leader. "
-        "The present replicas are written to an undo file first, in the format of kafka-reassign-partitions.sh.",
+        "The current replicas are written to an undo file first, in the format of kafka-reassign-partitions.sh.",
     )
     form = "such as orders:0=2,1: partition 0 on brokers 2 and 1"
     reassigning.add_argument("wanted", metavar="TOPIC:PARTITION=BROKERS", nargs="*", type=_replicas, help=form)
     reassigning.add_argument("--file", metavar="FILE", type=Path, help="or a file of kafka-reassign-partitions.sh")
-    undo = "file for the present replicas (default: a new file in this directory, named in the output)"
+    undo = "file for the current replicas (default: a new file in this directory, named in the output)"
     electing = actions.add_parser(
         "elect-preferred",
         help="have partitions led by the first of their replicas",

@@ -59,7 +59,7 @@ def verify(nodes: GroupNodes) -> list[Symptom]:
     group = GroupPaths(nodes.group)
     subscribed = _subscribed(known)
     strange = [
-        Symptom("unregistered_owner", group.owner(partition), f"{owner.thread} is no registered thread of the topic")
+        Symptom("unregistered_owner", group.owner(partition), f"{owner.thread} is not a registered thread of the topic")
         for partition, owner in known.owners.items()
         if partition in known.existing
         and partition.topic in subscribed
