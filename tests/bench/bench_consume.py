@@ -47,7 +47,9 @@ TUNING = ("-XX:+UseSerialGC",)
 
 
 def main() -> int:
-    arguments = argparse.ArgumentParser(prog="python -m tests.bench", description="Consuming, beside other clients.")
+    arguments = argparse.ArgumentParser(
+        prog="python -m tests.bench", description="Consuming, compared with other clients."
+    )
     arguments.add_argument("--part", nargs="+", default=list(PARTS), choices=PARTS, help="what to measure (all)")
     arguments.add_argument("--size", type=int, nargs="+", default=[100, 1024], metavar="BYTES", help="(100 1024)")
     arguments.add_argument(

@@ -62,7 +62,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def main() -> int:
     arguments = argparse.ArgumentParser(
-        prog="python -m tests.bench.group", description="A group's events, beside the original."
+        prog="python -m tests.bench.group", description="Events of a group, compared with the original."
     )
     arguments.add_argument("--repetitions", type=int, default=11, help="of each kind, that count (11)")
     arguments.add_argument("--events", nargs="+", default=list(EVENTS), choices=EVENTS, help="all unless given")

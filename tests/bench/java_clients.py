@@ -88,5 +88,5 @@ def _tool(arguments: list[str], records: int) -> tuple[list[str], _Run]:
             process.returncode = os.waitstatus_to_exitcode(status)
         lines = [line.split(",") for line in out.read_text().splitlines() if line[:2] == "20"]
         if process.returncode != 0 or not lines or float(lines[-1][4]) < records:
-            raise RuntimeError(f"{arguments[1]} ended with {process.returncode} and told {lines}")
+            raise RuntimeError(f"{arguments[1]} ended with {process.returncode} and printed {lines}")
     return lines[-1], _Run(0.0, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, 0.0)

@@ -141,7 +141,7 @@ class _Process:
 
 
 async def _measure(
-    sandbox: Sandbox, args: argparse.Namespace, group: str, topics: list[str], tell: Callable[[int], None]
+    sandbox: Sandbox, args: argparse.Namespace, group: str, topics: list[str], report: Callable[[int], None]
 ) -> Scale:
     each, more = divmod(args.members, args.processes)
     partitions = args.topics * args.partitions
@@ -158,7 +158,7 @@ async def _measure(
                 seen = await asyncio.gather(*(process.progress() for process in processes))
                 held = sum(progress.held for progress in seen)
                 changed = max(progress.changed for progress in seen)
-                tell(held)
+                report(held)
                 if held == partitions and clock.now() - changed > QUIET:
                     break
                 await anyio.sleep(0.25)

@@ -110,18 +110,18 @@ async def _run(connect: str, group: str, topics: Sequence[str], members: int, sp
             "fetch": {"max_wait": "1s"},  # no record arrives; frequent fetches of many members are a load
         }
     )
-    everybody = [_Held() for _ in range(members)]
+    members_held = [_Held() for _ in range(members)]
     print("ready", flush=True)
     async with anyio.create_task_group() as tasks:
         begun = False
         while await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
             if not begun:
                 begun = True
-                for held in everybody:
+                for held in members_held:
                     tasks.start_soon(_member, settings, dict.fromkeys(topics, 1), held, random.uniform(0, spread))
             progress = Progress(
-                held=sum(len(held.partitions) for held in everybody),
-                changed=max(held.changed for held in everybody),
+                held=sum(len(held.partitions) for held in members_held),
+                changed=max(held.changed for held in members_held),
                 rebalances=dict(counts.rebalances),
                 requests=dict(counts.requests),
             )

@@ -93,13 +93,13 @@ class Report(msgspec.Struct, frozen=True):
     partitions: int
     processors: int
     settings: str
-    """What was set beside our defaults."""
+    """Settings other than our defaults."""
     sections: tuple[Section, ...]
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(
-        prog="python -m tests.bench.spark", description="Into Parquet, beside Spark's own Kafka source."
+        prog="python -m tests.bench.spark", description="Into Parquet, compared with Spark's own Kafka source."
     )
     arguments.add_argument("--size", type=int, nargs="+", default=list(RECORDS), metavar="BYTES", help="(100 1024)")
     arguments.add_argument("--records", type=int, help="of each size and round (2,000,000 of 100 B, 500,000 of 1 KiB)")

@@ -71,7 +71,7 @@ class Transactions:
     def __init__(self, named: Sequence[tuple[int, int]]) -> None:
         self.producers = {producer for producer, _ in named}
         self.to_come = list(named)
-        self.going_on: set[int] = set()
+        self.open: set[int] = set()
         self.hidden = 0
         """Batches that belong to one of them."""
 
@@ -79,15 +79,15 @@ class Transactions:
         """Whether the batch belongs to one of them; Bad for a marker that cannot be read."""
         if producer < 0:
             return False
-        self.going_on.update(each for each, first in self.to_come if first <= last)
+        self.open.update(each for each, first in self.to_come if first <= last)
         self.to_come = [(each, first) for each, first in self.to_come if first > last]
         if producer not in self.producers:
             return False
         if attributes & 0x20:
             if count > 0 and self.kind_of_marker(attributes, Reader(body)) == 0:
-                self.going_on.discard(producer)
+                self.open.discard(producer)
             return False
-        hidden = bool(attributes & 0x10) and producer in self.going_on
+        hidden = bool(attributes & 0x10) and producer in self.open
         self.hidden += hidden
         return hidden
 

@@ -162,7 +162,7 @@ async def leg(
     finally:
         group.kill_all()
     settled = [each for each in samples if each.at > warm]
-    if can_tell(settled):
+    if is_long_enough(settled):
         samples = settled
         complaints += memory_grown(samples)
     complaints += grown(samples)
@@ -182,7 +182,7 @@ def judged(what: str, missing: int, again: int, exactly_once: bool, harsh: bool,
     """
     allowed = 4 * batch if harsh and not exactly_once else 0
     output = [f"{what}: {missing} records are missing"] if missing else []
-    return [*output, f"{what}: {again} records came again, {allowed} may"] if again > allowed else output
+    return [*output, f"{what}: {again} records were redelivered, {allowed} may be"] if again > allowed else output
 
 
 @asynccontextmanager
@@ -206,7 +206,7 @@ def thirds(samples: Sequence[Sample]) -> tuple[list[Held], list[Held]]:
     return [each.held for each in samples[:third]], [each.held for each in samples[len(samples) - third :]]
 
 
-def can_tell(samples: Sequence[Sample]) -> bool:
+def is_long_enough(samples: Sequence[Sample]) -> bool:
     """Three minutes are enough for a verdict on memory."""
     return len(samples) * SAMPLES_EVERY >= 180
 
@@ -246,7 +246,7 @@ def progress(
 
 
 def summary(legs: Sequence[Leg]) -> Table:
-    table = Table("sink", "s", "faults", "records", "a second", "missing", "came again", "b: MiB", "descriptors",
+    table = Table("sink", "s", "faults", "records", "a second", "missing", "redelivered", "b: MiB", "descriptors",
                   "threads", "tasks", title=SUMMARY)  # fmt: skip
     for each in legs:
         first, last = thirds(each.samples)

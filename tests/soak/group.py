@@ -92,7 +92,7 @@ class SoakGroup(DaemonGroup):
         super().__init__(three, cluster, topic, partitions, folder, written.tables)
         self.written = written
         self._batch = batch
-        """Most records of one: what is written and not committed when a member dies, and so comes again."""
+        """Most records of a batch: written and not committed when a member is killed, and so redelivered."""
 
     def made(self, folder: Path) -> Daemon:
         member = super().made(folder)

@@ -16,7 +16,7 @@ class Held(NamedTuple):
     descriptors: int
     threads: int
     tasks: int
-    """As last told, since a process that stands still tells nothing; 0 before."""
+    """As last reported, since a suspended process reports nothing; 0 before."""
 
 
 def held(pid: int, tasks: Path) -> Held:

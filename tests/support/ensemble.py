@@ -22,7 +22,7 @@ from tests.support.cable import Cable
 from tests.support.processes import wait_until
 
 SYNC_LIMIT = 24
-"""Ticks of 0.5 s: so long a follower that hears nothing from its leader goes on serving, a leader without followers."""
+"""Ticks of 0.5 s: how long a follower without its leader, or a leader without followers, keeps serving."""
 
 
 class EnsembleServer(ZooKeeperServer):

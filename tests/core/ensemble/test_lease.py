@@ -253,9 +253,9 @@ async def test_members_continue_with_another_server_without_a_rebalance(
         await anyio.sleep(1.5 * T)  # a member that has not found another server is expired by then
         if fault != "leader killed":
             assert first.server not in (None, asked)
-        went_on = clock.now()
+        resumed = clock.now()
         # Not at one moment: the event loop of a busy machine may be late just then, a doubt that the next probe ends.
-        await until(lambda: all(each.delivered[-1].at > went_on and each.lease.held for each in (first, second)), T)
+        await until(lambda: all(each.delivered[-1].at > resumed and each.lease.held for each in (first, second)), T)
         assert owners.all == before
         flow.end()
         await drained(flow, first, second)

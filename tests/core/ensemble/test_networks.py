@@ -181,17 +181,17 @@ async def test_a_stopped_leader_suspends_delivery_and_loses_nothing(
         leader.send_signal(signal.SIGSTOP)
         await anyio.sleep(1.5 * T)
         leader.send_signal(signal.SIGCONT)
-        went_on = clock.now()
+        resumed = clock.now()
         await until(
             lambda: (
                 shared_evenly(owners, PARTITIONS, first, second)
-                and all(each.delivered[-1].at > went_on for each in (first, second))
+                and all(each.delivered[-1].at > resumed for each in (first, second))
             ),
             5 * T,
         )
         flow.end()
         await drained(flow, first, second)
-    assert not [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < went_on]
+    assert not [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < resumed]
     assert in_turn(owners, first, second)
     assert not owners.moved_back
 

@@ -29,7 +29,7 @@ from tests.support.servers import Servers
 
 PARTITIONS = 8
 STALL = 5.0
-"""Seconds that a busy machine may stand still for, whatever is measured meanwhile."""
+"""Seconds for which a busy machine may pause during any measurement."""
 
 
 class OurMember(Reader):

@@ -47,8 +47,8 @@ class Original(NamedTuple):
         found = {}
         for consumer in consumers:
             context = self.jvm.kafka.consumer.AssignmentContext(group, consumer, True, self.zookeeper)
-            everybody = getattr(self.jvm.kafka.consumer, assignor)().assign(context)
-            mine = everybody.get(consumer)
+            assignment = getattr(self.jvm.kafka.consumer, assignor)().assign(context)
+            mine = assignment.get(consumer)
             for topic, number, newer, its_number, thread in _GIVEN.findall(mine.toString()):
                 place = (topic or newer, int(number or its_number))
                 assert place not in found, f"two members have {place}"

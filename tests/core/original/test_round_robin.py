@@ -67,7 +67,7 @@ def distinguishing_topic(name: str, *members: int, partitions: int = 12) -> str:
         wanted = {consumer: {topic: streams} for consumer, streams in subscriptions}
         if by_assignor(assign, {topic: partitions}, wanted) != by_assignor(assign_legacy, {topic: partitions}, wanted):
             return topic
-    raise AssertionError("no topic tells them apart")
+    raise AssertionError("no topic distinguishes them")
 
 
 @ERAS

@@ -137,7 +137,7 @@ def test_bytes_are_collected_for_a_sink_that_wants_them() -> None:
     assert collecting.full
     (part,) = collecting.cut(now=0)[0].ranges
     assert (part.raw, part.batches) == ((*pieces, b"j"), ())
-    assert part.records == 10, "nobody has counted: as many as there are offsets"
+    assert part.records == 10, "not counted: as many as there are offsets"
 
 
 def test_a_sink_of_bytes_is_given_holes_too() -> None:

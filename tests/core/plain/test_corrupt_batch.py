@@ -73,7 +73,7 @@ def test_a_next_batch_that_points_back_or_beyond_the_log_is_not_used() -> None:
 def test_messages_of_old_formats() -> None:
     assert over(*OLD) == Jump(11, 0, len(OLD[0]))
     wrapper = message_set(RECORDS, magic=1, base_offset=11, codec="gzip")
-    assert over(OLD[0], wrapper) == Jump(11, 0, len(OLD[0])), "a wrapper does not tell where it begins"
+    assert over(OLD[0], wrapper) == Jump(11, 0, len(OLD[0])), "a wrapper does not contain its first offset"
     assert over(OLD[0], end_of_log=11) == Jump(11, 0, len(OLD[0]))
 
 

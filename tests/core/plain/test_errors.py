@@ -23,7 +23,7 @@ def test_a_single_error_is_raised_without_its_groups() -> None:
 def test_none_of_two_errors_of_ours_is_lost() -> None:
     first: KzConsumerError = SinkError("no Spark")
     found = sole_cause(groups(first, OffsetLostError("gone"), OffsetLostError("gone"), SinkError("no Spark")))
-    assert found is first, "whoever catches errors of ours catches it"
+    assert found is first, "a handler for our errors catches it"
     assert notes(first) == ["and OffsetLostError: gone"]
 
 

@@ -172,15 +172,15 @@ def test_a_member_that_reaches_no_broker_leaves_and_rejoins() -> None:
         group.come_to_rest(20, 5)
 
 
-@pytest.mark.parametrize("why", ["nothing is produced", "no broker answers anybody", "nobody else is there"])
+@pytest.mark.parametrize("why", ["nothing is produced", "no member reaches a broker", "no other member"])
 def test_a_member_stays_if_no_other_does_better(why: str) -> None:
     """It is not known that it does worse than others."""
     with simulated_group(1, looks="1s") as group:
         group.logs.grow("t", PARTITIONS)
         if why == "nothing is produced":
             group.logs.stop()
-        members = joined(group, "a") if why == "nobody else is there" else joined(group, "a", "b")
-        for member in members if why == "no broker answers anybody" else members[:1]:
+        members = joined(group, "a") if why == "no other member" else joined(group, "a", "b")
+        for member in members if why == "no member reaches a broker" else members[:1]:
             group.lose_brokers(member)
         assert not group.world.pass_time(3 * UNFIT_AFTER, lambda: not all(member.owned for member in members))
         assert not logged(group, "left the group")

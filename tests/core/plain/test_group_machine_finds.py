@@ -189,4 +189,4 @@ def test_finds_a_member_that_leaves_without_reporting_revocations(monkeypatch: p
         await self._listener.revoked(list(self._owned.held))
 
     monkeypatch.setattr(Claims, "report_leaving", only_of_the_open)
-    find("was not told that")
+    find("without a notification that")

@@ -496,12 +496,12 @@ async def test_a_loop_that_never_awaits_does_not_starve_the_event_loop() -> None
     stream = stream_of(*(chunk(claim, first, first + 10) for first in range(0, 100, 10)))
     turns = list[int]()
 
-    async def beside() -> None:
+    async def run_beside() -> None:
         while True:
             turns.append(1)
             await asyncio.sleep(0)
 
-    task = asyncio.create_task(beside())
+    task = asyncio.create_task(run_beside())
     async for message in stream:
         if message.offset == 99:
             break
@@ -516,12 +516,12 @@ async def test_a_blocking_loop_body_does_not_starve_the_event_loop() -> None:
     turns = list[int]()
     seen = 0
 
-    async def beside() -> None:
+    async def run_beside() -> None:
         while True:
             turns.append(seen)
             await asyncio.sleep(0)
 
-    heart = asyncio.ensure_future(beside())
+    heart = asyncio.ensure_future(run_beside())
     async for _ in stream:
         time.sleep(0.002)  # noqa: ASYNC251  (what is tested)
         seen += 1

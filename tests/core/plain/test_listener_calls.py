@@ -10,16 +10,16 @@ FIRST, SECOND, THIRD = (TopicPartition("t", number) for number in range(3))
 
 class Recorder(RebalanceListener):
     def __init__(self) -> None:
-        self.heard: list[tuple[str, set[TopicPartition]]] = []
+        self.calls: list[tuple[str, set[TopicPartition]]] = []
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        self.heard.append(("assigned", set(partitions)))
+        self.calls.append(("assigned", set(partitions)))
 
     async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        self.heard.append(("revoked", set(partitions)))
+        self.calls.append(("revoked", set(partitions)))
 
     async def on_lost(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
-        self.heard.append(("lost", set(partitions)))
+        self.calls.append(("lost", set(partitions)))
 
 
 async def test_only_reported_assignments_are_revoked() -> None:
@@ -31,7 +31,7 @@ async def test_only_reported_assignments_are_revoked() -> None:
     await calls.lost([SECOND])
     await calls.assigned([FIRST])
     await calls.lost([FIRST])
-    assert listener.heard == [
+    assert listener.calls == [
         ("assigned", {FIRST, SECOND}),
         ("revoked", {FIRST}),
         ("lost", {SECOND}),

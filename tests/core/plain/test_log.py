@@ -88,13 +88,13 @@ REPEATED = """
 import structlog
 from kzconsumer.logs import setup as log
 log.configure("info", "json")
-told = structlog.get_logger("kzconsumer")
+log = structlog.get_logger("kzconsumer")
 for number in range(3):
-    told.warning("connection lost", host="zk1", reason=f"silent for {number}.2 s")
-    told.warning("connection lost", host=f"zk{number + 2}", reason="closed")
-    told.error("records are lost", topic="t")
-    told.error("commit failed", reason="no", again=True)
-    told.info("progress", owned=1)
+    log.warning("connection lost", host="zk1", reason=f"silent for {number}.2 s")
+    log.warning("connection lost", host=f"zk{number + 2}", reason="closed")
+    log.error("records are lost", topic="t")
+    log.error("commit failed", reason="no", again=True)
+    log.info("progress", owned=1)
 log.finish()
 """
 

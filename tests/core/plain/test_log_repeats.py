@@ -14,7 +14,7 @@ def test_the_first_line_at_once_then_the_last_of_each_interval() -> None:
     assert [repeats.admit("key", f"line {n}", float(n)) for n in (1, 2, 3)] == [False] * 3
     assert repeats.overdue(INTERVAL - 0.1) == []
     assert repeats.overdue(INTERVAL) == [("line 3", 2)]
-    assert not repeats.admit("key", "line 4", INTERVAL + 1), "it goes on"
+    assert not repeats.admit("key", "line 4", INTERVAL + 1), "still the same interval"
     assert repeats.overdue(2 * INTERVAL) == [("line 4", 0)]
     assert repeats.overdue(3 * INTERVAL) == []
     assert repeats.admit("key", "line 5", 3 * INTERVAL + 1), "it was over"

@@ -51,7 +51,7 @@ def test_eager_releases_everything_if_anything_changes() -> None:
 def test_a_members_share_of_the_assignment() -> None:
     assert wanted_by("me", assignment("range", assign, CONTEXT)) == {P0: ME, P1: MINE}
     assert wanted_by("you", assignment("range", assign, CONTEXT)) == {P2: YOU}
-    assert wanted_by("nobody", assignment("range", assign, CONTEXT)) == {}
+    assert wanted_by("stranger", assignment("range", assign, CONTEXT)) == {}
 
 
 def test_an_assignor_that_raises() -> None:

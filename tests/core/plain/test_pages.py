@@ -83,7 +83,7 @@ def test_every_code_block_is_tested_or_says_why_not(page: str) -> None:
         if language == "python" and not marked:
             compile(text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if language in TO_BE_RUN and not marked:
-            assert named_by_a_test(page), f"{page}: nobody runs\n{text}"
+            assert named_by_a_test(page), f"{page}: no test runs\n{text}"
         if language == "sh":
             subprocess.run(["bash", "-n", "-c", text], check=True)
 

@@ -68,7 +68,7 @@ def _play(scene: PlanWorld, chance: Random) -> None:
     before = len(scene.published)
     scene.world.pass_time(90)
     scene.check()
-    assert len(scene.published) > before, "nobody goes on"
+    assert len(scene.published) > before, "no member continues"
 
 
 @settings(suppress_health_check=list(HealthCheck), max_examples=min(settings().max_examples // 2, 1000))

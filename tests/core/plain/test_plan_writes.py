@@ -86,7 +86,9 @@ class Writer:
                 await self._compare_with_the_nodes(session)
             await self._do(Step("commit", frozenset(), None, None))
             for partition in set(PARTITIONS) - self.taken - self.in_flight.keys():
-                assert self._record(partition).plan is None, f"a plan of {partition} that nobody was told of is left"
+                assert self._record(partition).plan is None, (
+                    f"a plan of {partition} that was not reported to any caller is left"
+                )
 
     async def _do(self, step: Step) -> None:
         for number in sorted(step.who):

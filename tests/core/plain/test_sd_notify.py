@@ -35,7 +35,7 @@ def test_reported_fields_arrive(path: str, abstract: bool) -> None:
         assert got(listening, 2) == [{"READY": "1", "STATUS": "two lines of it"}, {"WATCHDOG": "1"}]
         assert {each.pid for each in listening.messages} == {os.getpid()}
         manager.close()
-    assert environment == {"HOME": "/"}, "no child tells in our name"
+    assert environment == {"HOME": "/"}, "no child process notifies in our name"
 
 
 def test_a_datagram_consists_of_lines() -> None:

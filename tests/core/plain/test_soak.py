@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.soak.__main__ import Sample, can_tell, grown, judged, memory_grown
+from tests.soak.__main__ import Sample, grown, is_long_enough, judged, memory_grown
 from tests.soak.ledger import Ledger
 from tests.soak.process import Held
 
@@ -53,5 +53,5 @@ def test_growth_is_reported_and_fluctuation_is_not() -> None:
 
 
 def test_three_minutes_are_enough_for_a_verdict() -> None:
-    assert can_tell(samples()[:36])
-    assert not can_tell(samples()[:35])
+    assert is_long_enough(samples()[:36])
+    assert not is_long_enough(samples()[:35])

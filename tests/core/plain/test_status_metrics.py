@@ -147,8 +147,8 @@ def test_unknown_values_are_absent() -> None:
     assert "kzconsumer_max_fetch_lag_records" not in names
     kinds = {dict(labels)["kind"] for name, labels in samples if name == "kzconsumer_partition_offset"}
     assert kinds == {"consumed", "processed"}
-    nobody = msgspec.structs.replace(report(), member=None, generation=None)
-    names = {name for name, _ in read(output(nobody))}
+    not_joined = msgspec.structs.replace(report(), member=None, generation=None)
+    names = {name for name, _ in read(output(not_joined))}
     assert not names & {"kzconsumer_member_info", "kzconsumer_generation", "kzconsumer_members"}
 
 

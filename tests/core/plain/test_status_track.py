@@ -44,7 +44,7 @@ def test_lag_in_seconds_is_known_once_the_log_end_was_observed() -> None:
     looks = [(10.0 * n, changed(high_watermark=10 * n, processed=25, committed=5, fetched=40)) for n in range(1, 5)]
     status = status_after(*looks, at=40.0)
     assert status.lag_seconds == {"fetched": 0.0, "processed": pytest.approx(15.0), "consumed": pytest.approx(30.0)}
-    assert "committed" not in status.lag_seconds, "written before the first look: nobody knows when"
+    assert "committed" not in status.lag_seconds, "written before the first observation: the time is unknown"
 
 
 def test_rate_and_time_left() -> None:

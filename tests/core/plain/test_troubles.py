@@ -9,7 +9,7 @@ def test_lines_are_counted_by_kind_and_the_last_text_is_kept() -> None:
     troubles = Troubles()
     for number in range(3):
         line = {"event": "commit failed", "level": "error", "reason": f"no {number}"}
-        assert troubles(None, "error", line) is line, "the line goes on"
+        assert troubles(None, "error", line) is line, "the line is passed on"
     troubles(None, "info", {"event": "rebalanced", "level": "info"})
     (found,) = troubles.all()
     assert (found.event, found.level, found.count, found.reason) == ("commit failed", "error", 3, "no 2")

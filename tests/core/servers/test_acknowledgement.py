@@ -119,7 +119,7 @@ async def test_a_clean_stop_commits_the_prefix_and_the_rest_is_redelivered(clust
         assert await stored_offsets(cluster.connect, unique, unique, 1) == [5]
         assert stream.ack(messages[5])
     assert await stored_offsets(cluster.connect, unique, unique, 1) == [6]
-    assert not stream.ack(messages[6]), "the member has left: whoever comes next is given it"
+    assert not stream.ack(messages[6]), "the member has left: it is redelivered to the next one"
     async with member(cluster, unique) as (_, stream):
         assert [message.offset for message in await take(stream, 24)] == list(range(6, 30))
 

@@ -26,7 +26,7 @@ FIXED = 20
 CLAIM, RELEASE = 8, 2
 """A claim reads the record, writes, reads the offset and watches; the same once more when it was blocked before."""
 LOOK = 3
-"""The list anew and the comer's registration, and one to spare."""
+"""The list and the new member's registration, and one to spare."""
 
 
 class Counting(RebalanceListener):
@@ -66,7 +66,7 @@ async def group_of(members: int, cluster: Cluster, name: str, topics: list[str])
         group={"id": name, "reconcile_interval": "1h"},
         offsets={"commit_interval": "1h"},
     )
-    everybody = [Counting() for _ in range(members)]
+    counted = [Counting() for _ in range(members)]
 
     async def be(member: Counting) -> None:
         async with kzconsumer.connect(configured, listener=member) as member.consumer:
@@ -74,11 +74,11 @@ async def group_of(members: int, cluster: Cluster, name: str, topics: list[str])
             await anyio.sleep_forever()
 
     async with anyio.create_task_group() as tasks:
-        for member in everybody:
+        for member in counted:
             tasks.start_soon(be, member)
         share = len(topics) * PARTITIONS // members
-        await until(lambda: all(member.holds == share for member in everybody), 30)
-        yield everybody
+        await until(lambda: all(member.holds == share for member in counted), 30)
+        yield counted
         tasks.cancel_scope.cancel()
 
 

@@ -56,7 +56,7 @@ async def test_only_quick_responses_are_decoded_in_the_event_loop(
     values = {value for batch in batches for value in batch.column("value").to_pylist()}
     assert values == {each.value for each in sent}
     output = [thread for size, thread in decoded if size >= delivery.SMALL_RESPONSE]
-    assert output[0], "the first of a partition may grow: nobody knows"
+    assert output[0], "the first response of a partition may expand"
     assert output[-1] == in_thread
     if in_thread:
         assert all(output)

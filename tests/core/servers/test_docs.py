@@ -91,7 +91,7 @@ ENDLESS = {
     "README.md: Use it from Python": signal.SIGINT,
     "docs/python.md: Messages, until a signal": signal.SIGTERM,
 }
-"""Programs that somebody has to stop, and how."""
+"""Programs that must be stopped, and how."""
 
 
 @contextmanager

@@ -197,7 +197,7 @@ async def test_a_member_that_lost_a_partition_stores_nothing(cluster: Cluster, u
         await until(lambda: consumer.positions() and consumer.positions()[0].processed == 0)
 
 
-async def test_beside_a_replayable_sink_the_coordinator_has_a_copy(cluster: Cluster, unique: str) -> None:
+async def test_with_a_replayable_sink_the_coordinator_has_a_copy(cluster: Cluster, unique: str) -> None:
     """The range in flight is written as planned, and the records after it follow, whatever the copy is."""
     await fill(cluster, unique)
     target = replay.Target()

@@ -280,7 +280,7 @@ async def test_a_truncated_log_is_continued_in_a_new_epoch(cluster: Cluster, uni
     assert not target.ranges
 
     await produced(cluster, unique, 5)
-    goes_on = (
+    continued_at = (
         0 if in_flight else 35
     )  # the range in flight is not in the destination, and what the log has of it is written
     with capture_logs() as logs:
@@ -298,7 +298,7 @@ async def test_a_truncated_log_is_continued_in_a_new_epoch(cluster: Cluster, uni
         await following
     assert losses(logs) == [(unique, 0, 35, 50)]
     assert {part.epoch for part in target.ranges} == {1}
-    assert sorted((part.first, part.until) for part in target.ranges)[0][0] == goes_on
+    assert sorted((part.first, part.until) for part in target.ranges)[0][0] == continued_at
     assert await stored_offset(cluster, unique, unique) == 40
     assert await plan_of(cluster, unique) is None
 

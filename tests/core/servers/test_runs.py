@@ -83,7 +83,7 @@ async def test_members_of_a_run_share_its_ends_and_wait_for_each_other(cluster: 
             await anyio.sleep(1.2)  # two reads of the run and more
             assert not late, "a member without partitions waits until everything is committed"
 
-        # Its id sorts first, so that it owns the only partition, whoever else joins.
+        # Its id sorts first, so that it owns the only partition, whichever other member joins.
         first = settings(
             cluster.connect,
             unique,

@@ -79,7 +79,7 @@ async def test_from_start_to_stop(servers: Servers, cluster: Cluster, unique: st
         async with proxy, session(cluster.connect) as zookeeper:
             await until(lambda: manager.values("READY"), 30)
             owned = await owners(zookeeper, unique, unique, 2)
-            assert len(owned) == 2, "ready is told after the first rebalance"
+            assert len(owned) == 2, "READY is sent after the first rebalance"
             assert "consuming 2 partitions" in manager.first("READY").fields["STATUS"]
             await until(lambda: len(member.records()) == 10, 30)
             await until(lambda: manager.status == "consuming 2 partitions, 0 records behind")

@@ -72,12 +72,12 @@ async def test_a_short_stop_of_zookeeper_suspends_delivery_and_nothing_else(
         await until(lambda: not first.lease.held and not second.lease.held, T)
         await anyio.sleep(stopped + 0.7 * T - clock.now())
         stalling.send_signal(signal.SIGCONT)
-        went_on = clock.now()
-        await until(lambda: all(m.delivered[-1].at > went_on for m in (first, second)), T)
+        resumed = clock.now()
+        await until(lambda: all(m.delivered[-1].at > resumed for m in (first, second)), T)
         flow.end()
         await drained(flow, first, second)
         assert owners.all == before
-    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < went_on]
+    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < resumed]
     assert not silent
     assert set(records([*first.delivered, *second.delivered]).values()) == {1}
 
@@ -100,17 +100,17 @@ async def test_a_long_stop_of_zookeeper_loses_nothing(
         stalling.send_signal(signal.SIGSTOP)
         await anyio.sleep(1.7 * T)
         stalling.send_signal(signal.SIGCONT)
-        went_on = clock.now()
+        resumed = clock.now()
         await until(
             lambda: (
                 shared_evenly(owners, PARTITIONS, first, second)
-                and all(each.delivered[-1].at > went_on for each in (first, second))
+                and all(each.delivered[-1].at > resumed for each in (first, second))
             ),
             3 * T,
         )
         flow.end()
         await drained(flow, first, second)
-    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < went_on]
+    silent = [d for m in (first, second) for d in m.delivered if stopped + T / 2 < d.at < resumed]
     assert not silent
     assert in_turn(owners, first, second)
 

@@ -235,7 +235,7 @@ def test_a_range_set_aside_while_the_table_is_created(writer: Writer, out: Path,
 def test_ranges_without_records_are_known_too(writer: Writer, out: Path) -> None:
     empty = range_data("t", 0, 0, 10, [])
     assert writer.publish(writer.stage(empty)) == 0
-    assert writer.target.open() is None, "no row has told what columns there are"
+    assert writer.target.open() is None, "no row has determined the columns yet"
     assert writer.target.has([empty.identity]) == [empty.identity], "the next claim asks for it"
     assert writer.publish(writer.stage(range_data("t", 2, 0, 2))) == 1
     assert writer.target.has([empty.identity]) == [empty.identity]

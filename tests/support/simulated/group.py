@@ -188,7 +188,9 @@ class SimulatedGroup:
             if task is not None and task.done() and (member.active or task.exception() is not None):
                 self.promises.violated(f"{member.name} ended: {task.exception()!r}")
             if task is not None and task.done() and not member.active and member.owned:
-                self.promises.violated(f"{member.name} left, and was not told that {listed(member.owned)} has gone")
+                self.promises.violated(
+                    f"{member.name} left without a notification that {listed(member.owned)} has gone"
+                )
             if member.process.errors:
                 self.promises.violated(f"{member.name}: {member.process.errors}")
         violations = self.promises.violations
@@ -238,7 +240,7 @@ class SimulatedGroup:
             if member.held != (wanted := wanted_by(consumer, assigned)):
                 return f"{member.name} holds {listed(member.held)}, not {listed(wanted)}"
             if member.owned != set(wanted):
-                return f"{member.name} was told of {listed(member.owned)}, not {listed(wanted)}"
+                return f"{member.name} was notified of {listed(member.owned)}, not {listed(wanted)}"
         for partition in assigned:
             if undone := self.promises.unfinished(partition, self.logs.end(partition)):
                 return undone

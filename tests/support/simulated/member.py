@@ -157,7 +157,7 @@ class Member(RebalanceListener):
 
     async def on_assigned(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
         if twice := self.owned & partitions:
-            self.group.violated(f"{self.name} was told twice that it has {listed(twice)}")
+            self.group.violated(f"{self.name} was notified twice that it has {listed(twice)}")
         self.owned |= partitions
 
     async def on_revoked(self, generation: int, partitions: frozenset[TopicPartition]) -> None:
@@ -168,7 +168,7 @@ class Member(RebalanceListener):
 
     def _gone(self, how: str, partitions: frozenset[TopicPartition]) -> None:
         if unknown := partitions - self.owned:
-            self.group.violated(f"{self.name} was told that {listed(unknown)} is {how}, which it never had")
+            self.group.violated(f"{self.name} was notified that {listed(unknown)} is {how}, which it never had")
         self.owned -= partitions
         for partition in partitions:
             self.sought.pop(partition, None)

@@ -87,7 +87,7 @@ class Promises:
         holder = self.network.processes.get(session)
         excused = self._disturbed.get(partition, 0.0) > now
         if partition not in member.owned:
-            self.violated(f"{member.name} got {partition}[{offsets}], which it was not told to have")
+            self.violated(f"{member.name} got {partition}[{offsets}], which it was not notified of")
         if member.connector is not None and partition in member.connector.paused:
             self.violated(f"{member.name} got {partition}[{offsets}], which it has paused")
         if (wanted := member.sought.pop(partition, offsets[0])) != offsets[0]:
@@ -105,7 +105,7 @@ class Promises:
                     self.violated(f"{member.name} got {partition}[{offsets}], which {other.name} could hand out too")
         records = self._handed.setdefault(partition, {})
         for offset in offsets:
-            if claim and (earlier := records.get(offset)) is not None and not self._may_come_again(earlier):
+            if claim and (earlier := records.get(offset)) is not None and not self._may_be_redelivered(earlier):
                 self.violated(
                     f"{member.name} got {partition}@{offset}, which {earlier.member.name} had at {earlier.at:.3f}"
                 )
@@ -125,7 +125,7 @@ class Promises:
         if self.world.now > member.troubled and all(handed.at > began for handed in member.in_hand):
             self.violated(f"{member.name} waited {REVOKE_DEADLINE} s for work that had ended before")
 
-    def _may_come_again(self, earlier: Handed) -> bool:
+    def _may_be_redelivered(self, earlier: Handed) -> bool:
         """At-least-once: the claim was not released in order, or work on it no longer had to be waited for."""
         if earlier.claim in self._unclean or not earlier.claim:
             return True

@@ -25,7 +25,7 @@ P = TypeVar("P", bound=asyncio.Protocol)
 BEGINNING = 1000.0
 """Seconds on the clock of a new world."""
 MOST_TURNS = 100_000
-"""Of loops, at one moment: more means that somebody never waits."""
+"""Iterations of loops at one moment: more means that a task never waits."""
 
 
 class Network(Protocol):
