@@ -88,13 +88,13 @@ REPEATED = """
 import structlog
 from kzconsumer.logs import setup as log
 log.configure("info", "json")
-log = structlog.get_logger("kzconsumer")
+events = structlog.get_logger("kzconsumer")
 for number in range(3):
-    log.warning("connection lost", host="zk1", reason=f"silent for {number}.2 s")
-    log.warning("connection lost", host=f"zk{number + 2}", reason="closed")
-    log.error("records are lost", topic="t")
-    log.error("commit failed", reason="no", again=True)
-    log.info("progress", owned=1)
+    events.warning("connection lost", host="zk1", reason=f"silent for {number}.2 s")
+    events.warning("connection lost", host=f"zk{number + 2}", reason="closed")
+    events.error("records are lost", topic="t")
+    events.error("commit failed", reason="no", again=True)
+    events.info("progress", owned=1)
 log.finish()
 """
 
