@@ -10,6 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 
 import anyio
 import pytest
@@ -68,7 +69,11 @@ async def test_segments_are_rolled_by_size(tmp_path: Path) -> None:
     assert content(directory(tmp_path)) == log_bytes(0, 100)
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 5000, os.urandom(5000), batch(20)[:-1], b"\0"])
+@pytest.mark.parametrize(
+    "tail",
+    [b"\0" * 5000, Random(1).randbytes(5000), batch(20)[:-1], b"\0"],
+    ids=["zeros", "noise", "a part of a batch", "a zero"],
+)
 async def test_a_restart_cuts_off_what_is_not_whole_and_goes_on(tmp_path: Path, tail: bytes) -> None:
     await write(tmp_path, batches(0, 20))
     (segment,) = segments(directory(tmp_path))
